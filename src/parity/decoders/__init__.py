@@ -12,8 +12,7 @@ A row's result depends on its own noise and prompt alone, not on its batch. A de
 `parity.decode` does, from the steps (`parity.decoders.steps`). A decoder that stops before every row is complete is an
 error.
 
-Words: a draft is a token proposed before the target has evaluated it. A draft model proposes by its own laws. A drafter
-is a network that continues the target's features (EAGLE). A token is forced if the grammar leaves no choice.
+Words: the table in docs/explanation/architecture.md.
 
 A module declares literals such as CLAIM and SOURCE: the fields of `parity.experiment.options.Declaration`.
 """

@@ -12,14 +12,18 @@ from parity.models.discrete.protocol import Drafter
 
 
 def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int, depth: int, top_k: int) -> Candidates:
-    """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest
-    tokens, then keep the `total` likeliest nodes of all.
+    """Grow EAGLE-2's tree (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k`
+    likeliest tokens, then keep the `total` likeliest nodes of all levels.
 
-    logits [B, V]: the drafter's law after the last final token, at position `root` [B].
+    logits [B, V]: the drafter's law after the last final token, which is at position `root` [B].
     """
-    B, K, device = len(logits), min(top_k, logits.shape[-1]), logits.device
+    B = len(logits)
+    K = min(top_k, logits.shape[-1])
+    device = logits.device
     best = logits.log_softmax(-1).topk(K)
-    tokens, score, parents = best.indices, best.values.clamp(max=0), torch.full((B, K), -1, device=device)
+    tokens = best.indices
+    score = best.values.clamp(max=0)
+    parents = torch.full((B, K), -1, device=device)
     levels = [(tokens, parents, torch.ones_like(tokens), score)]
     frontier = torch.arange(K, device=device).expand(B, -1)  # nodes to be expanded
     shown_parents = parents  # the same nodes' parents, as the drafter numbers them: those it was shown, in order
@@ -31,15 +35,17 @@ def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int
         children = best.indices.flatten(1)
         levels.append((children, frontier.repeat_interleave(K, 1), torch.full_like(children, d + 1), grown))
         chosen = grown.topk(K)
-        score, tokens = chosen.values, children.gather(1, chosen.indices)
-        frontier, shown_parents = count + chosen.indices, (d - 1) * K + chosen.indices // K
+        score = chosen.values
+        tokens = children.gather(1, chosen.indices)
+        frontier = count + chosen.indices
+        shown_parents = (d - 1) * K + chosen.indices // K
         count += K * K
     return _keep_likeliest(Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True))), total)
 
 
 def _keep_likeliest(tree: Candidates, total: int) -> Candidates:
-    """The `total` likeliest nodes, numbered anew in their old order. No child is likelier than its parent and ties go
-    to the earlier node, so every node's ancestors are among them."""
+    """Keep the `total` likeliest nodes, renumbered in their old order. No child is likelier than its parent and ties go
+    to the earlier node, so the ancestors of a node are kept with it."""
     B, count = tree.tokens.shape
     chosen = tree.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
     number = torch.full((B, count + 1), -1, device=chosen.device)
@@ -51,11 +57,11 @@ def _keep_likeliest(tree: Candidates, total: int) -> Candidates:
 def read_tokens(
     drafter: Drafter, line: Tensor, first: Tensor, end: Tensor, max_tokens: int, lag: Tensor | int = 0
 ) -> Tensor:
-    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `first` [B] to `end` [B],
-    `max_tokens` of them at most.
+    """Let the drafter read the tokens at positions `first` [B] to end [B] - 1, at most `max_tokens` of them, and return
+    its law [B, V] after the last.
 
-    line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one
-    `lag` places before; a row with fewer tokens reads its last again.
+    tokens [B, ...]: the token at position i is tokens[:, i + 1]. Each is read together with the feature that predicted
+    it, or with the feature `lag` positions before that. A row with fewer tokens reads its last one again.
     """
     positions = (first[:, None] + torch.arange(max_tokens, device=line.device)).minimum((end[:, None] - 1).clamp(min=0))
     return drafter.logits(line.gather(1, positions + 1), positions, positions - 1 - lag)[:, -1]
@@ -70,33 +76,36 @@ def draft_tree(
     end: Tensor,
     lag: Tensor | int = 0,
 ) -> Candidates:
-    """`dynamic` of a size (total, depth, top_k) behind position end - 1, the drafter having read the tokens from
-    `first` on, beside features that are `lag` than theirs (see `read_on`). None in a row's first pass: before there
-    is a feature nothing can be drafted."""
+    """Draft an EAGLE-2 tree of size (total, depth, top_k) after position end - 1. The drafter first reads the tokens
+    from position `first` on (see `read_tokens`). A row in its first pass gets no candidates, because there is no
+    feature to draft from."""
     tree = grow_dynamic_tree(drafter, read_tokens(drafter, line.tokens, first, end, max_tokens, lag), end - 1, *size)
     return tree._replace(tokens=line.mask_new_rows(tree.tokens))
 
 
 class RaceDrafter:
-    """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the
-    next token.
+    """A drafter whose logits rank tokens by their chance to win the race they will be drawn by, not by their
+    probability.
 
-    exponential [B, D, V], of the positions from `first` [B] on; sharp: temperature of log(law / exponential), small
-    where the drafter's laws are close to the target's. What is tried then depends on the noise, so this is for decoders
-    alone whose tokens do not depend on what is tried.
+    exponential [B, D, V]: the races of the positions from `first` [B] on; sharp: temperature of log(law / exponential),
+    small where the drafter's laws are close to the target's. The candidates then depend on the noise, so only decoders
+    whose tokens do not depend on their candidates may use it.
     """
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
-        self.drafter, self.log, self.first, self.sharp = drafter, exponential.log(), first, sharp
+        self.drafter = drafter
+        self.log = exponential.log()
+        self.first = first
+        self.sharp = sharp
         self.rows = torch.arange(len(first), device=first.device)[:, None]
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """See Drafter; the law behind the last token alone, [B, 1, V]."""
+        """Compute race scores [B, 1, V] after the last token alone. See Drafter."""
         law = self.drafter.logits(tokens, positions, sources)[:, -1:]
         return (law.log_softmax(-1) - self.log[:, :1]) / self.sharp
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """See Drafter."""
+        """Compute race scores after each node. See Drafter."""
         law = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
         return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
 
@@ -110,8 +119,10 @@ class Shape(NamedTuple):
 
 
 def make_harmonic_shape(width: int, depth: int) -> Shape:
-    """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
-    tree, products, node = Shape([-1], [0], [[]]), [1], 0
+    """Make the static tree that holds a path of ranks r_1, r_2, ... (from 1) if their product is at most `width`."""
+    tree = Shape([-1], [0], [[]])
+    products = [1]
+    node = 0
     while node < len(products):
         for rank in range(1, width // products[node] + 1 if tree.depth[node] < depth else 1):
             tree.children[node].append(len(products))
@@ -126,9 +137,9 @@ def make_harmonic_shape(width: int, depth: int) -> Shape:
 class Drawn(NamedTuple):
     """Candidates of a static tree, drawn from the drafter."""
 
-    tokens: Tensor  # [B, S], of node 0 none
-    valid: Tensor  # [B, S] bool: the law had a token left for the node
-    laws: Tensor  # [B, I, V] q that the children of each node that has some were drawn from
+    tokens: Tensor  # [B, S], undefined for node 0
+    valid: Tensor  # [B, S] bool: the law had another token for the node
+    laws: Tensor  # [B, I, V] q that the children were drawn from, for each of the I nodes with children
 
 
 class Level(NamedTuple):
@@ -144,13 +155,19 @@ class Level(NamedTuple):
 
 
 def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
-    """The levels of a tree under a vocabulary of V, from node 0 down."""
-    levels, shown, level = [], {0: -1}, [0]
+    """List the levels of a tree that have children, from node 0 down; no node has more than V children."""
+    levels = []
+    shown = {0: -1}
+    level = [0]
     while level:
         max_children = min(max(len(shape.children[node]) for node in level), V)
-        triples = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:max_children])]
+        triples = [
+            (c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:max_children])
+        ]
         shown_parents = [shown[shape.parents[node]] if node else -1 for node in level]
-        nodes, parents, *child = (torch.tensor(x, device=device) for x in (level, shown_parents, *zip(*triples, strict=True)))
+        nodes, parents, *child = (
+            torch.tensor(x, device=device) for x in (level, shown_parents, *zip(*triples, strict=True))
+        )
         levels.append(Level(nodes, parents, shape.depth[level[0]], max_children, *child))
         if level != [0]:
             first = len(shown) - 1
@@ -162,16 +179,17 @@ def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
 def draw_tree(
     drafter: Drafter, logits: Tensor, root: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> Drawn:
-    """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).
+    """Draw the children of each node from the drafter's law without replacement (LANTERN++, Park et al. 2025).
 
-    logits [B, V]: the drafter's law after the last final token, at position `root` [B]; tree: the levels of its shape;
-    step [B, 1] numbers the row's pass.
+    logits [B, V]: the drafter's law after the last final token, which is at position `root` [B]; tree: the levels of
+    the shape; step [B, 1] numbers the row's pass.
     """
-    (B, V), S = logits.shape, len(shape.parents)
+    (B, V) = logits.shape
+    S = len(shape.parents)
     tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     laws: list[Tensor] = []
-    inner = step * S + torch.cat([level.nodes for level in tree])  # one number a node whose children are drawn
+    inner = step * S + torch.cat([level.nodes for level in tree])  # a number for each node with children
     races = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
     for level, exponential in zip(tree, races, strict=True):
         if laws:

@@ -27,8 +27,11 @@ class Coupled(NamedTuple):
 
 
 def reflect(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """n [..., D] standard normal about q's mean; shift: q's mean less p's, in the same deviations; u [...] uniform.
-    What it is about p's mean, a standard normal again, and whether x was kept: with 2 Phi(-|shift| / 2)."""
+    """Move standard normals n [..., D] about q's mean to standard normals about p's mean, by reflection.
+
+    shift: q's mean less p's, in the same deviations; u [...] uniform. Returns the new normals, and bool [...] whether
+    the point itself stayed, which has probability 2 Phi(-|shift| / 2).
+    """
     unchanged = u.log() <= -(n * shift).sum(-1) - 0.5 * (shift * shift).sum(-1)
     direction = shift / shift.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(n.dtype).tiny)
     reflection = n - 2 * (n * direction).sum(-1, keepdim=True) * direction
@@ -36,29 +39,34 @@ def reflect(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
-    """log p / r [...] at n of p's deviations from the mean both have; ratio: p's variance over r's, [..., D]."""
+    """Compute log p / r [...] at n, in p's deviations from the mean that both have; ratio: p's variance over r's, [...,
+    D]."""
     return 0.5 * ((ratio - 1) * n * n - ratio.log()).sum(-1)
 
 
 def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
-    """A draw n [P, D] of (p - r)+ in p's deviations, where p and r share the mean and their variances have the ratio
-    `ratio` [P, D]; index [P].
+    """Draw n [P, D], in p's deviations, from (p - r)+, where p and r share the mean and their variances have the ratio
+    `ratio` [P, D]; index [P] names the draws. Raises ParityError if no proposal is accepted.
 
     Proposals are from p times a bound of log p / r, c + sum a_j n_j^2: with weight c a normal, with weight a_j one
     whose j-th coordinate has density n^2. So the acceptance rate does not vanish as the deviations approach each other.
     Where they are far apart and the bound exceeds one, proposals are from p, since 1 also bounds 1 - r / p.
     """
-    c, a = (-0.5 * ratio.log()).clamp(min=0).sum(-1, keepdim=True), (0.5 * (ratio - 1)).clamp(min=0)
+    c = (-0.5 * ratio.log()).clamp(min=0).sum(-1, keepdim=True)
+    a = (0.5 * (ratio - 1)).clamp(min=0)
     far_apart = (c + a.sum(-1, keepdim=True)) > 1
     c, a = torch.where(far_apart, 1, c), torch.where(far_apart, 0, a)
-    weights, D = torch.cat([c, a], -1), ratio.shape[-1]
+    weights = torch.cat([c, a], -1)
+    D = ratio.shape[-1]
     drawn, pending = torch.zeros_like(ratio), torch.ones_like(index, dtype=torch.bool)
     for k in range(TRIES):
         counter = 2 * (index * TRIES + k)
         z = noise.normal("retry", counter, D + 2)
         j = (weights / noise.exponential("retry", counter + 1, D + 1)).argmax(-1, keepdim=True) - 1
         component = z[:, :D].gather(1, j.clamp(min=0))
-        stretched = component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()  # of density n^2 exp(-n^2 / 2)
+        stretched = (
+            component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()
+        )  # of density n^2 exp(-n^2 / 2)
         n = torch.where((torch.arange(D, device=z.device) == j), stretched, z[:, :D])
         bound = c[:, 0] + (a * n * n).sum(-1)
         accepted = noise.uniform("retry", -1 - counter) * bound < -torch.expm1(-log_ratio(n, ratio))
@@ -70,10 +78,12 @@ def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
 
 
 def couple(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
-    """x [N, M, D], drawn from q, as a draw of p; noise of N rows, index [N, M] names the draw.
+    """Turn x [N, M, D], drawn from q, into a draw of p that equals it as often as possible; noise of N rows, index [N,
+    M] names the draw.
 
-    First the means, at q's deviations, then the deviations: kept with min(1, p / r), else a draw of the residual. Where
-    p's deviation is 0 x becomes its mean. Nothing here looks at another point.
+    The means are coupled first, at q's deviations. Then the deviations are: a point stays with probability min(1, p /
+    r), otherwise it is drawn from the residual. Where p's deviation is 0, x becomes its mean. Each point is coupled
+    independently of the others.
     """
     (mean_q, std_q), (mean, std) = q, p
     degenerate = (std == 0).all(-1)  # the last step of a sampler that takes the mean

@@ -12,11 +12,11 @@ from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 
-AHEAD = 32  # positions that are drawn beyond those asked for, as the next passes will ask for most of them again
+AHEAD = 32  # extra positions drawn in one call, because the next passes need them
 
 
 def find_end(forced: Tensor) -> int:
-    """Behind the last position whose token is drawn, of forced [L]: what is forced from there on costs no pass."""
+    """Find the end of the drawn positions of forced [L]: all positions from it on are forced and cost no pass."""
     return 1 + int((forced < 0).nonzero().max())
 
 
@@ -35,7 +35,9 @@ class SequenceBuffer:
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
-        self.model, self.step, self.newest = model, 0, 0
+        self.model = model
+        self.step = 0
+        self.newest = 0
         self.queue = getattr(model, "queue", None)
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
@@ -48,9 +50,9 @@ class SequenceBuffer:
             self.end = find_end(model.forced)
 
     def count_remaining(self) -> int:
-        """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done.
+        """Count the open positions of the row that has the most; 0 when all rows are done.
 
-        Rows that are done begin again if the model's queue has pictures that wait.
+        Rows that are done are cleared and begin again if the model's queue holds waiting rows.
         """
         frontier = self.frontier
         if self.queue is not None and self.queue.waits():
@@ -62,48 +64,53 @@ class SequenceBuffer:
         return max(self.end - int(frontier.min()), 0)
 
     def _clear_rows(self, rows: Tensor) -> None:
-        """Nothing is written in `rows` [B] bool."""
+        """Clear the given rows [B] bool."""
         self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
         self.frontier, self.last_frontier = (x.masked_fill(rows, 0) for x in (self.frontier, self.last_frontier))
-        self.age, self.newest = self.age.masked_fill(rows[:, None], 0), 0
+        self.age = self.age.masked_fill(rows[:, None], 0)
+        self.newest = 0
 
     def read_last_token(self) -> Tensor:
-        """[B, 1] the last final token."""
+        """Read the last final token [B, 1]."""
         return self.tokens.gather(1, self.frontier[:, None])
 
     def next_positions(self, n: int) -> Tensor:
-        """[B, n] the first n open positions, counted on past a row's end."""
+        """Return the next n positions [B, n] of each row; they may exceed the length."""
         return self.frontier[:, None] + self.numbers[:n]
 
     def mask_new_rows(self, drafts: Tensor) -> Tensor:
-        """Drafts [B, n] of earlier passes; -1 in rows that have made no pass yet."""
+        """Replace drafts [B, n] by -1 in rows that have made no pass yet."""
         return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, nodes: Tensor | None = None) -> Step:
-        """Write a pass's tokens [B, W] from the first open position on; n_kept [B] of them are final, less those past the
-        end: what the grammar forces there costs no pass, so a row is done in the same one whatever others do."""
+        """Write a pass's tokens [B, W] from the first open position on, of which n_kept [B] are final. Tokens past
+        `end` are not counted: the grammar forces them at no pass, so that a row is done in the same pass whatever the
+        other rows do."""
         n_kept = n_kept.minimum(self.end - self.frontier)
         self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
-        self.last_frontier, self.frontier = self.frontier, self.frontier + n_kept
-        self.step, self.newest, self.age = self.step + 1, self.newest + 1, self.age + 1
+        self.last_frontier = self.frontier
+        self.frontier = self.frontier + n_kept
+        self.step = self.step + 1
+        self.newest = self.newest + 1
+        self.age = self.age + 1
         return Step(tokens, n_kept, self.last_frontier, nodes)
 
 
 class ByPosition:
-    """Random numbers of the open positions of a line. A CPU keeps what it drew; a GPU, where drawing costs little and
-    asking how far rows have come is a wait, draws them each time."""
+    """Random numbers of the next open positions. A CPU reuses what it drew in earlier passes. A GPU draws anew in each
+    pass, because drawing is cheap there and reading how far rows have come would synchronise."""
 
     def __init__(self, line: SequenceBuffer, draw: Callable[[Tensor], Tensor]):
-        """draw(positions [B, n]) -> [B, n, ...]."""
+        """Set the function draw(positions [B, n]) -> [B, n, ...]."""
         self.line, self.draw = line, draw
         self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
 
     def take_next(self, n: int) -> Tensor:
-        """[B, n, ...] of the first n open positions."""
+        """Return the numbers [B, n, ...] of the next n positions of each row."""
         line = self.line
         if line.frontier.device.type != "cpu":
             return self._draw_next(n)
-        if self.held is not None and line.newest:  # else a row has begun, whose noise is another's
+        if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise with it
             first, drawn = self.held
             shift = (line.frontier - first).numpy()
             low, high = int(shift.min()), int(shift.max())
@@ -121,11 +128,11 @@ class ByPosition:
 
 
 def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:
-    """Unit exponentials [B, n, V] that tokens are drawn by."""
+    """Make the source of the unit exponentials [B, n, V] that tokens are drawn by."""
     return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
 
 
 def make_trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
-    """Uniforms [B, n, siblings] that candidates are accepted by, one a sibling."""
+    """Make the source of the uniforms [B, n, siblings] that candidates are accepted by, one for each sibling."""
     each = torch.arange(siblings, device=line.frontier.device)
     return ByPosition(line, lambda positions: noise.uniform("accept", positions[..., None] * siblings + each))

@@ -10,10 +10,10 @@ class Step(NamedTuple):
 
     tokens: Tensor  # [B, W] tokens of the pass
     kept: Tensor  # [B] how many of them are final; 0 for a row that was finished before
-    # [B] where the first of them stands: the others follow, the first `kept` are final. Or [B, W], where each final one
-    # stands, in any order: a slot that is not used carries a position >= L.
+    # [B] position of the first token: the others follow it, the first `kept` are final. Or [B, W], the position of each
+    # final token, in any order: an unused slot has a position >= L.
     positions: Tensor
-    nodes: Tensor | None = None  # [B] tokens evaluated in the pass, if not W (those past the end of a row left out)
+    nodes: Tensor | None = None  # [B] tokens evaluated in the pass, without those past the end; None: W
 
 
 class Fill(NamedTuple):
@@ -28,16 +28,16 @@ class Fill(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One step of a decoder over rows at different places (continuous): the first kept[b] of row b's tokens are new."""
+    """One step of a decoder over rows at different ranks (continuous): the first kept[b] tokens of row b are new."""
 
     tokens: Tensor  # [B, W, D]
     kept: Tensor  # [B]; 0 for a row that was finished before
-    verified: Tensor | None = None  # [B, W] bool: a draft of this place was looked at
+    verified: Tensor | None = None  # [B, W] bool: a draft of this rank was verified
     accepted: Tensor | None = None  # [B, W] bool: ... and kept
     log_ratio: Tensor | None = None  # [B, W] log p(Y_p) / q(Y_q) of eq. 9 for the verified
     distance: Tensor | None = None  # [B, W] squared distance of a draft from what the target draws of the same noise
     tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
-    noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws these very tokens
+    noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws the same tokens
     accepted_drafts: Tensor | None = None  # [B] as of a `Fill`: tokens, or steps of their walks
-    standing: Tensor | None = None  # [B, L, D] what stands at every place now, where all are drawn at once
+    standing: Tensor | None = None  # [B, L, D] the present token of every rank, of a decoder that draws all at once

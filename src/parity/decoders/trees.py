@@ -29,9 +29,14 @@ class Tree:
     """
 
     def __init__(self, line: SequenceBuffer, drafts: Tensor, parents: Tensor, offset: Tensor):
-        """drafts [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
-        pass where others have made some; parents [B, S], -1 for node 0; offset [B, S] or [S]."""
-        self.line, self.parents, self.follows = line, parents, parents
+        """Set the nodes: node 0 is the last final token.
+
+        drafts [B, S - 1]: the tokens of the other nodes, -1 for a missing one, as in a row that makes its first pass
+        beside older rows; parents [B, S], -1 for node 0; offset [B, S] or [S].
+        """
+        self.line = line
+        self.parents = parents
+        self.follows = parents
         self.tokens = torch.cat([line.read_last_token(), drafts], 1)
         self.missing = self.tokens < 0 if line.newest == 0 else None
         if self.missing is not None:
@@ -40,29 +45,29 @@ class Tree:
         self.positions = line.frontier[:, None] - 1 + offset
 
     def compute_law(self) -> Tensor:
-        """p [B, S, V]: the target's law behind each node, in one pass."""
+        """Compute p [B, S, V], the target's law after each node, in one pass."""
         return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
 
     @cached_property
     def ancestry(self) -> Tensor:
-        """[B, S, S] bool: whether the second node is the first, or one that it follows."""
+        """[B, S, S] bool: whether node j is node i or one of its ancestors, at [i, j]."""
         return ancestors(self.parents)
 
     def follow(self, drawn: Tensor) -> Tensor:
-        """Which nodes [B, S] bool hold the tokens that were drawn [B, S] behind their parents: one path from node 0,
-        which always does, if no two children of a node hold the same token."""
+        """Mark the path [B, S] bool of nodes that hold the tokens drawn [B, S] after their parents, from node 0 on. It
+        is a single path if no two children of a node hold the same token."""
         matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
         matches = matches if self.missing is None else matches & ~self.missing
         return ~(self.ancestry & ~matches[:, None]).any(-1)
 
     def count_evaluated(self, first: int = 0) -> Tensor:
-        """[B] nodes from `first` on whose law is one of the row's positions."""
+        """Count the nodes [B], from `first` on, whose law is that of an open position of the row."""
         is_open = self.positions < self.line.end - 1
         return (is_open if self.missing is None else is_open & ~self.missing)[:, first:].sum(1)
 
     def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
-        """Keep the `nodes` [B, W], -1 for none, whose tokens are final. tokens [B, W]: theirs but node 0's, then the
-        one drawn behind the last of them."""
+        """Keep the nodes [B, W], -1 for none, whose tokens are final. tokens [B, W]: the tokens of these nodes but node
+        0, then the one drawn after the last of them."""
         self.line.model.keep(nodes)
         return self.line.advance(
             tokens, (nodes >= 0).sum(1), self.count_evaluated() if evaluated is None else evaluated
@@ -70,7 +75,7 @@ class Tree:
 
 
 def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
-    """Candidates below the last final token; None: that token alone."""
+    """Make the tree of a pass from candidates below the last final token; with None, from that token alone."""
     root = torch.zeros_like(line.read_last_token())
     if candidates is None:
         return Tree(line, root[:, :0], root - 1, root)
@@ -79,8 +84,9 @@ def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
 
 
 def find_leaves(tree: Candidates) -> Tensor:
-    """[B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate sequences: where
-    fewer tokens are possible than a tree is wide, as where the grammar forces one, others fill it up."""
+    """Mark the leaves [B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate
+    sequences. Where fewer tokens are possible than a tree is wide (the grammar forces one), impossible ones fill it up;
+    these are no leaves."""
     T = tree.parents.shape[1]
     inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
     has_children = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
@@ -88,12 +94,12 @@ def find_leaves(tree: Candidates) -> Tensor:
 
 
 def find_likeliest(tree: Candidates) -> Tensor:
-    """[B] the leaf of the likeliest sequence."""
+    """Find the leaf [B] of the likeliest candidate sequence."""
     return torch.where(find_leaves(tree), tree.score, -torch.inf).argmax(1)
 
 
 def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
-    """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
+    """List the nodes [B, depth] on the path from the top to `leaf` [B], padded with -1."""
     on_path = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
     path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
     slots = torch.where(on_path, tree.depth - 1, depth)
@@ -101,5 +107,5 @@ def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
 
 
 def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:
-    """[B, T] how many of the `chosen` [B, T] (0 or 1) leaves' sequences go through each node."""
+    """Count how many of the chosen leaves' [B, T] (0 or 1) sequences go through each node, [B, T]."""
     return (chosen[:, None] @ ancestors(tree.parents).to(chosen.dtype))[:, 0]

@@ -24,36 +24,38 @@ class Verified(NamedTuple):
 
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
-    """One draw from unnormalised `weights` [..., V] by a race of unit exponentials [..., V]; zero weights never win."""
+    """Draw a token from unnormalised `weights` [..., V]: the winner of a race of unit exponentials [..., V]. Zero
+    weights never win."""
     return find_largest(weights / exponential)
 
 
 def find_largest(x: Tensor) -> Tensor:
-    """Where x [..., V] is largest, the first of equals; on a CPU numpy finds it several times faster."""
+    """Find the index of the largest of x [..., V], the first of equals. On a CPU numpy is several times faster than
+    torch."""
     if x.device.type != "cpu" or x.ndim < 2:
         return x.argmax(-1)
     return torch.from_numpy(x.numpy().argmax(-1))
 
 
 def probability(law: Tensor, tokens: Tensor) -> Tensor:
-    """What law [..., V] gives to tokens [...]."""
+    """Gather the probabilities that law [..., V] gives to tokens [...]."""
     return law.gather(-1, tokens[..., None])[..., 0]
 
 
 def is_idle_on_cpu(rows: Tensor) -> bool:
-    """Whether none of `rows` [B] bool has work left: known on a CPU alone, where asking costs nothing. A GPU does the
-    work instead, which changes no row."""
+    """Return whether no row of `rows` [B] bool has work left. Checked on a CPU only, because reading a value from a GPU
+    synchronises; a GPU does the idle work, which changes no row."""
     return rows.device.type == "cpu" and not bool(rows.any())
 
 
 def count_leading(holds: Tensor) -> Tensor:
-    """[B] how many of [B, W] bool hold before the first that does not."""
+    """Count how many of [B, W] bool are true before the first false one, [B]."""
     return holds.cumprod(-1).sum(-1)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding left nothing of
-    it."""
+    """Compute max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding leaves no
+    mass."""
     rest = (p - q).clamp_(min=0)
     return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
 
@@ -61,7 +63,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 def verify(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float = 0.0
 ) -> Verified:
-    """Speculative sampling for every row at once (Leviathan et al. 2023, Alg. 1; SJD sec. 4.1, eqs. 1 to 3).
+    """Accept or resample the drafts of every row (Leviathan et al. 2023, Alg. 1; SJD sec. 4.1, eqs. 1 to 3).
 
     p, q         [B, W, V] target and draft laws, float
     draft        [B, W]    draft ~ q
@@ -76,9 +78,10 @@ def verify(
     """
     fresh = race(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
-    hit, likely = fresh == draft, u * own_q < own_p  # strict: p = 0 is never accepted, no 0/0
-    if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
-        hit, likely = hit | (u * (1 - own_p) < tolerance), u * own_q < own_p + tolerance * own_q
+    hit, likely = fresh == draft, u * own_q < own_p  # strict, so that p = 0 is never accepted, and without 0/0
+    if tolerance:  # a share of the misses raises the acceptance probability by the tolerance
+        hit = hit | (u * (1 - own_p) < tolerance)
+        likely = u * own_q < own_p + tolerance * own_q
         hit, likely = (x & (own_p > 0) for x in (hit, likely))
     accepted = torch.where(point, hit, likely)
     return finish(p, q, draft, point, accepted, fresh, exponential)
@@ -87,10 +90,12 @@ def verify(
 def finish(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, accepted: Tensor, fresh: Tensor, exponential: Tensor
 ) -> Verified:
-    """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is
-    not, then `fresh`."""
-    accepted_prefix = accepted.cumprod(-1)  # 1 up to the first that is not
-    first = accepted_prefix.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)  # that slot (any, unused, if there is none)
+    """Assemble the tokens of a pass from the decisions `accepted` [B, W]: the accepted drafts, the correction of the
+    first rejected one, then `fresh` [B, W]. Shapes as in `verify`."""
+    accepted_prefix = accepted.cumprod(-1)  # 1 before the first rejected draft
+    first = accepted_prefix.sum(-1, keepdim=True).clamp(
+        max=draft.shape[1] - 1
+    )  # its slot, or the last one if all are accepted
     rows = first[..., None].expand(-1, -1, p.shape[-1])
     corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
@@ -99,14 +104,15 @@ def finish(
 
 
 def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Block verification (Sun et al. 2024, Alg. 2): whether each draft is accepted [B, W], and what corrects the first
-    that is not, as the surplus of this [B, W, V] over q.
+    """Decide which drafts [B, W] are accepted by block verification (Sun et al. 2024, Alg. 2). Also returns scaled laws
+    [B, W, V], whose surplus over q corrects the first rejected draft.
 
     Shapes as in `verify`; bonus [B, W] marks slots without a draft. Drafts are accepted up to the longest run that
-    stands, though a shorter one may not. It looks ahead, so drafts behind a rejection must be drawn anew.
+    passes, even if a shorter one fails. The test looks ahead, so drafts after a rejection must be drawn anew.
     """
     W = draft.shape[1]
-    ratio, weight = probability(p, draft) / probability(q, draft), [torch.ones_like(u[:, 0])]
+    ratio = probability(p, draft) / probability(q, draft)
+    weight = [torch.ones_like(u[:, 0])]
     for i in range(W - 1):
         weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
     w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other
@@ -121,19 +127,21 @@ def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) 
 def transport(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Every draft moved from its law q to p, those behind a rejection too (maximal coupling, as in MC-SJD): tokens and
-    which stay. Shapes as in `verify`, with or without a slot. A point draft is replaced by a draw from p."""
+    """Move every draft from its law q to p by maximal coupling, also after a rejection (MC-SJD). Returns the tokens,
+    and whether each draft stayed. Shapes as in `verify`, with or without a slot. A point draft is replaced by a draw
+    from p."""
     stays = ~point & (u * probability(q, draft) < probability(p, draft))
     drawn = torch.where(point, race(p, exponential), race(residual(p, q), exponential))
     return torch.where(stays, draft, drawn), stays
 
 
 def normalize(weights: Tensor) -> Tensor:
+    """Scale weights [..., V] to sum to one."""
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
-    """The k other tokens nearest to each, nearest first: vectors [V, D] to [V, min(k, V - 1)]."""
+    """Find the k nearest other tokens of each token, nearest first: vectors [V, D] to tokens [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
     rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
     distances = (torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf) for r in rows)
@@ -141,15 +149,17 @@ def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
 
 
 def relax_law(p: Tensor, v: Tensor, look_alikes: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
-    """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate stands for the tokens that look like it.
+    """Add to candidates the probability of tokens that look like them (LANTERN: Jang et al. 2024, sec. 4.2).
 
-    p [B, V]; v [B, 1] candidates; look_alikes [B, k] their look-alikes, nearest first; budget [B, 1]: the probability that
-    look-alikes may add. Returns the mass [B] of the candidate and the look-alikes that count (the longest run from the
-    first within the budget), and p [B, V] without the look-alikes that count.
+    p [B, V]; v [B, 1] candidates; look_alikes [B, k], nearest first; budget [B, 1]: the probability that look-alikes
+    may add. Returns the mass [B] of the candidate and the look-alikes that count (the longest run from the first within
+    the budget), and p [B, V] without the look-alikes that count.
     """
     mass = p.gather(1, look_alikes)
     counts = mass.cumsum(1) <= budget
-    return (p.gather(1, v) + (mass * counts).sum(1, keepdim=True))[:, 0], p.scatter(1, look_alikes, torch.where(counts, 0, mass))
+    return (p.gather(1, v) + (mass * counts).sum(1, keepdim=True))[:, 0], p.scatter(
+        1, look_alikes, torch.where(counts, 0, mass)
+    )
 
 
 def verify_siblings(
@@ -163,7 +173,8 @@ def verify_siblings(
     look_alikes: Tensor | None = None,
     relax: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Token [B] and rank [B] of the accepted candidate; rank -1 for a token drawn from what is left of p.
+    """Accept one of K sibling candidates or draw another token: token [B] and rank [B] of the accepted candidate, -1
+    for a token drawn from the remainder of p.
 
     p, q [B, V]; candidates [B, K], drawn from q one after the other without replacement; valid [B, K] is false where q
     was exhausted; point [B]: q is a point mass at the first; u [B, K]. Each candidate is tested against what its elder
@@ -171,7 +182,8 @@ def verify_siblings(
     is p. With look_alikes [V, k], p is relaxed at each candidate v by up to relax * p(v).
     """
     drawn = race(p, exponential)
-    token, rank = drawn, torch.full_like(candidates[:, 0], -1)
+    token = drawn
+    rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
         if look_alikes is not None:
@@ -192,10 +204,8 @@ def verify_siblings(
 
 
 class Descent(NamedTuple):
-    path: Tensor  # [B, D + 1] nodes whose tokens are accepted, the one that it began from first; -1 behind the last
-    tokens: (
-        Tensor  # [B, D + 1] those of the path's nodes but the first, then the one drawn behind; from there on arbitrary
-    )
+    path: Tensor  # [B, D + 1] nodes whose tokens are accepted, the root first; padded with -1
+    tokens: Tensor  # [B, D + 1] the tokens of the path without its root, the one drawn after it, then arbitrary ones
 
 
 def descend(
@@ -209,21 +219,23 @@ def descend(
     delta: float,
     reject: str,
 ) -> Descent:
-    """Go down a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
+    """Descend a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
 
-    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; root [B] the node of the last final token;
-    exponential [B, D + 1, V] and u [B, D, K] of the positions behind it, K the most children of a node; look_alikes [V, k]
-    look-alikes.
+    p [B, S, V] the laws after the nodes; tokens, parents [B, S]; root [B] the node of the last final token; exponential
+    [B, D + 1, V] and u [B, D, K] of the positions after it, K the most children of a node; look_alikes [V, k].
 
     A candidate is accepted with the probability that p gives to it and its look-alikes within `delta`: if a draw from p
     equals it, or, if not, with the probability that the look-alikes add. A rejected candidate removes from p the
-    look-alikes that counted ("counted"), or all k ("all", as released, with the uniform law if nothing is left). With
+    look-alikes that counted ("counted"), or all k ("all", as released, with the uniform law if no mass remains). With
     delta 0 the tokens are the draws from p.
     """
     S = parents.shape[1]
     rows, nodes = torch.arange(len(p), device=p.device), torch.arange(S, device=p.device)
-    node, descending = root, torch.ones_like(root, dtype=torch.bool)
-    path, draws, D = [root], [], u.shape[1]
+    node = root
+    descending = torch.ones_like(root, dtype=torch.bool)
+    path = [root]
+    draws = []
+    D = u.shape[1]
     for d in range(D + 1):
         law = p[rows, node]
         drawn = race(law, exponential[:, d])
@@ -238,9 +250,11 @@ def descend(
                 break
             v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
             similar = look_alikes[v[:, 0]]
-            p_v, (mass, rest) = law.gather(1, v)[:, 0], relax_law(law, v, similar, delta)
+            p_v = law.gather(1, v)[:, 0]
+            (mass, rest) = relax_law(law, v, similar, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - p_v) < mass - p_v))
-            child, rejected = torch.where(accepted, children[:, k], child), tried & ~accepted
+            child = torch.where(accepted, children[:, k], child)
+            rejected = tried & ~accepted
             if is_idle_on_cpu(rejected):
                 continue
             if reject == "all":
@@ -252,18 +266,17 @@ def descend(
             drawn = torch.where(rejected, race(law, exponential[:, d]), drawn)
         continues = child >= 0
         draws.append(torch.where(continues, tokens.gather(1, child.clamp(min=0)[:, None])[:, 0], drawn))
-        descending, node = descending & continues, torch.where(continues, child, node)
+        descending = descending & continues
+        node = torch.where(continues, child, node)
         path.append(torch.where(descending, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
 
 
 def shift_window(n_kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Move a window by `n_kept` [B]: each of values [B, W, ...] to (its values in the next window [B, window, ...], new
-    [B, window]).
-
-    `new` marks slots without a computed value; their content is arbitrary.
-    """
+    """Move a window by n_kept [B] slots: each of values [B, W, ...] to [B, window, ...]. Also returns `new` [B,
+    window], which marks slots without a computed value; their content is arbitrary."""
     W = values[0].shape[1]
     source = n_kept[:, None] + torch.arange(window, device=n_kept.device)
-    rows, clamped = torch.arange(len(n_kept), device=n_kept.device)[:, None], source.clamp(max=W - 1)
+    rows = torch.arange(len(n_kept), device=n_kept.device)[:, None]
+    clamped = source.clamp(max=W - 1)
     return [x[rows, clamped] for x in values], source >= W

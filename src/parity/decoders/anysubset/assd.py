@@ -28,7 +28,7 @@ def assd(
     k: Annotated[int, Field(ge=2, le=64), Counts("positions", small=3)] = 5,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Fill]:
-    """Each loop drafts k tokens independently given what is known, then verifies them left to right against their joint
+    """Draft k tokens per loop independently given the known ones, then verify them left to right against their joint
     law.
 
     k          tokens drafted per loop; 2 cannot be faster than one at a time (two passes, two tokens)
@@ -38,23 +38,31 @@ def assd(
     verified. A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens
     (Theorem 1).
     """
-    tokens, order, n_prompt, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
+    tokens = start.tokens
+    order = start.order
+    n_prompt = start.begin
+    n = start.begin
+    N = start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
     while (max_remaining := int((start.end - n).max())) > 0:
-        remaining, slots = start.end - n, ranks(start, n, k)
+        remaining = start.end - n
+        slots = ranks(start, n, k)
         index = n[:, None] * N + slots.rank
         # The paper's p is the law of a draft, its q the target's.
         p = model.laws(tokens, order, n_prompt, slots.asked, n[:, None].expand_as(slots.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
-        new, n_kept = draft, remaining.clamp(max=1)
+        new = draft
+        n_kept = remaining.clamp(max=1)
         if max_remaining > 1:
             line = write(tokens, slots.position, draft, slots.open)
             q = model.laws(line, order, n_prompt, slots.asked[:, 1:], slots.rank[:, 1:])
             u, e = noise.uniform("accept", index[:, 1:]), noise.exponential("sample", index[:, 1:], model.vocab)
             point = torch.zeros_like(slots.open[:, 1:])
             rest = verify(q, p[:, 1:], draft[:, 1:], point, u, e, tolerance)
-            new, n_kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(remaining)
+            new = torch.cat([draft[:, :1], rest.tokens], 1)
+            n_kept = (1 + rest.kept).minimum(remaining)
         final = slot < n_kept[:, None]
         accepted = (final & (new == draft))[:, 1:].sum(1)  # what corrects a draft is another token
         yield Fill(slots.position, new, final, remaining.clamp(max=2), accepted_drafts=accepted)
-        tokens, n = write(tokens, slots.position, new, final), n + n_kept
+        tokens = write(tokens, slots.position, new, final)
+        n = n + n_kept

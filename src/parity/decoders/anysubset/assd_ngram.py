@@ -19,13 +19,14 @@ SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 
 def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
-    """c(. | previous [B]) [B, V], from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
+    """Estimate c(. | previous [B]) [B, V] from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
 
     Eq. 23 divides by every occurrence of `previous`, also those whose neighbour is unknown, so it does not sum to one;
     here the counts are normalised. Where `previous` is unknown or has no known neighbour, counts of single tokens are
     used; in an empty row, the uniform law.
     """
-    following, is_known = tokens[:, 1:], tokens != mask
+    following = tokens[:, 1:]
+    is_known = tokens != mask
     ones = torch.ones((), dtype=dtype, device=tokens.device)
     pairs = torch.zeros(len(tokens), vocab, dtype=dtype, device=tokens.device)
     follows = (tokens[:, :-1] == previous[:, None]) & (previous != mask)[:, None] & is_known[:, 1:]
@@ -39,9 +40,11 @@ def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dt
 
 
 def propose(model: AnySubsetModel, tokens: Tensor, slots: Ranks, exponential: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Drafts [B, k] one by one, each by the bigrams of tokens [B, N] after the token to its left, a draft or not; the
-    laws [B, k, V] they were drawn from; and the tokens with the drafts among them."""
-    line, laws, drafts = tokens, [], []
+    """Draft tokens [B, k] one by one by the bigrams of tokens [B, N], each after the token to its left, a draft or not.
+    Also returns the laws [B, k, V] they were drawn from, and the tokens with the drafts written in."""
+    line = tokens
+    laws = []
+    drafts = []
     for j in range(slots.rank.shape[1]):
         position = slots.position[:, j : j + 1]
         left_token = torch.where(position > 0, line.gather(1, (position - 1).clamp(min=0)), model.mask)[:, 0]
@@ -59,25 +62,29 @@ def assd_ngram(
     noise: Noise,
     k: Annotated[int, Field(ge=2, le=64), Counts("positions", small=3)] = 5,
 ) -> Iterator[Fill]:
-    """Each loop drafts k tokens by bigrams of the text so far, each after the one to its left, and verifies all of them
-    in one pass.
+    """Draft k tokens per loop by bigrams of the text so far, each after the one to its left; verify them in one pass.
 
     k  tokens drafted per loop, in one auxiliary call
 
     A first draft may be rejected (Lemma 1 does not hold), so calls of model and drafter together may exceed the number
     of tokens. Calls of the model alone cannot, because every loop keeps one token.
     """
-    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
+    tokens = start.tokens
+    n = start.begin
+    N = start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
     while bool((n < start.end).any()):
-        remaining, slots = start.end - n, ranks(start, n, k)
+        remaining = start.end - n
+        slots = ranks(start, n, k)
         index = n[:, None] * N + slots.rank
         draft, c, line = propose(model, tokens, slots, noise.exponential("draft", index, model.vocab))
         q = model.laws(line, start.order, start.begin, slots.asked, slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, model.vocab)
         new, n_kept = verify(q, c.to(q.dtype), draft, torch.zeros_like(slots.open), u, e)
-        n_kept, one_call = n_kept.minimum(remaining), remaining.clamp(max=1)
+        n_kept = n_kept.minimum(remaining)
+        one_call = remaining.clamp(max=1)
         final = slot < n_kept[:, None]
         accepted = (final & (new == draft)).sum(1)  # what corrects a draft is another token
         yield Fill(slots.position, new, final, one_call, one_call, accepted)
-        tokens, n = write(tokens, slots.position, new, final), n + n_kept
+        tokens = write(tokens, slots.position, new, final)
+        n = n + n_kept

@@ -22,8 +22,8 @@ SOURCE = "this project, 2026: Guo & Ermon 2025, Algorithm 1, with the quadratic 
 
 
 def compute_square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, drafts: int, k: int) -> Tensor:
-    """Laws [B, drafts + 1, k + 1, V] from one pass over a line [B, N] with `drafts` from rank n [B] on: at [j, i] that
-    of rank n + j + i, given the ranks below n + j."""
+    """Compute laws [B, drafts + 1, k + 1, V] in one pass over a line [B, N] that holds `drafts` drafts from rank n [B]
+    on: at [j, i] the law of rank n + j + i, given the ranks below n + j."""
     j, i = (torch.arange(size + 1, device=n.device) for size in (drafts, k))
     n_seen = (n[:, None, None] + j[:, None]).expand(-1, -1, k + 1)
     queried = torch.where(n_seen + i < start.end[:, None, None], n_seen + i, line.shape[1])
@@ -40,8 +40,8 @@ def assd_quadratic(
     k: Annotated[int, Field(ge=1, le=16), Counts("positions", small=3)] = 3,
     temperature: Annotated[float, Field(gt=0, le=100)] = 0.6,
 ) -> Iterator[Fill]:
-    """Each pass verifies k drafts left to right and draws the word behind the accepted ones. The next k drafts are
-    drawn from laws of the same pass, given all words but this last one.
+    """Verify k drafts per pass left to right and draw the word after the accepted ones. The next k drafts are drawn
+    from laws of the same pass, given all words but this last one.
 
     k            drafts per pass, which computes (k + 1)^2 laws
     temperature  of the laws that drafts are drawn from: below 1 likely words are drafted more often. Drafts are
@@ -50,22 +50,30 @@ def assd_quadratic(
     The first pass has no drafts. Each pass keeps at least one word, so no row needs more passes than it has tokens
     (Theorem 1).
     """
-    tokens, n, N, V = start.tokens, start.begin, start.tokens.shape[1], model.vocab
+    tokens = start.tokens
+    n = start.begin
+    N = start.tokens.shape[1]
+    V = model.vocab
     row, slot = (torch.arange(size, device=n.device) for size in (len(n), k + 1))
-    draft, q = tokens[:, :0], torch.zeros(len(n), 0, V, device=n.device)
+    draft = tokens[:, :0]
+    q = torch.zeros(len(n), 0, V, device=n.device)
     while bool((n < start.end).any()):
         drafts = draft.shape[1]
-        remaining, slots = start.end - n, ranks(start, n, drafts + 1)
+        remaining = start.end - n
+        slots = ranks(start, n, drafts + 1)
         line = write(tokens, slots.position[:, :drafts], draft, slots.open[:, :drafts])
         laws = compute_square(model, line, start, n, drafts, k)
-        index, no_draft = n[:, None] * N + slots.rank, (slot[: drafts + 1] == drafts).expand_as(slots.rank)
+        index = n[:, None] * N + slots.rank
+        no_draft = (slot[: drafts + 1] == drafts).expand_as(slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        # behind the drafts there is none: a point that a draw from p replaces
+        # The slot after the drafts has none: it counts as a point draft, which a draw from p replaces.
         new, n_kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), no_draft, u, e)
-        accepted, n_kept = n_kept - 1, n_kept.minimum(remaining)
+        accepted = n_kept - 1
+        n_kept = n_kept.minimum(remaining)
         final = slot[: drafts + 1] < n_kept[:, None]
         yield Fill(slots.position, new, final, remaining.clamp(max=1), accepted_drafts=accepted.minimum(remaining))
-        tokens, n = write(tokens, slots.position, new, final), n + n_kept
+        tokens = write(tokens, slots.position, new, final)
+        n = n + n_kept
         q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
         index = n[:, None] * N + ranks(start, n, k).rank
         draft = race(q, noise.exponential("draft", index, V))

@@ -24,13 +24,14 @@ def diffusion(
     noise: Noise,
     steps: Annotated[int, Field(ge=1, le=4096), Counts("passes", small=4)] = 64,
 ) -> Iterator[Fill]:
-    """In step i of T, each masked position is filled with probability 1 / (T - i), from its law given what is known.
+    """Fill each masked position in step i of T with probability 1 / (T - i), from its law given the known tokens.
 
     steps  T, passes of the network; the fewer, the more tokens are drawn as if independent
 
     Filled positions join the prompt: all known tokens attend to each other.
     """
-    tokens, N = start.tokens, start.tokens.shape[1]
+    tokens = start.tokens
+    N = start.tokens.shape[1]
     is_known = tokens != model.mask
     for step in range(steps):
         order, n_known, end = lattice(is_known, start.end)

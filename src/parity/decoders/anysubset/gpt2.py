@@ -18,7 +18,7 @@ SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, 
 
 
 def gpt2(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """One token a pass; with or without a cache is the model's affair. ParityError for a prompt that is not a
+    """Decode one token a pass; whether with a cache is up to the model. Raises ParityError if a prompt is not a
     prefix."""
     rank = torch.arange(start.order.shape[1], device=start.order.device)
     wrong = (rank < start.end[:, None]) & (start.order != rank)

@@ -17,11 +17,14 @@ SOURCE = "Guo & Ermon 2025, sec. 3 (sequential sampling via factorization), orde
 
 @torch.inference_mode()
 def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """Each pass draws the token of rank n from its law given all before it."""
-    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
+    """Draw the token of rank n in each pass from its law given all ranks before it."""
+    tokens = start.tokens
+    n = start.begin
+    N = start.tokens.shape[1]
     for _ in range(int((start.end - n).max())):
         slots = ranks(start, n, 1)
         law = model.laws(tokens, start.order, start.begin, slots.asked, slots.rank)
         token = race(law, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))
         yield Fill(slots.position, token, slots.open, slots.open[:, 0].long())
-        tokens, n = write(tokens, slots.position, token, slots.open), n + slots.open[:, 0]
+        tokens = write(tokens, slots.position, token, slots.open)
+        n = n + slots.open[:, 0]

@@ -20,7 +20,7 @@ SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I,
 
 
 def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
-    """N_o orders of each row [B N_o, N]: the row's own, with its missing ranks sorted by keys [B, N_o, N]."""
+    """Make N_o orders of each row, [B N_o, N]: its order with the missing ranks sorted by keys [B, N_o, N]."""
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
     is_prompt, is_missing = (rank < end[:, None] for end in (start.begin, start.end))
@@ -31,12 +31,14 @@ def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
 def count_accepted(
     model: AnySubsetModel, start: Infilling, slots: Ranks, order: Tensor, p_drafts: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Places [B, N_o, W] of the ranks in each order, and how many drafts [B, N_o] it accepts before it rejects one.
+    """Count how many drafts [B, N_o] each order accepts before it rejects one; also returns the positions [B, N_o, W]
+    of the ranks in each order.
 
-    start.tokens hold the drafts; order [B N_o, N]; by position p_drafts [B, N] the probability a draft was drawn with, u
-    [B, N] uniform.
+    start.tokens hold the drafts; order [B N_o, N]; p_drafts [B, N], by position, the probability that a draft was drawn
+    with; u [B, N] uniform.
     """
-    B, orders = len(u), len(order) // len(u)
+    B = len(u)
+    orders = len(order) // len(u)
 
     def repeat_orders(x: Tensor) -> Tensor:
         return x.repeat_interleave(orders, 0)
@@ -45,7 +47,9 @@ def count_accepted(
     q = model.laws(line, order, repeat_orders(start.begin), repeat_orders(slots.asked), repeat_orders(slots.rank))
     positions = order.gather(1, repeat_orders(slots.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
     q_drafts = probability(q, line.gather(1, positions))
-    accepted = (repeat_orders(u).gather(1, positions) * repeat_orders(p_drafts).gather(1, positions) < q_drafts) & repeat_orders(slots.open)
+    accepted = (
+        repeat_orders(u).gather(1, positions) * repeat_orders(p_drafts).gather(1, positions) < q_drafts
+    ) & repeat_orders(slots.open)
     return positions.view(B, orders, -1), count_leading(accepted).view(B, orders)
 
 
@@ -57,16 +61,19 @@ def sigma_gpt(
     noise: Noise,
     orders: Annotated[int, Field(ge=1, le=64), Counts("passes", small=4)] = 4,
 ) -> Iterator[Fill]:
-    """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best
-    order accepts.
+    """Draft all missing tokens per loop, verify them under several random orders at once, and keep what the best order
+    accepts.
 
     orders  N_o, random orders a loop. Laid side by side in one batch, they are still N_o evaluations of the row, and
             counted so.
 
     What is accepted joins the prompt; what is rejected is dropped, not resampled.
     """
-    tokens, (B, N), device = start.tokens, start.tokens.shape, start.tokens.device
-    is_known, position = tokens != model.mask, torch.arange(N, device=device)
+    tokens = start.tokens
+    (B, N) = start.tokens.shape
+    device = start.tokens.device
+    is_known = tokens != model.mask
+    position = torch.arange(N, device=device)
     for step in count():
         order, n_known, end = lattice(is_known, start.end)
         first, max_missing = torch.stack([n_known.min(), (end - n_known).max()]).tolist()
@@ -82,7 +89,9 @@ def sigma_gpt(
 
         keys = noise.exponential("branch", step * orders + torch.arange(orders, device=device)[None], N)
         u = noise.uniform("accept", step * N + position.expand(B, N))
-        order_positions, accepted = count_accepted(model, task._replace(tokens=line), slots, shuffle_orders(task, keys), p_drafts, u)
+        order_positions, accepted = count_accepted(
+            model, task._replace(tokens=line), slots, shuffle_orders(task, keys), p_drafts, u
+        )
         best = accepted.argmax(1, keepdim=True)
         positions = order_positions.gather(1, best[..., None].expand(-1, 1, order_positions.shape[2]))[:, 0]
         final = (position[: positions.shape[1]] < accepted.gather(1, best)) & slots.open

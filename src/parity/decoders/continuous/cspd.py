@@ -29,14 +29,14 @@ from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start,
 CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
-AT_ONCE = 128  # tries of the residual sampler evaluated together, before it is asked whether one was accepted
+AT_ONCE = 128  # tries of the residual sampler evaluated together, before a test whether one was accepted
 SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 
 def propose(
     draft: ContinuousModel, tokens: Tensor, order: Tensor, ranks: Tensor, noise: Noise, use: str
 ) -> tuple[Tensor, list[Law]]:
-    """Draw the ranks [N, W] one by one from the draft model: tokens [N, W, D] and their laws, W of N each."""
+    """Draw the tokens of ranks [N, W] one by one from the draft model: [N, W, D], and their laws, W of N rows each."""
     drafts, laws = [], []
     for rank in ranks.split(1, 1):
         path = path_noise(noise, use, rank, draft.steps, draft.dim)
@@ -49,7 +49,7 @@ def propose(
 def sample_residual(
     p: Law, q: Law, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
+    """Sample max(0, p - q) by acceptance-rejection with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
 
     Returns tokens [N, D] (the last proposal where none was accepted), draws n_draws [N], and whether none was accepted
     [N].
@@ -57,7 +57,8 @@ def sample_residual(
     accepted, n_draws = torch.zeros_like(ranks, dtype=torch.bool), torch.zeros_like(ranks)
     tokens = torch.zeros(len(ranks), dim, dtype=noise.dtype, device=ranks.device)
     row = torch.arange(len(ranks), device=ranks.device)
-    size, first = 1 if ranks.device.type == "cpu" else AT_ONCE, 0
+    size = 1 if ranks.device.type == "cpu" else AT_ONCE
+    first = 0
     while first < tries:
         n = min(size, tries - first)
         index = (ranks * tries + first)[:, None] + torch.arange(n, device=ranks.device)
@@ -75,7 +76,9 @@ def sample_residual(
         chosen = x.view(-1, n, dim)[row, misses.clamp(max=n - 1)]
         tokens = torch.where(accepted[:, None], tokens, chosen)
         n_draws = n_draws + torch.where(accepted, 0, (misses + 1).clamp(max=n))
-        accepted, first, size = accepted | (misses < n), first + n, min(2 * size, AT_ONCE)
+        accepted = accepted | (misses < n)
+        first = first + n
+        size = min(2 * size, AT_ONCE)
         if first < tries and bool(accepted.all()):
             break
     return tokens, n_draws, ~accepted
@@ -84,24 +87,27 @@ def sample_residual(
 def judge(
     target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor, noise: Noise
 ) -> tuple[Tensor, list[Law]]:
-    """The target at ranks [N, S], with the drafts [N, W, D] at the first W of them, each given the tokens at the
-    places below n_known [N, S], or [N, 1] for all: its own draws [N, S, D], and its laws, S of N each."""
-    (N, S), W = ranks.shape, drafts.shape[1]
-    filled, row = write(tokens, order.gather(1, ranks[:, :W]), drafts), torch.arange(N, device=ranks.device)
+    """Evaluate the target at ranks [N, S], given the drafts [N, W, D] of the first W ranks, of which each rank sees
+    those below n_known [N, S], or [N, 1] for all. Returns the target's draws [N, S, D], and its laws, S of N rows each.
+    """
+    (N, S) = ranks.shape
+    W = drafts.shape[1]
+    filled = write(tokens, order.gather(1, ranks[:, :W]), drafts)
+    row = torch.arange(N, device=ranks.device)
     path = path_noise(noise, "sample", ranks, target.steps, target.dim)
     laws = target.law(target.conditions(filled, order, ranks, n_known), path)
     return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
 
 
 class Laws(NamedTuple):
-    """Of W drafts of each of N rows."""
+    """Laws of W drafts in each of N rows."""
 
     p: list[Law]  # W of N each: the target's
     q: list[Law]  # likewise: the draft model's
     log_sigma: Tensor  # [N, W] eq. 8
 
     def log_ratio(self, drafts: Tensor, inner: float) -> Tensor:
-        """log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
+        """Compute log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
         each = zip(self.p, self.q, drafts.unbind(1), strict=True)
         return torch.stack([p.log_density(x, inner) - q.log_density(x, inner) for p, q, x in each], 1) + self.log_sigma
 
@@ -109,14 +115,15 @@ class Laws(NamedTuple):
 def correct(
     new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, ranks: Tensor, tries: int, inner: float, give_up: str
 ) -> tuple[Tensor, Tensor]:
-    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws n_draws [N], and
-    times [N] that none was accepted."""
+    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual. Returns the draws made
+    [N], and how often none was accepted [N]. Raises ParityError if that happens under `give_up` "error"."""
     n_draws, failed = torch.zeros_like(ranks[:, 0]), torch.zeros_like(ranks[:, 0])
     for j, column in enumerate(rejected.T.tolist()):
         if not any(column):
             continue
         r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=ranks.device)
-        laws_of_rows, rank = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), ranks[r, j]
+        laws_of_rows = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j])
+        rank = ranks[r, j]
         x, draws, none = sample_residual(*laws_of_rows, noise.take(r), rank, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
             problem = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
@@ -127,7 +134,8 @@ def correct(
 
 
 def check_models(models: Pair, gamma: int) -> ContinuousModel:
-    """The draft model; ParityError unless it fits the target, and gamma the image."""
+    """Return the draft model. Raises ParityError if it is missing or does not fit the target, or if gamma exceeds the
+    image."""
     target, draft = models
     if draft is None:
         raise ParityError("cspd: the model has no draft; allowed: a pair of target and draft")
@@ -157,7 +165,7 @@ def cspd(
     tries: Annotated[int, Field(ge=1, le=100_000)] = 100,
     give_up: Literal["target", "zero", "error"] = "target",
 ) -> Iterator[Draw]:
-    """Each step verifies `gamma` drafts, keeps those before the first rejected one and adds one token of its own.
+    """Verify `gamma` drafts per step, keep those before the first rejected one and add one token of the target.
 
     gamma              tokens drafted per step
     prefill            share of the image that the target draws alone at first (sec. 3.2)
@@ -172,20 +180,30 @@ def cspd(
     give_up            used when none was accepted: a draw of the target (counted, and shown), a zero vector, as
                        released, or an error
     """
-    target, draft, (B, L), device = models.target, check_models(models, gamma), start.order.shape, start.order.device
-    tokens, first = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), ceil(prefill * L)
+    target = models.target
+    draft = check_models(models, gamma)
+    (B, L) = start.order.shape
+    device = start.order.device
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)
+    first = ceil(prefill * L)
     for rank, drawn in zip(range(first), mar(models, start, noise=noise), strict=False):
         tokens = write(tokens, start.order[:, rank : rank + 1], drawn.tokens)
         yield drawn
-    frontier = torch.full((B,), first, device=device)  # first open place
+    frontier = torch.full((B,), first, device=device)  # first open rank
     while min(frontiers := frontier.tolist()) < L:  # finished rows take no part
-        W, rows = min(gamma, L - min(frontiers)), torch.tensor(frontiers).lt(L).nonzero().flatten().to(device)
-        order, row_tokens, row_noise, row_frontier = start.order[rows], tokens[rows], noise.take(rows), frontier[rows, None]
+        W = min(gamma, L - min(frontiers))
+        rows = torch.tensor(frontiers).lt(L).nonzero().flatten().to(device)
+        order = start.order[rows]
+        row_tokens = tokens[rows]
+        row_noise = noise.take(rows)
+        row_frontier = frontier[rows, None]
         slot = torch.arange(W + 1, device=device)
         real = row_frontier + slot[:W] < L
-        ranks = (row_frontier + slot).clamp(max=L - 1)  # past the end of a row its last place again, which nobody looks at
-        drafts, q = propose(draft.take(rows), row_tokens, order, ranks[:, :W], row_noise, "sample" if align else "draft")
-        # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place.
+        ranks = (row_frontier + slot).clamp(max=L - 1)  # past the end of a row its last rank again, which is not read
+        drafts, q = propose(
+            draft.take(rows), row_tokens, order, ranks[:, :W], row_noise, "sample" if align else "draft"
+        )
+        # Alg. 1 needs one law more, of the token after drafts that were all kept; released code replaces drafts only.
         queried = ranks if truncate else ranks[:, :W]
         n_known = queried if verify == "each" else row_frontier
         target_draws, p = judge(target.take(rows), row_tokens, drafts, order, queried, n_known, row_noise)
@@ -201,18 +219,20 @@ def cspd(
         n_kept = (stand + 1 if truncate else stand).minimum(L - frontier[rows])
         distance = ((drafts - target_draws[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(row_tokens, order, ranks, new, n_kept)
-        drawn = Draw(*(spread_rows(x, rows, B) for x in (new, n_kept, verified, accepted, log_ratio, distance, n_draws, failed)))
+        drawn = Draw(
+            *(spread_rows(x, rows, B) for x in (new, n_kept, verified, accepted, log_ratio, distance, n_draws, failed))
+        )
         yield drawn._replace(accepted_drafts=spread_rows((verified & accepted).sum(1), rows, B))
         frontier[rows] += n_kept
 
 
 def write_first(tokens: Tensor, order: Tensor, ranks: Tensor, new: Tensor, n_kept: Tensor) -> Tensor:
-    """tokens [N, L, D] with the first kept[b] of `new` [N, W, D] at their places."""
-    L = tokens.shape[1]  # an extra position takes the others
+    """Write the first n_kept[b] of `new` [N, W, D] at their ranks into tokens [N, L, D]."""
+    L = tokens.shape[1]  # a spare position takes the tokens that are not kept
     is_kept = torch.arange(ranks.shape[1], device=ranks.device) < n_kept[:, None]
     return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(is_kept, order.gather(1, ranks), L), new)[:, :L]
 
 
 def spread_rows(values: Tensor, rows: Tensor, B: int) -> Tensor:
-    """A tensor of some rows as one of all B; the others hold zeros."""
+    """Spread values of the given rows over all B rows; the others hold zeros."""
     return values.new_zeros(B, *values.shape[1:]).index_copy(0, rows, values)

@@ -1,4 +1,4 @@
-"""The target alone: every token from the model's own law, one place at a time or several at once.
+"""The target alone: every token from the model's own law, one rank at a time or several at once.
 
 Source: Li et al. 2024 (MAR), sec. 3.3 and 3.4; CSpD's Table 9 (tokens per step).
 """
@@ -18,22 +18,25 @@ from parity.decoders.steps import Draw
 from parity.models.continuous.protocol import Pair, Start, path_noise
 
 CLAIM = "lossless"
-EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
+EXACT_WITH = {"iterations": 0}  # otherwise tokens drawn in one iteration do not see each other
 PLAIN = {"iterations": 0}  # with this option value it is plain decoding
 EXACT_LAYER = {"iterations": 0}
 SOURCE = "Li et al. 2024 (MAR)"
 
 
 def count_known(iterations: int, schedule: str, length: int) -> list[int]:
-    """Tokens known after each iteration: the cosine schedule, at least one more each time (MAR, sec. 3.3), or equal
-    shares."""
+    """List how many tokens are known after each iteration: MAR's cosine schedule, at least one more each time (sec.
+    3.3), or equal shares."""
     if iterations == 0:
         return list(range(1, length + 1))
-    n_known, counts = 0, []
+    n_known = 0
+    counts = []
     for step in range(1, iterations + 1):
-        # The cosine is floored as it comes out, as the released code does: of cos(60 deg) it may lie below a half.
+        # As in the released code, the cosine is floored without rounding: cos(60 deg) may come out below a half.
         cosine = schedule == "cosine"
-        n_masked = length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
+        n_masked = (
+            length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
+        )
         masked = max(1, min(length - n_known - 1, math.floor(n_masked))) if step < iterations else 0
         n_known = min(length, length - masked)
         counts.append(n_known)
@@ -49,15 +52,17 @@ def mar(
     iterations: Annotated[int, Field(ge=0, le=100_000), Counts("passes", most="length")] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
-    """One token at a time, or several in each iteration.
+    """Draw one token at a time, or several in each iteration.
 
     iterations  evaluations of the target; 0 is one for each token, the chain that other methods are compared with
     schedule    tokens of an iteration: MAR's cosine schedule, or equal shares
     """
-    target, (B, L) = models.target, start.order.shape
+    target = models.target
+    (B, L) = start.order.shape
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens, n_known = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)
+    n_known = 0
     for n_next in count_known(iterations, schedule, L):
         if n_next == n_known:
             continue
@@ -71,5 +76,5 @@ def mar(
 
 
 def write(tokens: Tensor, positions: Tensor, new: Tensor) -> Tensor:
-    """tokens [B, L, D] with `new` [B, n, D] at grid positions [B, n]."""
+    """Write `new` [B, n, D] at grid positions [B, n] into a copy of tokens [B, L, D]."""
     return tokens.scatter(1, positions[..., None].expand(-1, -1, tokens.shape[-1]), new.to(tokens.dtype))

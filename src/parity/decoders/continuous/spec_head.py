@@ -23,26 +23,27 @@ from parity.models.continuous.protocol import Affine, Chain, Pair, Start
 
 CLAIM = "lossless"
 ORIGIN = "project"
-EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
+EXACT_WITH = {"iterations": 0}  # otherwise tokens drawn in one iteration do not see each other
 EXACT_LAYER = {"iterations": 0}
 TARGETS = "walks"
 SOURCE = "De Bortoli et al. 2025"
 
 
 def make_step(chain: Chain, i: Tensor, prediction: Tensor) -> Affine:
-    """The steps i under predictions; deviation 0 where the sampler takes the mean."""
+    """Make the steps i under predictions; their deviation is 0 where the sampler takes the mean."""
     step = chain.gaussian(i, prediction)
     return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
 
 
 def require_noise(chain: Chain, method: str) -> None:
-    """ParityError for a walk whose steps add no noise: nothing could be coupled."""
+    """Raise ParityError if the steps of a walk add no noise, because they could not be coupled."""
     if not chain.noisy:
         raise ParityError(f"{method}: eta 0: steps without noise have no density to couple; allowed: eta above 0")
 
 
 def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
-    """K steps on from x [N, D] with noise z [N, K, D]: x and the points it leads to [N, K + 1, D], and their laws."""
+    """Walk K steps on from x [N, D] with noise z [N, K, D]. Returns the points [N, K + 1, D], x first, and their
+    laws."""
     points = [x]
     for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
         points.append(add + slope * points[-1])
@@ -51,19 +52,25 @@ def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
 
 
 def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor, Tensor]:
-    """x_0 [N, D] of N tokens at `rank` [N], noise a row each, the noise [N, T + 1, D] that leads to it, and steps [N]
-    that were drafted and kept."""
-    T, N, device = chain.steps, len(rank), rank.device
+    """Draw x_0 [N, D] of N tokens of ranks [N], with a row of noise each. Also returns the noise [N, T + 1, D] that
+    leads to it, and how many drafted steps [N] were accepted."""
+    T = chain.steps
+    N = len(rank)
+    device = rank.device
     steps = torch.arange(T + 1, device=device)
     z = noise.normal("sample", rank[:, None] * (T + 1) + steps, dim)
-    x, next_step = z[:, T].clone(), torch.full_like(rank, T)  # the point that is final, and the step that follows it
+    x = z[:, T].clone()  # the last final point
+    next_step = torch.full_like(rank, T)  # the step that follows it
     accepted = torch.zeros_like(rank)
     predictions = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
     while len(rows := (next_step > 0).nonzero().flatten()):
-        row_chain, row_noise = chain.take(rows), noise.take(rows)
+        row_chain = chain.take(rows)
+        row_noise = noise.take(rows)
         i = next_step[rows, None] - steps[: min(ahead, int(next_step.max()))]
-        real, i = i > 0, i.clamp(min=1)
-        r, index = torch.arange(len(rows), device=device), rank[rows, None] * (T + 1) + i
+        real = i > 0
+        i = i.clamp(min=1)
+        r = torch.arange(len(rows), device=device)
+        index = rank[rows, None] * (T + 1) + i
         points, q = draft_walk(x[rows], make_step(row_chain, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
         prediction = row_chain.predict(points[:, :-1], i)
         step = make_step(row_chain, i, prediction)
@@ -73,7 +80,7 @@ def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: 
         final = (count_leading(unchanged) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
         is_final = real & (steps[: i.shape[1]] < final[:, None])
         x[rows] = new[r, final - 1]
-        moved = torch.where(p[1] > 0, (new - p[0]) / p[1], 0)  # a step without noise stands for none
+        moved = torch.where(p[1] > 0, (new - p[0]) / p[1], 0)  # a step of deviation 0 has no noise
         row, k = is_final.nonzero(as_tuple=True)
         z[rows[row], i[row, k] - 1] = moved[row, k]
         source_step = final - 1 if draft == "frozen" else real.sum(1) - 1
@@ -96,17 +103,20 @@ def spec_head(
     iterations: Annotated[int, Field(ge=0, le=100_000), Counts("passes", most="length")] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
-    """Steps of a token's walk are drafted, and verified in one call of the head.
+    """Draft steps of a token's walk, and verify them in one call of the head.
 
     ahead       steps drafted and verified in one call
     draft       what a step is drafted with: the head's last prediction of that very step ("sweep"), or its prediction
                 at the last final point ("frozen", the paper's)
     iterations, schedule  as in `mar`
     """
-    target, (B, L), device = models.target, start.order.shape, start.order.device
+    target = models.target
+    (B, L) = start.order.shape
+    device = start.order.device
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens, n_known = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), 0
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)
+    n_known = 0
     for n_next in count_known(iterations, schedule, L):
         if n_next == n_known:
             continue

@@ -11,23 +11,26 @@ from parity.decoders.verification import race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
-AHEAD = 16  # positions whose races are drawn at once: where they are few, calls are what they cost
+AHEAD = 16  # positions whose races are drawn in one call, because few numbers cost as much as a call
 PLAIN: dict = {}  # this is plain decoding, whatever its options
 SOURCE = "the definition of the target law"
 
 
 @torch.inference_mode()
 def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
-    """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in, at no pass of their own."""
-    B, L, forced = len(start), model.length, model.forced.tolist()
+    """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in without a pass."""
+    B = len(start)
+    L = model.length
+    forced = model.forced.tolist()
     numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # of positions
 
     def append_forced(tokens: Tensor, n: int) -> Tensor:
-        """Tokens [B, 1], and the forced ones that stand at n, n + 1, ... behind them."""
+        """Append to tokens [B, 1] the forced tokens of positions n, n + 1, ..."""
         stop = next((i for i in range(n, L) if forced[i] < 0), L)
         return tokens if stop == n else torch.cat([tokens, model.forced[n:stop].expand(B, -1)], 1)
 
-    feed, end = append_forced(start[:, None], 0), 0  # tokens that the model has not seen; where the races that are drawn end
+    feed = append_forced(start[:, None], 0)  # tokens that the model has not seen
+    end = 0  # of the positions whose races are drawn
     n = feed.shape[1] - 1
     while n < L:
         p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)

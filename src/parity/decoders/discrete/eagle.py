@@ -36,9 +36,9 @@ def eagle(
     rank: Literal["probability", "race"] = "probability",
     sharp: Annotated[float, Field(gt=0, le=100)] = 0.5,
 ) -> Iterator[Step]:
-    """Candidates are the drafter's likeliest tokens. Trying them one after the other against p, each removed from p
-    when it fails, is the same as drawing from p and looking whether the draw is a candidate. The code does the latter
-    with `ar`'s races, so its tokens are `ar`'s.
+    """Verify a tree of the drafter's likeliest tokens. Trying candidates one after the other against p, removing each
+    rejected one from p, is the same as drawing from p and looking whether the draw is a candidate. The code does the
+    latter with `ar`'s races, so its tokens are `ar`'s.
 
     total  nodes of the tree
     depth  nodes on its longest path
@@ -46,8 +46,10 @@ def eagle(
     rank   which candidates come first: the drafter's likeliest, or those likeliest to win their race
     sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
     """
-    line, rows = SequenceBuffer(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
-    size, exponential = (total, depth, top_k), make_races(line, noise)
+    line = SequenceBuffer(model, start, depth + 1)
+    rows = torch.arange(len(start), device=start.device)[:, None]
+    size = (total, depth, top_k)
+    exponential = make_races(line, noise)
     while line.count_remaining():
         e = exponential.take_next(depth + 1)
         drafter = RaceDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter

@@ -22,15 +22,16 @@ SOURCE = "So et al. 2025 (GSD), supplement, Alg. 1 and 2"
 def find_groups(
     p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str
 ) -> tuple[Tensor, Tensor]:
-    """Alg. 2, lines 2 to 11: the members [B, W, G] of each draft's group, and bool [B, W, G] which of them count.
+    """Find the members [B, W, G] of each draft's group, and bool [B, W, G] which of them count (Alg. 2, lines 2 to 11).
 
     p [B, W, V], draft [B, W], vectors [V, D]. A group holds the G tokens nearest to the draft in order of probability
     (G // 2 less likely ones, the draft, the rest likelier), without those further than delta in probability or d in
     embedding.
     """
-    V, index = p.shape[-1], draft[..., None]
+    V = p.shape[-1]
+    index = draft[..., None]
     p_draft = p.gather(-1, index)
-    # The G // 2 next below and the rest next above, as a sort would give them. Equals stand below; the draft is itself.
+    # The G // 2 next below and the others next above, as a sort would give them. Equals count as below.
     likelier = p > p_draft
     lower = p.masked_fill(likelier, -1).scatter_(-1, index, -1).topk(min(G // 2, V - 1))
     upper = (-p).masked_fill_(~likelier, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
@@ -49,7 +50,8 @@ def find_groups(
 def verify_grouped(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, members: Tensor, counts: Tensor
 ) -> Verified:
-    """Alg. 2, lines 12 to 19: accept with probability min(1, p(C) / q(C)), correct by the residual of single tokens."""
+    """Accept a draft with probability min(1, p(C) / q(C)) of its group C; correct by the residual of single tokens
+    (Alg. 2, lines 12 to 19)."""
     p_C, q_C = ((law.gather(-1, members) * counts).sum(-1) for law in (p, q))
     fresh = race(p, exponential)
     # A point draft, q(C) = 1: a draw from p hits it, or, of the misses, as many as the group adds; the others are the
@@ -60,14 +62,14 @@ def verify_grouped(
 
 
 def number_groups(p: Tensor, G: int) -> Tensor:
-    """[B, W, V] the number of each token's group: disjoint groups of G tokens next to each other in order of p."""
+    """Number the groups [B, W, V] of tokens: disjoint groups of G tokens that are neighbours in the order of p."""
     return p.argsort(-1).argsort(-1) // G
 
 
 def verify_two_level(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, v: Tensor, label: Tensor, G: int
 ) -> Verified:
-    """The two-level scheme made exact: maximal coupling of groups, then maximal coupling inside the group.
+    """Couple groups maximally, then the tokens inside a group: the two-level scheme made exact.
 
     label [B, W, V] numbers disjoint groups of at most G. (A draft's own neighbourhood will not do: neighbourhoods of
     two tokens overlap, and masses of overlapping groups are no law.) The group is kept with probability min(1, P(C) /
@@ -86,10 +88,11 @@ def verify_two_level(
     outer = (p_C - q_C).clamp(min=0) * p / p_C.clamp(min=torch.finfo(p.dtype).tiny)
     inner = (p * q_C - q * p_C).clamp(min=0) * (label == draft_label)
     weights = torch.where(group_stays[..., None], inner, outer)
-    has_weight = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
+    has_weight = weights.sum(-1, keepdim=True) > 0  # false where rounding leaves no mass
     fresh, corrected = race(p, exponential), race(torch.where(has_weight, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
-    n, i = count_leading(tokens == draft), torch.arange(draft.shape[1], device=draft.device)
+    n = count_leading(tokens == draft)
+    i = torch.arange(draft.shape[1], device=draft.device)
     return Verified(torch.where(i <= n[:, None], tokens, fresh), (n + 1).clamp(max=draft.shape[1]))
 
 
@@ -108,7 +111,7 @@ def gsd(
     resample: Literal["token", "group"] = "token",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """SJD with VERIFY replaced by VERIFY_GSD.
+    """Run SJD with VERIFY replaced by VERIFY_GSD.
 
     window    W, tokens per pass
     group     G, the size of a group before thresholds; 1 is `sjd`

@@ -29,7 +29,7 @@ def jacobi(
     window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     coupling: Literal["fresh", "shared"] = "fresh",
 ) -> Iterator[Step]:
-    """Each pass redraws every token of the window from its law, and keeps the run that came out as it was fed, and one
+    """Redraw every token of the window from its law in each pass; keep the run that came out as it was fed, and one
     more.
 
     window    W, tokens per pass

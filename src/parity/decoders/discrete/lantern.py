@@ -36,7 +36,7 @@ def lantern(
     space: Literal["unit", "raw"] = "unit",
     reject: Literal["counted", "all"] = "counted",
 ) -> Iterator[Step]:
-    """`eagle` with the relaxed acceptance; `delta: 0` gives `eagle`'s tokens.
+    """Run `eagle` with the relaxed acceptance; `delta: 0` gives `eagle`'s tokens.
 
     total, depth, top_k  as in `eagle`
     k       look-alikes of a token: those nearest in the tokenizer's codebook (the paper: 1000 of 16,384)
@@ -45,9 +45,11 @@ def lantern(
     reject  what a rejected candidate removes from p: the look-alikes that "counted", or "all" k, as released
     """
     look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    line, size = SequenceBuffer(model, start, depth + 1), (total, depth, top_k)
-    # A position is decided in one pass alone, so its number is all that its random numbers need.
-    exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
+    line = SequenceBuffer(model, start, depth + 1)
+    size = (total, depth, top_k)
+    # Each position is decided in a single pass, so its number is enough to key its random numbers.
+    exponential = make_races(line, noise)
+    uniform = make_trials(line, noise, min(top_k, model.vocab))
     while line.count_remaining():
         tree = make_tree(
             line,

@@ -27,18 +27,22 @@ SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not publ
 def accept_candidates(
     p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
-    """Down the tree as far as a candidate is accepted: path [B, at most D + 2] of nodes, -1 behind the last, and the
-    tokens [B, D + 1] behind node 0: those of the path, then one drawn.
+    """Descend the tree as long as a candidate is accepted. Returns the path [B, at most D + 2] of nodes, padded with
+    -1, and the tokens [B, D + 1] after node 0: those of the path, then one drawn.
 
-    p [B, S, V] behind each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position.
+    p [B, S, V] after each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position.
     """
-    rows, law_of = torch.arange(len(p), device=p.device), (children[:, 0] >= 0).cumsum(0) - 1
+    rows = torch.arange(len(p), device=p.device)
+    law_of = (children[:, 0] >= 0).cumsum(0) - 1
     node, descending = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
-    path, tokens, no_point = [node], torch.zeros_like(exponential[..., 0], dtype=torch.int64), ~descending
+    path = [node]
+    tokens = torch.zeros_like(exponential[..., 0], dtype=torch.int64)
+    no_point = ~descending
     for d in range(u.shape[1]):
         child_nodes = children[node]
-        nodes = child_nodes.clamp(min=1)  # where there is none any other's, not valid
-        valid, candidates = (child_nodes >= 0) & drafts.valid.gather(1, nodes), drafts.tokens.gather(1, nodes)
+        nodes = child_nodes.clamp(min=1)  # a missing child is any node, and not valid
+        valid = (child_nodes >= 0) & drafts.valid.gather(1, nodes)
+        candidates = drafts.tokens.gather(1, nodes)
         inputs = (
             p[rows, node],
             drafts.laws[rows, law_of[node]],
@@ -69,8 +73,8 @@ def lantern_pp(
     relax: Annotated[float, Field(ge=0, le=100)] = 2.0,
     space: Literal["unit", "raw"] = "unit",
 ) -> Iterator[Step]:
-    """Siblings are draws from the drafter's law q without replacement, so acceptance compares p with q. `relax: 0` is
-    exact.
+    """Verify a static tree whose siblings are drawn from the drafter's law q without replacement, so acceptance
+    compares p with q. `relax: 0` is exact.
 
     breadth  children of the last final token; a path of ranks r1, r2, ... (from 1) is in the tree if their product is
              at most that
@@ -79,27 +83,27 @@ def lantern_pp(
     space    as in `lantern`
     relax    lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
-    V, line, shape = (
-        model.vocab,
-        SequenceBuffer(model, start, depth + 1),
-        make_harmonic_shape(min(breadth, model.vocab), depth),
-    )
+    V = model.vocab
+    line = SequenceBuffer(model, start, depth + 1)
+    shape = make_harmonic_shape(min(breadth, model.vocab), depth)
     look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = list_levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
-    # A position is decided in one pass alone, so its number is all that its random numbers need.
-    exponential, uniform = make_races(line, noise), make_trials(line, noise, children.shape[1])
+    # Each position is decided in a single pass, so its number is enough to key its random numbers.
+    exponential = make_races(line, noise)
+    uniform = make_trials(line, noise, children.shape[1])
     blank = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
     drafts = Drawn(blank, blank > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
     while line.count_remaining():
         if line.step:
             law = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
             drafts = draw_tree(model.drafter, law, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
-        if not line.newest:  # in a row's first pass there is nothing to draft from
+        if not line.newest:  # a row's first pass has no feature to draft from
             drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
         S = len(offset) if line.step else 1
         tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
-        e, u = exponential.take_next(depth + 1), uniform.take_next(depth + 1)
+        e = exponential.take_next(depth + 1)
+        u = uniform.take_next(depth + 1)
         path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, look_alikes, relax)
         yield tree.advance(tokens, path)

@@ -37,29 +37,34 @@ class Branches(NamedTuple):
 
     tokens: Tensor
     parents: Tensor  # below W the chain's, node i precedes slot i; from W on those of the branches
-    slots: Tensor  # whose token they are
+    slots: Tensor  # the slot of each token
     replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
 
 
 def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
-    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
+    """Choose the `count` nodes beside the chain that are likeliest to be reached, best first, up to `rounds` deep.
 
     chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
     """
     B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
-    device, count = chain.score.device, min(count, (W - 1) * K)
-    certain, slot = chain.score.clamp(min=-20), torch.arange(W - 1, device=device).repeat_interleave(K)
+    device = chain.score.device
+    count = min(count, (W - 1) * K)
+    certain = chain.score.clamp(min=-20)
+    slot = torch.arange(W - 1, device=device).repeat_interleave(K)
     holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
-    score, slot = (holds + certain[:, : W - 1, 1:]).flatten(1), slot.expand(B, -1)
+    score = (holds + certain[:, : W - 1, 1:]).flatten(1)
+    slot = slot.expand(B, -1)
     pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
-    chosen, n_chosen = pool[:, :, :0], 0
+    chosen = pool[:, :, :0]
+    n_chosen = 0
     for r in range(rounds):
         m = min(count * (r + 1) // rounds - n_chosen, score.shape[1])
         best = score.topk(m)
         chosen = torch.cat([chosen, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
         if r + 1 == rounds:
             break
-        new, rank = chosen[:, :, n_chosen:], torch.arange(K + 1, device=device)
+        new = chosen[:, :, n_chosen:]
+        rank = torch.arange(K + 1, device=device)
         score = score.scatter_(1, best.indices, -torch.inf)
         if m:
             winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
@@ -68,29 +73,30 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
             parent = torch.arange(W + n_chosen, W + n_chosen + m, device=device)[:, None]
             history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
             children = [x.expand(B, m, K + 1) for x in (winners.tokens, parent, new[:, 2, :, None] + 1, history)]
-            score, pool = (
-                torch.cat([score, price.flatten(1)], 1),
-                torch.cat([pool, torch.stack(children, 1).flatten(2)], 2),
-            )
+            score = torch.cat([score, price.flatten(1)], 1)
+            pool = torch.cat([pool, torch.stack(children, 1).flatten(2)], 2)
         n_chosen += m
     return Branches(*chosen.unbind(1))
 
 
 def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
-    """q [B, W, V] of every slot: the law of the last pass, for a new slot that of the position above, else the
-    frontier's [B, 1, V]. With `warm`, after the first pass, all slots take the frontier's law, since the others were
-    computed on noise."""
+    """Compute q [B, W, V], the expected law of every slot: the law of the last pass; for a new slot the law of the
+    position above, otherwise the frontier's [B, 1, V]. With `warm`, all slots take the frontier's law after the first
+    pass, because the others were computed on random tokens."""
     (carried,), new = shift_window(slots.kept, slots.size, law)
     predicted, exists = slots.predict_laws()
-    q, age = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried), slots.line.age
+    q = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried)
+    age = slots.line.age
     q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
     return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
 
 
 def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
-    """[B, W] the node that gives each slot its law: on the final path its own; past it that of the likeliest node
-    behind the draft that is least `unlike` [B, S] the token drawn there (behind node `deepest` [B]); else the chain's."""
-    S, device = unlike.shape[1], unlike.device
+    """Choose the node [B, W] whose law each slot takes: on the final path its own node; after it the likeliest node
+    below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B]; otherwise the chain's node.
+    """
+    S = unlike.shape[1]
+    device = unlike.device
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
     nearest = distances.argmin(1)[:, None, None].expand(-1, S, 1)
     descends = tree.ancestry.gather(2, nearest)[..., 0] & distances.isfinite().any(1, keepdim=True)
@@ -100,38 +106,45 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
 
 
 class Foresight(Protocol):
-    """What is expected of a pass: which tokens win the races of its slots."""
+    """Predicts which tokens win the races of a pass's slots."""
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """After a pass: its tree, which nodes are final [B, S], and the laws behind all [B, S, V]."""
+        """Take in the result of a pass: its tree, which nodes are final [B, S], and the laws after all nodes [B, S,
+        V]."""
         ...
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
-        """Before a pass: the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning.
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning, before a pass.
 
         law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
         """
         ...
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """The likeliest winners behind the last m of the branches [B, m, K + 1], from those of the chain's slots
-        [B, W, K + 1]."""
+        """Predict the likeliest winners [B, m, K + 1] after each of the last m branches, given those of the chain's
+        slots [B, W, K + 1]."""
         ...
 
 
 class LastLaws:
-    """A slot's law is that of the last pass, less certain if its left or upper neighbour was replaced, in that pass or
-    on the branch."""
+    """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced,
+    in that pass or on the branch."""
 
     def __init__(self, sure: float, unsure: float, width: int):
-        """sure, unsure: see `mtj`; width: of the picture."""
-        self.sure, self.unsure, self.width = sure, unsure, width
+        """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
+        self.sure = sure
+        self.unsure = unsure
+        self.width = width
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """See Foresight."""
+        """Do nothing: the window stores the laws. See Foresight."""
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
-        """See Foresight."""
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the winners of the chain's slots. See Foresight."""
         ratio = law / e
         log = ratio.log()
         self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
@@ -139,8 +152,9 @@ class LastLaws:
         return pick_winners(ratio, slots.positions), chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """See Foresight."""
-        history, next_slots = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
+        """Predict the winners after branches. See Foresight."""
+        history = branches.replaced[:, -m:]
+        next_slots = branches.slots[:, -m:] + 1
         moved = (history | history >> min(self.width - 1, 62)) & 1
         doubtful = self.doubtful.gather(-1, chain.tokens)
         score = torch.where(moved[..., None] > 0, doubtful[self.rows, next_slots], chain.score[self.rows, next_slots])
@@ -160,8 +174,8 @@ def mtj(
     unsure: Annotated[float, Field(gt=0, le=100)] = 1.0,
     warm: bool = True,
 ) -> Iterator[Step]:
-    """Every position has one race in all passes, so the tokens are those of `ar` under the same noise, whatever is
-    evaluated.
+    """Verify a chain of drafts and its likeliest corrections in one pass. Every position has one race in all passes, so
+    the tokens are those of `ar` under the same noise, whatever is evaluated.
 
     window    the chain: each slot's winner under the law of the last pass
     branches  nodes evaluated beside the chain: those likeliest to be reached
@@ -188,9 +202,11 @@ def decode_trajectories(
     warm: bool,
     foresight: Foresight,
 ) -> Iterator[Step]:
-    """`mtj` by any foresight."""
-    (L, V, W), codes = (model.length, model.vocab, window), getattr(model, "codebook", None)
-    K, slot = min(ranks, V - 1), torch.arange(W, device=start.device).expand(len(start), -1)
+    """Run multi-trajectory Jacobi decoding with the given predictor of race winners. Options: see `mtj`."""
+    L, V, W = model.length, model.vocab, window
+    codes = getattr(model, "codebook", None)
+    K = min(ranks, V - 1)
+    slot = torch.arange(W, device=start.device).expand(len(start), -1)
     slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
     rows, line = slots.rows, slots.line
     # [B, ...] at position + width: whether its token changed in the last pass
@@ -205,28 +221,35 @@ def decode_trajectories(
         return torch.where(forced >= 0, forced, drawn)
 
     def measure_distance(tokens: Tensor, reference: Tensor) -> Tensor:
-        return (tokens != reference).to(noise.dtype) if codes is None else (codes[tokens] - codes[reference]).norm(dim=-1)
+        if codes is None:
+            return (tokens != reference).to(noise.dtype)
+        return (codes[tokens] - codes[reference]).norm(dim=-1)
 
     while slots.has_open_slots():
         e = slots.draw_races()
         q = carry_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
         left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
-        drafts, parents, offset = draft[:, :-1], slot - 1, slot
+        drafts = draft[:, :-1]
+        parents = slot - 1
+        offset = slot
         if branches and line.step:
             side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
             drafts = torch.cat([drafts, line.mask_new_rows(side_nodes.tokens)], 1)
             parents = torch.cat([parents, side_nodes.parents], 1)
-            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # of the slot a node gives the law of
+            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
         tree = Tree(line, drafts, parents, offset)
         p = tree.compute_law()
         drawn = pick_winners(p / e[rows, offset], tree.positions + 1)
         path = tree.follow(drawn)
-        deepest = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
+        # [B] the deepest node of the path; the token drawn after it is final too
+        deepest = torch.where(path, offset, -1).argmax(1)
         end = deepest[:, None]
         source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
         foresight.update(tree, path, p)
-        tokens, law, frontier = drawn.gather(1, source), p[rows, source], p[rows, end]
+        tokens = drawn.gather(1, source)
+        law = p[rows, source]
+        frontier = p[rows, end]
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
         yield slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())

@@ -35,29 +35,40 @@ class Nodes(NamedTuple):
 
 
 class Parareal:
-    """A slot's law behind new tokens is predicted as q' (p / q)^trust. q' is the draft model's law behind these tokens.
-    p and q are the target's and the draft model's laws behind a node of the last pass: of those that give the slot its
-    law, the one whose q is nearest to q'. The further q is from q', the less p / q is trusted, and the less certain is
-    who wins."""
+    """Predicts a slot's law after new tokens as q' (p / q)^trust, where q' is the draft model's law after these tokens.
+
+    p and q are the laws of target and draft model after a node of the last pass: of the nodes that give the slot's law,
+    the one whose q is nearest to q'. The further q is from q', the less p / q is trusted, and the less certain is the
+    winner.
+    """
 
     def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
-        """See `mtj_draft`."""
-        self.draft, self.rounds, self.sure, self.unsure, self.doubt = draft, rounds, sure, unsure, doubt
+        """Set the draft model and the options of `mtj_draft`."""
+        self.draft = draft
+        self.rounds = rounds
+        self.sure = sure
+        self.unsure = unsure
+        self.doubt = doubt
         self.nodes: Nodes | None = None
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """See Foresight."""
+        """Store the laws of the pass, and let the draft model read its tree. See Foresight."""
         q = self.to_log_law(self.draft.tree(tree.tokens, tree.positions, tree.parents))
         self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
-        """See Foresight. In a row's first pass no law moves."""
-        line, ratio = slots.line, (law / e).log()
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the winners of the chain's slots in `rounds` passes of the draft model. See Foresight. In a row's
+        first pass no law changes."""
+        line = slots.line
+        ratio = (law / e).log()
         draft = first_draft = pick_winners(ratio, slots.positions)
         if self.nodes is None:
             return draft, ratio
-        self.slots, self.log_e = slots, e.log()
+        self.slots = slots
+        self.log_e = e.log()
         for _ in range(self.rounds):
             feed = torch.cat([line.read_last_token(), draft[:, :-1]], 1)
             q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
@@ -69,8 +80,9 @@ class Parareal:
         return draft, chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """See Foresight."""
-        slots, root = self.slots, self.slots.line.read_last_token()
+        """Predict the winners after branches in a pass of the draft model. See Foresight."""
+        slots = self.slots
+        root = self.slots.line.read_last_token()
         parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
@@ -83,12 +95,12 @@ class Parareal:
 
     @staticmethod
     def to_log_law(logits: Tensor) -> Tensor:
-        """Log-probabilities of the draft model's law."""
+        """Turn the draft model's logits into log-probabilities."""
         return logits.log_softmax(-1).clamp(min=FLOOR)
 
     def score_winners(self, log_q: Tensor, positions: Tensor, log_e: Tensor) -> Tensor:
-        """Log-probabilities [B, n, V] of winning the races of positions positions [B, n]; now and log_e are logarithms of
-        q' and e [B, n, V]."""
+        """Compute log-probabilities [B, n, V] of winning the races of positions [B, n]; log_q and log_e [B, n, V] are
+        the logarithms of q' and e."""
         assert self.nodes is not None
         usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[
             ..., None
@@ -118,8 +130,8 @@ def mtj_draft(
     unsure: Annotated[float, Field(gt=0, le=100)] = 0.9,
     doubt: Annotated[float, Field(ge=0, le=1)] = 0.6,
 ) -> Iterator[Step]:
-    """As `mtj`, but a draft model tells how laws change with the tokens before them: behind a correction, and on each
-    branch.
+    """Run `mtj` with a draft model that predicts how laws change with the tokens before them: after a correction, and
+    on each branch.
 
     window, branches, depth, ranks  as in `mtj`
     rounds  passes of the draft model over the window between two passes of the target; beside these one for each level

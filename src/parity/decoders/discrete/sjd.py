@@ -31,8 +31,8 @@ def sjd(
     refine: bool = True,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Step]:
-    """Each pass verifies the window's drafts left to right against the laws they were drawn from, and redraws what is
-    not accepted.
+    """Verify the window's drafts in each pass, left to right, against the laws they were drawn from, and redraw those
+    that are not accepted.
 
     window     W, the number of tokens decoded per pass
     init       drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or

@@ -34,7 +34,7 @@ def sjd_coupled(
     store: Literal["p", "q"] = "p",
     correct: Literal["residual", "p"] = "residual",
 ) -> Iterator[Step]:
-    """Each pass moves the window's drafts from their laws q to the new laws p, changing as few tokens as it can.
+    """Move the window's drafts in each pass from their laws q to the new laws p, changing as few tokens as possible.
 
     window    W, tokens per pass
     coupling  "gumbel": one race per position in all passes, so the tokens are those of `ar` under the same noise.
@@ -54,11 +54,14 @@ def sjd_coupled(
         draft, q, point = slots.make_drafts()
         p, e = slots.compute_law(draft), slots.draw_races()
         if shared:
-            tokens, stored = race(p, e), p
+            tokens = race(p, e)
+            stored = p
         elif correct == "p":
-            fresh, u = race(p, e), slots.draw_uniforms("accept")
+            fresh = race(p, e)
+            u = slots.draw_uniforms("accept")
             stays = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
-            tokens, stored = torch.where(stays.cumprod(-1) > 0, draft, fresh), p
+            tokens = torch.where(stays.cumprod(-1) > 0, draft, fresh)
+            stored = p
         else:
             tokens, stays = transport(p, q, draft, point, slots.draw_uniforms("accept"), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p

@@ -23,16 +23,17 @@ SOURCE = "Kang et al. 2026 (SJD-PAC), from its description; warm: this project"
 
 
 class Layout(NamedTuple):
-    """K^d nodes at each offset d up to D, in every combination of candidates; from the first of the last on a chain of
-    one node each."""
+    """A tree of K^d nodes at each offset d up to D, one for every combination of candidates, then a chain of one node
+    each after the first of the deepest nodes."""
 
     parents: Tensor  # [S]
     offset: Tensor  # [S]
-    chain: Tensor  # [W] the nodes whose laws are those of the slots behind the drafts
+    chain: Tensor  # [W] the nodes after which the slots' laws are taken if all drafts hold
     first: list[int]  # node of each offset, 0 to D + 1
 
 
 def make_layout(K: int, D: int, W: int) -> Layout:
+    """Lay out the tree of K candidates in the first D of W slots, and the chain of the other slots."""
     first = [sum(K**i for i in range(d)) for d in range(D + 2)]
     chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
     levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
@@ -43,8 +44,8 @@ def make_layout(K: int, D: int, W: int) -> Layout:
 
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
-    """[B, D, K] each slot's draft [B, D], then draws from the rest of its law q [B, D, V] without replacement; and,
-    bool, which there are."""
+    """Draw K candidates [B, D, K] of each slot: its draft [B, D], then draws from the rest of its law q [B, D, V]
+    without replacement. Also returns bool [B, D, K] which candidates exist."""
     rest = torch.where(point[..., None], 0, q.scatter(-1, draft[..., None], 0))
     ranked = (rest / exponential).topk(K - 1)
     valid = torch.cat([torch.ones_like(draft, dtype=torch.bool)[..., None], ranked.values > 0], -1)
@@ -54,13 +55,16 @@ def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor
 def accept_candidates(
     p: Tensor, q: Tensor, tried: Tensor, valid: Tensor, point: Tensor, u: Tensor, exponential: Tensor, first: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Down the tree as far as a candidate is accepted: path [B, D + 1] of nodes, -1 behind the last, and the tokens [B,
+    """Descend the tree as long as a candidate is accepted: path [B, D + 1] of nodes, padded with -1, and the tokens [B,
     D] on it.
 
-    p [B, S, V] behind each node; q [B, D, V]; tried, valid, u [B, D, K]; point [B, D]; exponential [B, D, V].
+    p [B, S, V] after each node; q [B, D, V]; tried, valid, u [B, D, K]; point [B, D]; exponential [B, D, V].
     """
-    (_, D, K), rows = tried.shape, torch.arange(len(p), device=p.device)
-    node, path, tokens = torch.zeros_like(rows), [torch.zeros_like(rows)], [tried[:, :0, 0]]
+    (_, D, K) = tried.shape
+    rows = torch.arange(len(p), device=p.device)
+    node = torch.zeros_like(rows)
+    path = [torch.zeros_like(rows)]
+    tokens = [tried[:, :0, 0]]
     for d in range(D):
         inputs = (q[:, d], tried[:, d], valid[:, d], point[:, d], u[:, d], exponential[:, d])
         token, rank = verify_siblings(p[rows, node], *inputs)
@@ -83,8 +87,8 @@ def sjd_pac(
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     warm: bool = False,
 ) -> Iterator[Step]:
-    """The first `depth` slots hold `branches` candidates each in every combination, the others one draft each: a tree,
-    then a chain.
+    """Verify `branches` candidates of each of the first `depth` slots in every combination, and one draft of each other
+    slot: a tree, then a chain.
 
     window    W, slots of a pass
     branches  K, candidates a slot: the draft, then draws from its law without replacement. 1 is `sjd_coupled` with
@@ -93,14 +97,18 @@ def sjd_pac(
     init      as in `sjd`
     warm      as in `sjd_coupled`
     """
-    V, K, D = model.vocab, min(branches, model.vocab), min(depth, window - 1)
+    V = model.vocab
+    K = min(branches, model.vocab)
+    D = min(depth, window - 1)
     parents, offset, chain, first = make_layout(K, D, window)
     parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
     rows, numbers = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
     slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
-        u, e, index = slots.draw_uniforms("accept"), slots.draw_races(), slots.index[:, :D]
+        u = slots.draw_uniforms("accept")
+        e = slots.draw_races()
+        index = slots.index[:, :D]
         tried, valid = draw_candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
         levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
         tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)
@@ -111,11 +119,11 @@ def sjd_pac(
         uniforms = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - numbers)], -1)
         path, accepted = accept_candidates(p, q, tried, valid, point, uniforms, e, first)
         tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
-        # The slot behind the tree, where the path has left the chain.
+        # The slot after the tree, if the path has left the chain.
         leaf = path[:, -1]
         moved, _ = transport(p[rows, leaf.clamp(min=0)], q[:, D], draft[:, D], point[:, D], u[:, D], e[:, D])
         tokens[:, D] = torch.where((leaf >= 0) & (leaf != first[D]), moved, tokens[:, D])
-        # The slots behind that, as long as the chain's drafts hold.
+        # The later slots, as long as the chain's drafts hold.
         holds = (tokens[:, D:] == draft[:, D:]).long().cumprod(1) * (leaf == first[D])[:, None]
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)

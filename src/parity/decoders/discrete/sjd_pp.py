@@ -22,7 +22,7 @@ SOURCE = "Teng et al. 2025 (arXiv 2512.07503), eq. 6, as others describe it; law
 
 
 def reuse(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, tau: float, law: str) -> tuple[Tensor, Tensor]:
-    """Which drafts [B, W] are likely enough to be kept, and the law [B, W, V] that is stored for each slot.
+    """Decide which drafts [B, W] are likely enough to be kept; also returns the law [B, W, V] stored for each slot.
 
     A draft x ~ q is kept if p(x) / q(x) > tau (eq. 6), else a draw from p takes its place. So its law is
     q 1[p > tau q] + p sum(q 1[p <= tau q]), and not p. Point drafts have no such law: "drawn" redraws them.
@@ -45,7 +45,7 @@ def sjd_pp(
     law: Literal["printed", "drawn"] = "printed",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """SJD whose drafts behind the first rejection are kept where the new law finds them likely.
+    """Run SJD, but keep drafts after the first rejection where the new law finds them likely.
 
     window  W, tokens per pass
     tau     a draft is kept if p / q exceeds it: 0 keeps all that are possible, a large value none, which is `sjd`

@@ -23,7 +23,7 @@ SOURCE = "Zhang et al. 2026 (SJD-SV, ICML), as others describe it; verify: block
 
 
 def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
-    """Whether each draft [B, W] is accepted; p, q [B, W] are its probabilities, u [B, W] uniform.
+    """Decide which drafts [B, W] are accepted in runs; p, q [B, W] are their probabilities, u [B, W] uniform.
 
     A run is a stretch of drafts whose p does not fall. Its suffix is the shortest that holds the share alpha of the
     run's probabilities; the drafts before the suffix are not tested. The run is accepted up to the longest part of the
@@ -46,7 +46,8 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
 
 
 def verify_block(p: Tensor, q: Tensor, draft: Tensor, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`accept_block` for a window whose slots hold drafts, but those `past` [B, W] the end, and one behind them all."""
+    """Run `accept_block` on a window of drafts, without those `past` [B, W] the end, and with an empty slot after them
+    all."""
     p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
     accepted, scaled = accept_block(p, q, draft, pad(past, (0, 1), value=True), u)
     return accepted[:, :-1], scaled[:, :-1]
@@ -63,7 +64,7 @@ def sjd_sv(
     verify: Literal["suffix", "block"] = "suffix",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """SJD whose drafts are verified in runs.
+    """Run SJD, but verify drafts in runs.
 
     window  W, tokens per pass
     alpha   the share of a run's probabilities that its tested suffix holds; 1 tests every draft
@@ -74,12 +75,15 @@ def sjd_sv(
     slots = Window(model, start, noise, window, init)
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
-        p, u, e = slots.compute_law(draft), slots.draw_uniforms("accept"), slots.draw_races()
+        p = slots.compute_law(draft)
+        u = slots.draw_uniforms("accept")
+        e = slots.draw_races()
         q = torch.where(point[..., None], one_hot(draft, p.shape[-1]), q)
         past = slots.positions >= slots.line.end  # a joint test reads no slot past the row's end
         if verify == "suffix":
             likely = probability(p, draft).masked_fill(past, 0)
-            accepted, scaled = accept_runs(likely, probability(q, draft), u, alpha), p
+            accepted = accept_runs(likely, probability(q, draft), u, alpha)
+            scaled = p
         else:
             accepted, scaled = verify_block(p, q, draft, past, u)
         tokens, n_kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)

@@ -31,7 +31,8 @@ def sjd_vp(
     law: Literal["target", "drawn"] = "drawn",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """SJD whose next drafts come from p (p / p')^strength, normalised, where p' is the slot's law in the pass before.
+    """Run SJD, but draw the next drafts from p (p / p')^strength, normalised, where p' is the slot's law in the pass
+    before.
 
     window    W, tokens per pass
     strength  how far drafts follow the change of probability; 0 is `sjd`
@@ -39,11 +40,14 @@ def sjd_vp(
               the "target" law of this pass, as if the drafts were SJD's, which is biased
     init      as in `sjd`
     """
-    slots, n_kept = Window(model, start, noise, window, init), start
+    slots = Window(model, start, noise, window, init)
+    n_kept = start
     previous: Tensor | None = None  # [B, W, V] the laws of the pass before
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
-        p, u, e = slots.compute_law(draft), slots.draw_uniforms("accept"), slots.draw_races()
+        p = slots.compute_law(draft)
+        u = slots.draw_uniforms("accept")
+        e = slots.draw_races()
         drawn = p
         if previous is not None:
             (shifted,), new = shift_window(n_kept, p.shape[1], previous)
@@ -51,5 +55,7 @@ def sjd_vp(
             drawn = torch.where(new[..., None], p, normalize(p * rise))
         tokens, n_kept = verify(p, q, draft, point, u, e)
         after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
-        yield slots.advance(torch.where(after_correction, race(drawn, e), tokens), n_kept, p, p if law == "target" else drawn)
+        yield slots.advance(
+            torch.where(after_correction, race(drawn, e), tokens), n_kept, p, p if law == "target" else drawn
+        )
         previous = p

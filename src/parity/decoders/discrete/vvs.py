@@ -27,13 +27,14 @@ SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
 def select_rows(rows: Tensor, chosen: tuple[Tensor, ...], rest: tuple[Tensor, ...]) -> list[Tensor]:
-    """`chosen` in some rows [B] bool, the other in the rest."""
+    """Select `chosen` in the given rows [B] bool, `rest` in the others, tensor by tensor."""
     return [torch.where(rows[:, None], x, y) for x, y in zip(chosen, rest, strict=True)]
 
 
 def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
-    """Eq. 2: how alike the candidate sequences are, [B]. At each depth the mean cosine of the codes [V, D] of every two
-    sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over depths with weights decay^depth."""
+    """Measure how alike the candidate sequences of a tree are, [B] (eq. 2): at each depth the mean cosine of the codes
+    [V, D] of every two sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over depths with
+    weights decay^depth."""
     leaf = find_leaves(tree)
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
     weight = count_sequences(tree, chosen.to(codes.dtype))
@@ -47,7 +48,8 @@ def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float
 
 
 def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
-    """Nodes [B, depth] of one candidate sequence, -1 behind its end: the likeliest, or the one that u [B] chooses."""
+    """Choose a candidate sequence: the likeliest, or the one that u [B] draws. Returns nodes [B, depth], padded with
+    -1."""
     leaf = find_leaves(tree)
     number = (u * leaf.sum(1)).long()[:, None]
     drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
@@ -55,14 +57,15 @@ def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Ten
 
 
 def may_skip(line: SequenceBuffer, schedule: str, interval: int) -> bool:
-    """Whether a row may skip in this pass, as far as the host knows without asking: rows of a batch that is refilled
-    have made different numbers of passes."""
+    """Return whether a row may skip verification in this pass, as far as the host can tell without a synchronisation:
+    rows of a refilled batch have made different numbers of passes."""
     by_turns = line.queue is None and schedule == "uniform"
     return schedule != "off" and not (by_turns and line.step % (interval - 1))
 
 
 def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
-    """[B, 1] how many positions older features are than those of the tokens read: by s1, or by turns, see `vvs`."""
+    """Count by how many positions [B, 1] features are older than those of the tokens read: by s1, or by turns, see
+    `vvs`."""
     one, two = (
         (line.frontier - line.last_frontier)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2)
     )
@@ -70,10 +73,11 @@ def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Te
 
 
 def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
-    """Write a sequence, nodes `path` [B, depth], unverified, in some `rows` [B] bool: how many of its tokens, [B]. To
-    `truncate` is to take no more than the sequences' mean length (eq. 1); the image's last token is always left to be
-    verified."""
-    leaf, depth = find_leaves(tree), path.shape[1]
+    """Write a sequence, nodes `path` [B, depth], without verification in the given rows [B] bool; return how many
+    tokens [B] were written. With `truncate`, no more than the sequences' mean length (eq. 1). The image's last token is
+    never written, so that it is verified."""
+    leaf = find_leaves(tree)
+    depth = path.shape[1]
     mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.frontier, depth)
     g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.frontier).clamp(min=0)
     g = torch.where(rows, g, 0)
@@ -84,11 +88,12 @@ def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Te
 
 
 def join_tree(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -> Tree:
-    """The last final token, the g [B] tokens behind it that were taken unverified (room for G of them), and the
-    candidates behind these."""
+    """Join the last final token, the g [B] unverified tokens after it (at most G), and the candidates below them into a
+    tree."""
     chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
     unverified = line.tokens.gather(1, line.frontier[:, None] + chain)[:, 1:]
-    in_chain, below_chain = chain <= g[:, None], torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
+    in_chain = chain <= g[:, None]
+    below_chain = torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
     parents = torch.cat([torch.where(in_chain, chain - 1, -1), below_chain], 1)
     offset = torch.cat([torch.where(in_chain, chain, 0), candidates.depth + g[:, None]], 1)
     return Tree(line, torch.cat([unverified, candidates.tokens], 1), parents, offset)
@@ -97,7 +102,7 @@ def join_tree(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -
 def replace_path(
     tree: Tree, candidates: Candidates, first: int, verified: Descent, p: Tensor, exponential: Tensor
 ) -> Descent:
-    """The likeliest sequence in place of the accepted one, as far as that went, and a draw behind it (table 4).
+    """Replace the accepted path by the likeliest sequence, up to the same length, and draw a token after it (table 4).
 
     first: node of the tree that is the first of the candidates; p [B, S, V]; exponential [B, D + 1, V].
     """
@@ -112,8 +117,10 @@ def replace_path(
 
 
 def finish_pass(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
-    """The pass's final tokens: those taken unverified, then the verified ones."""
-    line, n, chain = tree.line, verified.path.shape[1], torch.arange(G + 1, device=g.device)
+    """Write the pass's final tokens: those taken unverified, then the verified ones."""
+    line = tree.line
+    n = verified.path.shape[1]
+    chain = torch.arange(G + 1, device=g.device)
     line.tokens.scatter_(1, (line.frontier + g)[:, None] + torch.arange(n, device=g.device) + 1, verified.tokens)
     nodes = torch.cat([torch.where(chain < g[:, None], chain, -1), verified.path], 1)
     return tree.advance(
@@ -144,8 +151,8 @@ def vvs(
     k: Annotated[int, Field(ge=1, le=65536), Counts("tokens", most="vocab - 1")] = 100,
     delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
 ) -> Iterator[Step]:
-    """`lantern` (with `delta: 0`, `eagle`) that skips verifications. A skipped step and the next, verified one share a
-    pass: the target reads the tokens taken unverified and, below them, the next tree, so its keys and values are exact.
+    """Run `lantern` (with `delta: 0`, `eagle`), but skip verifications. A skipped step and the next, verified one share
+    a pass: the target reads the unverified tokens and, below them, the next tree, so its keys and values are exact.
 
     total, depth, top_k, k, delta  as in `lantern`
     schedule   "uniform": every `interval`-th step is not verified. "dynamic": a step whose drafts are alike by
@@ -162,14 +169,18 @@ def vvs(
     blend      s1 and s2 take turns by pass (the paper's table 6)
     replace    r, share of verified steps whose accepted tokens are exchanged for those of the likeliest path (table 4)
     """
-    line, look_alikes = SequenceBuffer(model, start, 2 * depth + 3), find_look_alikes(model.codebook, k)
-    exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
+    line = SequenceBuffer(model, start, 2 * depth + 3)
+    look_alikes = find_look_alikes(model.codebook, k)
+    exponential = make_races(line, noise)
+    uniform = make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
-    G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
+    G = 0 if schedule == "off" else depth  # the largest number of unverified tokens
     draft = partial(draft_tree, model.drafter, line, (total, depth, top_k), G + depth + 1)
     while line.count_remaining():
-        g, age, tree = torch.zeros_like(line.frontier), line.age[:, 0], make_tree(line, None)
-        if line.step:  # before there is a feature nothing can be drafted
+        g = torch.zeros_like(line.frontier)
+        age = line.age[:, 0]
+        tree = make_tree(line, None)
+        if line.step:  # the first pass has no feature to draft from
             candidates = draft(line.last_frontier, line.frontier, measure_staleness(line, s1, s2, blend))
             skip = age % (interval - 1) == 0
             if schedule == "dynamic":
@@ -180,7 +191,8 @@ def vvs(
                 redrafted = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
                 candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
             tree = join_tree(line, g, G, candidates)
-        p, draws = tree.compute_law(), (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
+        p = tree.compute_law()
+        draws = (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
         verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], look_alikes, delta, "counted")
         if replace and line.step:

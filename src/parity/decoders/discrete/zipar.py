@@ -25,8 +25,8 @@ def zipar(
     noise: Noise,
     ahead: Annotated[int, Field(ge=1, le=4096), Counts("lag", small=1, most="row")] = 8,
 ) -> Iterator[Step]:
-    """A row of the image starts once `ahead` tokens of the row above are done. Each pass decodes one token in every
-    open row.
+    """Start each row of the image once `ahead` tokens of the row above are done; decode one token in every open row per
+    pass.
 
     ahead  tokens of the row above that must be done. From the row's width on, the tokens are those of `ar`; below, a
            token does not see the rest of the row above, which is what is lossy. There are width + (rows - 1) ahead
@@ -36,33 +36,40 @@ def zipar(
     row above takes its place until the true one is fed. The released code takes the last token decoded two rows above,
     and decodes the first row alone.
     """
-    L, width, forced, device = model.length, model.width, model.forced.tolist(), start.device
+    L = model.length
+    width = model.width
+    forced = model.forced.tolist()
+    device = start.device
     # The token at position i is line[:, i + 1].
     line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1)
     first = list(range(0, L, width))
     end = [min(n + width, L) for n in first]
 
     def find_choice(n: int, stop: int) -> int:
-        """The first position from n on where the model chooses, or the row's end."""
+        """Find the first position from n on where the model chooses, or the row's end."""
         return next((i for i in range(n, stop) if forced[i] < 0), stop)
 
     head = [find_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
 
     def is_due(row: int) -> bool:
         row_above = row - 1
-        return row == 0 or (row < len(first) and head[row_above] - first[row_above] >= min(ahead, end[row_above] - first[row_above]))
+        return row == 0 or (
+            row < len(first) and head[row_above] - first[row_above] >= min(ahead, end[row_above] - first[row_above])
+        )
 
-    unfed, n_started = {-1}, 0  # positions whose tokens the model has not seen; rows that have started
+    unfed = {-1}  # positions whose tokens the model has not seen
+    n_started = 0  # rows that have started
     while head != end:
         while is_due(n_started):
             row_above = n_started - 1
             if n_started and head[row_above] < end[row_above]:
                 if forced[end[row_above] - 1] < 0:
-                    line[:, end[row_above]] = line[:, head[row_above]]  # the stand-in
+                    line[:, end[row_above]] = line[:, head[row_above]]  # in place of the true one
                 unfed.add(end[row_above] - 1)
             unfed.update(range(first[n_started], head[n_started]))
             n_started += 1
-        feed, active = sorted(unfed), [r for r in range(n_started) if head[r] < end[r]]
+        feed = sorted(unfed)
+        active = [r for r in range(n_started) if head[r] < end[r]]
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
         logits = model.logits(line.gather(1, positions + 1), positions)
         p = logits[:, [feed.index(head[r] - 1) for r in active]].softmax(-1)
