@@ -37,7 +37,7 @@ def asked(doc: str | None, variants: list[str] | None = None, **flags: Any) -> a
 
 def embedded(kind: str, family: str) -> dict[str, Any]:
     """The manifest of an embedded model."""
-    return fetch.manifest(kind, family, {"family": family}, Path("results"))
+    return fetch.make_manifest(kind, family, {"family": family}, Path("results"))
 
 
 def captioned(images: int) -> tuple[dict[str, Any], Rows]:

@@ -21,10 +21,10 @@ from torch import Tensor
 from parity.base.noise import counted_noise
 from parity.decode.continuous import record
 from parity.decoders.continuous.mar import mar
-from parity.models.continuous.diffusion import HeadSampling, Steps, single_path_log_ratio, walk
+from parity.models.continuous.diffusion import HeadSampling, Steps, compute_single_path_log_ratio, walk
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import MAR, MARNet
-from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
+from parity.models.continuous.protocol import Pair, Start, draw_order, make_path_noise
 
 FIRST = 4  # place that `cspd` drafts by default: the target alone draws 5% of 64
 SAMPLING = HeadSampling(steps=25, guidance=3.0, temperature=0.8, clip=4.0)
@@ -81,7 +81,7 @@ def main() -> None:
     start = Start(draw_order(noise, a.images, target.length, False))
     tokens = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
     places = torch.arange(FIRST, target.length).expand(a.images, -1)
-    path = path_noise(fresh, "sample", places, target.steps, target.dim)
+    path = make_path_noise(fresh, "sample", places, target.steps, target.dim)
     p = target.conditions(tokens, start.order, places, places)
     own = walk(p, path)
     print(f"deviation of the last step: {own.std.median():.4f}")
@@ -95,7 +95,7 @@ def main() -> None:
         far = ((x - own.propose(path)) ** 2).sum(-1).mean()
         ratios = [own.log_density(x) - drawn.log_density(x)]
         if q.steps == target.steps:
-            ratios = [ratios[0] + drawn.log_sigma - own.log_sigma, single_path_log_ratio(p, q, path)]
+            ratios = [ratios[0] + drawn.log_sigma - own.log_sigma, compute_single_path_log_ratio(p, q, path)]
         columns = " | ".join(describe(ratio.view(a.images, -1)) for ratio in ratios)
         print(f"| {name} | {share:.2f} | {far:.4f} | {columns} |", flush=True)
 

@@ -36,7 +36,7 @@ def main() -> None:
                 model, start, steps = loop.start_decoding("continuous", loaded, spec)(rows, noise)
                 runs.append(leaf.record(model, start, steps).tokens)
                 depth.append(float(model.target.depth[0]))
-            plain, own = (loaded.seen(tokens) for tokens in runs)
+            plain, own = (loaded.decode(tokens) for tokens in runs)
             square = float((plain - own).square().mean().clamp(min=1e-30))
             error = float((runs[0] - runs[1]).abs().max())
             found.append((*depth, model.target.counts["conditions"], error, 10 * np.log10(4 / square)))

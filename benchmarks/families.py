@@ -27,7 +27,7 @@ from parity.equality.targets import Decoder, Enumerated
 from parity.equality.targets.discrete import law_of
 from parity.models import fetch
 from parity.models.discrete.cached import Cached, EagleDrafter, Layers
-from parity.models.discrete.load import Loaded, encoder, load
+from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter
 from parity.stand_ins import write
@@ -66,7 +66,7 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
     given = {"family": own["family"], "source": "files", "network": {"vocab": CODES, **own["network"]}}
     given |= {"files": {part: str(path) for part, path in files.items()}}
     given |= {"sha256": {part: sha256(path) for part, path in files.items()}}
-    return fetch.manifest("discrete", name, given, folder / "read")
+    return fetch.make_manifest("discrete", name, given, folder / "read")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def targets(folder: Path, names: Sequence[str] = tuple(STAND_INS)) -> list[Targe
     result = []
     for name in names:
         said = manifest(name, folder / name)
-        told = {key: x[:, -READ:] for key, x in encoder(said)([CAPTION]).items()}
+        told = {key: x[:, -READ:] for key, x in load_encoder(said)([CAPTION]).items()}
         loaded = load(said, needs="drafter" if "drafter" in said["files"] else "")
         other = copy.deepcopy(loaded.nets["net"])
         sharpen(other, seed=3)

@@ -21,7 +21,7 @@ from docs_figures import keep_benchmark
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
@@ -53,7 +53,7 @@ def plain(fast: bool) -> Callable[[int], Any]:
     """This project's network of SIZE under plain decoding, its passes compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    one_pass = compiled(logits_pass, "cpu") if fast else logits_pass
+    one_pass = compile_pass(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:

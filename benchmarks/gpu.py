@@ -34,7 +34,7 @@ from parity.decoders.steps import Step
 from parity.experiment import checks, tuned
 from parity.experiment.options import declaration, methods, needs, options, small
 from parity.models import fetch
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, logits_pass
@@ -99,7 +99,7 @@ class Networks:
         self.net = random_network(lambda: Transformer(self.config), self.device, self.dtype)
         self.drafter = random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
-        self.run = compiled(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
+        self.run = compile_pass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
 
     @torch.inference_mode()
     def model(self, batch: int, needs: str = "") -> Sampled:
@@ -171,7 +171,7 @@ def same_tokens(device: str) -> list[Row]:
 
     cpu, texts = device == "cpu", CAPTIONS[: 2 if device == "cpu" else 3]
     model = {"family": "llamagen", "grid": 8 if cpu else 16}
-    manifest = fetch.manifest("discrete", "scenes", model, Path("results"))
+    manifest = fetch.make_manifest("discrete", "scenes", model, Path("results"))
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
     found = []
     for method in methods("discrete"):
@@ -200,7 +200,7 @@ def fastest(cuda: bool) -> list[Row]:
     config = checks.load({**raw, "compile": "auto" if cuda else "off"})
     (case,) = tuned.cases(config, "discrete")
     cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
-    manifest = fetch.manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
+    manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
     until = time.time() + (90 if cuda else 1)
     return [
         {"batch": one.batch, **{name: "" if value is None else value for name, value in row.items()}}
@@ -278,7 +278,7 @@ def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable
 def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]) -> Iterator[Row]:
     """ms of a pass of network and head of continuous models, and of a pass of XLNet."""
     from parity.models.anysubset.xlnet import CachedXLNet, build
-    from parity.models.continuous.protocol import path_noise
+    from parity.models.continuous.protocol import make_path_noise
 
     noise = batch_noise(0, ["0"], device)
     for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():
@@ -290,7 +290,7 @@ def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]
         at = torch.full((1, 1), model.length // 2, device=device)
         with torch.inference_mode():
             condition = model.conditions(tokens, order, at, at)
-            path = path_noise(noise, "sample", at, model.steps, model.dim)
+            path = make_path_noise(noise, "sample", at, model.steps, model.dim)
             network = milliseconds(partial(model.conditions, tokens, order, at, at), device)
             head = milliseconds(partial(model.law, condition, path), device, 3)
         row = {"network": name, "ms network": network, "ms head": head}

@@ -26,8 +26,8 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.embedded import stories
 from parity.models.anysubset import causal
-from parity.models.anysubset.protocol import lattice, ranked
-from parity.models.anysubset.xlnet import permutation_mask
+from parity.models.anysubset.protocol import invert_order, make_lattice
+from parity.models.anysubset.xlnet import make_permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 from recipes.data import texts
 from recipes.loop import Job, Recipe
@@ -68,18 +68,18 @@ def draw_order(scheme: Scheme, step: int, shape: tuple[int, int], rng: np.random
     shuffled = torch.from_numpy(rng.random((B, N)).argsort(1))
     known = torch.zeros(B, N, dtype=torch.bool).scatter_(1, shuffled, torch.arange(N).expand(B, N) < m[:, None])
     free = torch.from_numpy(rng.random(B)) < scheme.permutations
-    return torch.where(free[:, None], shuffled, lattice(known)[0]), m
+    return torch.where(free[:, None], shuffled, make_lattice(known)[0]), m
 
 
 def joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -> Tensor:
     """-log p of each masked token under its order, 0 for the prompt: [B, N] by position, in one pass."""
     B, N = tokens.shape
     ranks = torch.arange(N).expand(B, N)
-    blocked = permutation_mask(order, m, ranks, ranks.maximum(m[:, None]))
+    blocked = make_permutation_mask(order, m, ranks, ranks.maximum(m[:, None]))
     logits = net(tokens, perm_mask=blocked, target_mapping=torch.eye(N).expand(B, N, N)).logits.float()
     logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # the mask is word 0
     nats = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view(B, N)
-    return torch.where(ranked(order) < m[:, None], 0.0, nats)
+    return torch.where(invert_order(order) < m[:, None], 0.0, nats)
 
 
 def xlnet(job: Job) -> Recipe:

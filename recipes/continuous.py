@@ -139,7 +139,7 @@ def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
 def diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
     """Training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error of the
     noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
-    s = diffusion.schedule(diffusion.TRAINED)
+    s = diffusion.make_schedule(diffusion.TRAINED)
     known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
     ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
     x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise

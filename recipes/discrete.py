@@ -12,7 +12,7 @@ from parity.embedded import scenes
 from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Transformer
-from parity.models.discrete.t5 import left_pad, t5_encoder
+from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 from recipes import data
 from recipes.data import pictures, scene_tokens
@@ -103,7 +103,7 @@ def text(job: Job) -> Recipe:
 
     ids, valid, labels = questions(data.FIRST, job.examples, False)
     torch.manual_seed(job.seed)
-    t5 = t5_encoder()
+    t5 = make_t5_encoder()
     heads = nn.ModuleDict({q: nn.Linear(t5.config.d_model, len(options)) for q, options in QUESTIONS.items()})
 
     def describe(ids, valid):
@@ -156,7 +156,7 @@ def captioned(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, 
 def embedded(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Captions as the transformer reads them: left-padded embeddings [B, PREFIX, caption_dim], and their mask."""
     with torch.no_grad():
-        e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+        e, v = pad_left(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
     return e.float(), v
 
 
@@ -167,7 +167,7 @@ def llamagen(job: Job) -> Recipe:
     ids, valid, tokens = captioned(job, config.grid)
     tested = captioned(job, config.grid, test=True)
     torch.manual_seed(job.seed)
-    net, t5 = Transformer(config), t5_encoder()
+    net, t5 = Transformer(config), make_t5_encoder()
     # Frozen: trained along with an image model that at first knows nothing, the encoder forgets which colour is the
     # ground's (right for 61 % of captions, after all of them).
     load_weights(t5.requires_grad_(False), job.weights("text"))
@@ -195,7 +195,7 @@ def llamagen(job: Job) -> Recipe:
 
 def target_of(job: Job) -> tuple[Transformer, nn.Module]:
     """The trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
-    target, t5 = network(Transformer, LlamaGenConfig, job.weights("llamagen")), t5_encoder().eval()
+    target, t5 = network(Transformer, LlamaGenConfig, job.weights("llamagen")), make_t5_encoder().eval()
     load_weights(t5, job.weights("text"))
     return target.requires_grad_(False), t5.requires_grad_(False)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from parity.base.noise import counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.models.discrete.cached import Cached
-from parity.models.discrete.load import Loaded, encoder, load
+from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.stand_ins import write
 
@@ -108,7 +108,7 @@ def whole(layout: str, folder: Path) -> Whole:
     for module in (*theirs.modules(), *loaded.nets["net"].modules()):
         if type(module).__name__.endswith("RMSNorm"):
             in_its_dtype(module)
-    inputs = encoder(said)(CAPTIONS)
+    inputs = load_encoder(said)(CAPTIONS)
     most = 2 + int(inputs["valid"].sum(1).max())  # the padding of a thousand places costs time
     short = {k: v[:, -most:] for k, v in inputs.items()}
     return Whole(layout, loaded, theirs, short)

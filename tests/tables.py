@@ -14,13 +14,13 @@ from scipy import stats
 from parity.base.noise import Noise, counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.experiment import options
-from parity.models.anysubset.protocol import Infilling, infilling
+from parity.models.anysubset.protocol import Infilling, make_infilling
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
 from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.tabular import TabularModel, joint, random_table
+from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
 # --- variants
 
@@ -102,7 +102,7 @@ def run(
 
 def law(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:
     """Of the sequences of a tabular model, first token most significant."""
-    return joint(TabularModel(logits, length, vocab**length), vocab, length)
+    return compute_joint(TabularModel(logits, length, vocab**length), vocab, length)
 
 
 def counts(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
@@ -144,7 +144,7 @@ def prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str = "")
     if method and options.declaration("anysubset", method).PROMPT == "prefix":
         known = place < count[:, None]
     tokens = torch.from_numpy(rng.integers(0, model.words, (rows, model.length)))
-    return infilling(tokens, known, model.mask, model.vocab, end)
+    return make_infilling(tokens, known, model.mask, model.vocab, end)
 
 
 def row(start: Any, b: int) -> Any:

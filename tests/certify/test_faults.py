@@ -6,11 +6,11 @@ from parity_certify import Law
 from parity_certify import diagnosis as F
 from parity_certify.laws import joint_of
 
-from parity.models.discrete.tabular import nodes
+from parity.models.discrete.tabular import count_prefixes
 
 V, L, BLOCK = 4, 4, 2
 RNG = np.random.default_rng(0)
-P, Q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, nodes(V, L), V)))
+P, Q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, count_prefixes(V, L), V)))
 LAW = Law("p", np.array([[0]]), P[None], L)
 DRAFT = Law("q", np.array([[0]]), Q[None], L)
 BARE = Law("bare", np.array([[0]]), F.warmed(P, 2)[None], L)

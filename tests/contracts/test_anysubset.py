@@ -13,7 +13,7 @@ from parity.decode.anysubset import record
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
 from parity.experiment import options
-from parity.models.anysubset.protocol import Infilling, ranks, write
+from parity.models.anysubset.protocol import Infilling, next_ranks, write
 from tests.tables import Variant, decoder, keeps_to, prompts, row, shortest, texts, variants
 
 
@@ -24,7 +24,7 @@ def toy(model: Any, start: Infilling, *, noise: Noise, fault: str = "none") -> I
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
     n = start.begin - int(fault == "writes over its prompt")
     while bool((n < start.end).any()):
-        here = ranks(start, n, 1)
+        here = next_ranks(start, n, 1)
         for _ in range(2 if fault == "asks twice" else 1):
             law = model.laws(tokens, start.order, start.begin, here.asked, here.rank)
         token = race(law, Noise(keys, noise.dtype).exponential("sample", here.rank * N, model.vocab))

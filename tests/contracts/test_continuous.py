@@ -11,7 +11,7 @@ from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import record
 from parity.decoders.steps import Draw
 from parity.experiment import options
-from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
+from parity.models.continuous.protocol import Pair, Start, draw_order, make_path_noise
 from parity.models.continuous.tabular import TabularMixture
 from tests.tables import Variant, decoder, keeps_to, mixtures, shortest, variants
 
@@ -26,7 +26,7 @@ def toy(models: Pair, start: Start, *, noise: Noise, fault: str = "none") -> Ite
         order = torch.arange(L).expand(B, -1)
     for place in range(L):
         at = torch.full((B, 1), place)
-        path = path_noise(Noise(keys, noise.dtype), "sample", at, models.target.steps, models.target.dim)
+        path = make_path_noise(Noise(keys, noise.dtype), "sample", at, models.target.steps, models.target.dim)
         new = models.target.law(models.target.conditions(tokens, order, at, at), path).sample(path)
         tokens = tokens.scatter(1, order[:, place, None, None].expand(-1, 1, new.shape[1]), new[:, None])
         yield Draw(new[:, None], ones)

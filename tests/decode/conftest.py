@@ -66,7 +66,7 @@ def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
     """Specification, manifest and rows of each kind."""
     found = {}
     for kind, spec in SPECS.items():
-        manifest = fetch.manifest(kind, kind, MODELS[kind], Path())
+        manifest = fetch.make_manifest(kind, kind, MODELS[kind], Path())
         rows = None
         if kind == "discrete":
             texts = ["a small red circle", "two large squares", "a blue ring"]

@@ -15,7 +15,7 @@ from parity.experiment import options
 from parity.models import add, fetch
 from parity.models.discrete import cached
 from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.load import encoder, load
+from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
@@ -96,9 +96,9 @@ def words(tmp_path_factory):
     folder, apart = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
     files, drafter = anole(folder), anole_drafter(apart)["drafter"]
     said = add.find(str(folder / files["model"]), None, {"drafter": apart / drafter}).entry
-    manifest = fetch.manifest("discrete", "m", said, folder / "out")
+    manifest = fetch.make_manifest("discrete", "m", said, folder / "out")
     texts = [" ".join(["a", "red", "fox"] * (1 + 20 * (i % 4 == 3))) for i in range(9)]
-    inputs = {k: v.numpy() for k, v in encoder(manifest)(texts).items()}
+    inputs = {k: v.numpy() for k, v in load_encoder(manifest)(texts).items()}
     ids = np.array([f"{i}" for i in range(9)])
     return load(manifest, dtype=torch.float64, needs="drafter"), {"ids": ids, "captions": ids, **inputs}
 
@@ -120,9 +120,9 @@ def test_a_prompt_that_is_kept_from_the_row_before_is_seen(of, words, monkeypatc
     take = cached.SlotCache.take_prompts
 
     def kept(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
-        at, olds = which.nonzero()[:, 0], [x.clone() for x in self.flat()]
+        at, olds = which.nonzero()[:, 0], [x.clone() for x in self.list_tensors()]
         more = take(self, which, fresh, prefixes)
-        for x, old in zip(self.flat(), olds, strict=True):
+        for x, old in zip(self.list_tensors(), olds, strict=True):
             if isinstance(self, of):
                 x[at, more : more + prefixes[0]] = old[at, : prefixes[0]]
         return more

@@ -9,7 +9,7 @@ import torch
 from parity.base.errors import ParityError
 from parity.decode import anysubset, continuous, discrete
 from parity.decoders.steps import Draw, Fill, Step
-from parity.models.anysubset.protocol import infilling
+from parity.models.anysubset.protocol import make_infilling
 from parity.models.continuous.protocol import Pair, Start
 
 T = torch.tensor
@@ -47,7 +47,7 @@ def test_tokens_may_be_final_anywhere_and_rows_end_at_their_own_pass():
 # --- any-subset: five words and the mask; row 0 ends at position 4
 
 SUBSET = SimpleNamespace(vocab=6, mask=5)
-TASK = infilling(
+TASK = make_infilling(
     T([[1, 0, 0, 2, 0], [0, 3, 0, 0, 4]]), T([[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]).bool(), 5, 6, end=T([4, 5])
 )
 FILLS = [

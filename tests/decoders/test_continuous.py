@@ -14,7 +14,7 @@ from parity.models.continuous.diffusion import (
     TRAINED,
     HeadSampling,
     Steps,
-    schedule,
+    make_schedule,
     walk,
 )
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
@@ -146,7 +146,7 @@ class Gentle(torch.nn.Module):
 
     def run(self, x, t, condition):
         clean = 0.3 + self.tilt * condition[:, :4]
-        ab = schedule(TRAINED).alpha_bar[t][:, None]
+        ab = make_schedule(TRAINED).alpha_bar[t][:, None]
         return torch.cat([(x - ab.sqrt() * clean) / (1 - ab).sqrt(), torch.tanh(self.tilt * 20 + condition[:, :4])], -1)
 
 

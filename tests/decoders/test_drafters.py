@@ -11,7 +11,7 @@ from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import measure_similarity, vvs
 from parity.decoders.verification import descend, find_look_alikes
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.tabular import TabularDrafter, TabularModel, nodes
+from parity.models.discrete.tabular import TabularDrafter, TabularModel, count_prefixes
 from tests.tables import table
 
 
@@ -115,6 +115,6 @@ def test_speculative_sampling_accepts_all_of_its_own_model_s_drafts(gamma, sampl
 def test_speculative_sampling_accepts_one_minus_the_total_variation():
     """Leviathan et al. 2023, Theorem 3.5: of the first draft; every law is the same, so of each."""
     p, q = (table(4, 1, seed=s)[0] for s in (1, 2))
-    d = drafted(*(x.expand(nodes(4, 6), -1) for x in (p, q)), gamma=1, rows=20_000)
+    d = drafted(*(x.expand(count_prefixes(4, 6), -1) for x in (p, q)), gamma=1, rows=20_000)
     expected = 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
     assert abs((d.kept[:, 0] == 2).double().mean().item() - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5

@@ -20,7 +20,7 @@ from parity.decoders.verification import finish, race, residual
 from parity.equality.faults import altered
 from parity.experiment import options
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.tabular import TabularModel, joint
+from parity.models.discrete.tabular import TabularModel, compute_joint
 from tests.tables import counts, decoder, law, p_value, run, table, variants
 
 V, L, N = 3, 5, 20_000
@@ -74,7 +74,7 @@ def test_a_lossless_decoder_draws_from_the_law(method, given):
 def test_guidance_top_k_and_grammar_reach_the_decoder(method, given):
     """Nothing is drawn outside the law's support, which p_value says is impossible."""
     logits, sampling = table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
-    exact = joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
+    exact = compute_joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
     assert (exact > 0).sum() <= 2**3
     tokens = run(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **given).tokens
     assert p_value(counts(tokens, V), exact) > 1e-4

@@ -15,8 +15,8 @@ from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
 from parity.decoders.verification import finish, probability, race
 from parity.equality.faults import altered
-from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks
-from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
+from parity.models.anysubset.protocol import Infilling, make_infilling, make_lattice, next_ranks
+from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
 from tests.tables import p_value, prompts, texts
 
 # --- the order
@@ -24,10 +24,10 @@ from tests.tables import p_value, prompts, texts
 
 def test_order_is_prompt_then_the_rest_from_left_to_right():
     known = torch.tensor([[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]).bool()
-    order, begin, end = lattice(known, torch.tensor([6, 4]))
+    order, begin, end = make_lattice(known, torch.tensor([6, 4]))
     assert order.tolist() == [[1, 4, 0, 2, 3, 5], [0, 3, 1, 2, 4, 5]]
     assert begin.tolist() == [2, 2] and end.tolist() == [6, 4]
-    here = ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
+    here = next_ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
     assert here.rank.tolist() == [[3, 4], [3, 4]] and here.position.tolist() == [[2, 3], [2, 4]]
     assert here.open.tolist() == [[True, True], [True, False]] and here.asked.tolist() == [[3, 4], [3, 6]]
 
@@ -40,10 +40,10 @@ def p_of(method, n=20_000, consistent=False, **given):
     table = consistent_table(3, 5, torch.Generator().manual_seed(1))
     model = TabularAnySubset(table) if consistent else texts(3, 5, 1)
     known = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
-    start = infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known, model.mask, model.vocab)
+    start = make_infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known, model.mask, model.vocab)
     done = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **given))
-    observed = torch.bincount(torch.from_numpy(codes(model, start, done.tokens)), minlength=27).double()
-    return p_value(observed, torch.from_numpy(joint_law(model, start)))
+    observed = torch.bincount(torch.from_numpy(encode_rows(model, start, done.tokens)), minlength=27).double()
+    return p_value(observed, torch.from_numpy(compute_joint_law(model, start)))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_the_controls_break_the_theorem():
 )
 def test_bad_prompts_are_named(tokens, known, message):
     with pytest.raises(ParityError, match=message):
-        infilling(torch.tensor(tokens), torch.tensor(known).bool(), mask=3, vocab=4)
+        make_infilling(torch.tensor(tokens), torch.tensor(known).bool(), mask=3, vocab=4)
 
 
 def test_gpt2_takes_a_prefix_alone():
     model = texts(3, 4)
-    start = infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
+    start = make_infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
     with pytest.raises(ParityError, match="row 0: known tokens behind masked ones"):
         gpt2(model, start, noise=counted_noise(0, range(1)))

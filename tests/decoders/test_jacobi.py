@@ -9,7 +9,7 @@ from parity.decoders.discrete.gsd import find_groups
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.verification import race
 from parity.decoders.window import Window
-from parity.models.discrete.tabular import TabularModel, nodes
+from parity.models.discrete.tabular import TabularModel, count_prefixes
 from tests.tables import run, table
 
 
@@ -47,7 +47,7 @@ def test_refinement_is_what_accelerates():
     """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the
     past."""
     V, L = 4, 6
-    weak = table(V, 1, seed=3, scale=2.0)[:1].expand(nodes(V, L), -1) + 0.2 * table(V, L)
+    weak = table(V, 1, seed=3, scale=2.0)[:1].expand(count_prefixes(V, L), -1) + 0.2 * table(V, L)
     with_it, without = (run(sjd, weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False))
     assert with_it < without - 0.5
 

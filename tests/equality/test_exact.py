@@ -24,7 +24,7 @@ from parity.equality.faults import discrete as faults
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment.options import reach
 from parity.models.anysubset.protocol import Infilling
-from parity.models.anysubset.tabular import TabularAnySubset, consistent_table, joint_law, random_table
+from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, random_table
 from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
@@ -39,7 +39,9 @@ def named(name):
 
 def test_the_law_is_the_models_joint():
     t = named("random-1 3x4")
-    np.testing.assert_allclose(t.law, tabular.joint(tabular.TabularModel(t.table, 4, 81), 3, 4).numpy(), atol=1e-15)
+    np.testing.assert_allclose(
+        t.law, tabular.compute_joint(tabular.TabularModel(t.table, 4, 81), 3, 4).numpy(), atol=1e-15
+    )
 
 
 def test_the_rosenblatt_transform_is_uniform_and_inverts_the_sampler():
@@ -110,8 +112,8 @@ def test_any_subset_conditionals_are_those_of_the_joint():
         model = TabularAnySubset(table(3, 3, torch.Generator().manual_seed(0)))
         blank, begin = torch.full((1, 3), 3), torch.zeros(1, dtype=torch.int64)
         start = Infilling(blank, torch.arange(3)[None], begin, torch.tensor([3]))
-        ahead = joint_law(model, start).reshape(3, 3, 3)
-        back = joint_law(model, start._replace(order=start.order.flip(1))).reshape(3, 3, 3)
+        ahead = compute_joint_law(model, start).reshape(3, 3, 3)
+        back = compute_joint_law(model, start._replace(order=start.order.flip(1))).reshape(3, 3, 3)
         assert ahead.sum() == pytest.approx(1) and np.allclose(ahead, back.transpose(2, 1, 0)) == same
 
 

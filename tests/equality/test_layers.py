@@ -46,7 +46,7 @@ class Workplace:
 
     def __init__(self, kind, folder):
         self.kind, self.folder = kind, folder
-        self.manifest = fetch.manifest(kind, kind, MODELS[kind], folder)
+        self.manifest = fetch.make_manifest(kind, kind, MODELS[kind], folder)
         write_json(folder / "manifest.json", self.manifest)
         if kind == "discrete":
             texts = ["a small red circle", "two large squares", "a blue ring", "a green star"]

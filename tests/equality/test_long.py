@@ -24,7 +24,7 @@ from parity.equality.targets.continuous import number_scores
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.continuous.protocol import Pair
-from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, chain, counter, joint
+from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
 
 
 def targets(kind, options, size, start=""):
@@ -110,14 +110,14 @@ OPEN = torch.full((4,), -1)
     "law",
     [
         Law(law_of(1, 3)[0], law_of(3, 3), law_of(3, 2, seed=1)),
-        chain(law_of(4, 2).view(2, 2, 2)),
-        counter(law_of(3, 2)),
+        make_chain(law_of(4, 2).view(2, 2, 2)),
+        make_counter(law_of(3, 2)),
     ],
     ids=["hidden", "order 2", "counter"],
 )
 def test_a_hole_is_summed_over_and_a_token_fed_again_replaces_the_first(law):
     """By the model's own joint, which it gives token by token."""
-    full = joint(HiddenMarkov(law, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
+    full = compute_joint(HiddenMarkov(law, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
     model = HiddenMarkov(law, 4, 1, 4, OPEN)
 
     def feed(tokens, at):
@@ -195,7 +195,7 @@ def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
             law = joint[index].sum(others)
             own = rule.laws_given(torch.tensor([partial]), torch.tensor([at]))[0].numpy()
             np.testing.assert_allclose(own, law / law.sum(), atol=1e-12)
-    two = hidden.pair_law(rule, N).numpy()
+    two = hidden.compute_pair_law(rule, N).numpy()
     np.testing.assert_allclose(two[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
 
 
@@ -239,7 +239,7 @@ def test_a_token_given_the_first_ones_is_of_the_joint_density():
 
 def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
     x, first = torch.zeros(1, 1, 2, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.int64)
-    law = REGIMES.after(x, first, first)
+    law = REGIMES.compute_laws(x, first, first)
     rng, n = np.random.default_rng(0), 40_000
     k = rng.choice(2, n, p=law.log_weights[0].exp().numpy())
     y, law = torch.from_numpy(rng.normal(MEANS[k], SCALES[k])), law.rows(torch.zeros(n, dtype=torch.int64))

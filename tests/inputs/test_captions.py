@@ -38,7 +38,7 @@ def test_prompts_to_encoded_shards(tmp_path, command):
     """A caption's embedding does not depend on the shard it is in, up to the order of sums in a product."""
     prompts = ["a small red circle", "two large striped squares on a blue background", "a ring"]
     (tmp_path / "p.txt").write_text("\n".join(prompts) + "\n")
-    write_json(tmp_path / "manifest.json", fetch.manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path))
+    write_json(tmp_path / "manifest.json", fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path))
     found = {}
     for shards in (1, 2):
         out = tmp_path / str(shards)
@@ -60,7 +60,7 @@ def test_prompts_to_encoded_shards(tmp_path, command):
 
 
 def test_a_caption_that_does_not_fit_is_named(tmp_path):
-    manifest = fetch.manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path)
+    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path)
     assert encode(manifest, ["red " * 23])["valid"].all()
     with pytest.raises(ParityError, match=r"red red .* allowed: at most"):
         encode(manifest, ["red " * 24])

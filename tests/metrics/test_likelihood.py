@@ -9,8 +9,8 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.likelihood import likelihood, log_probabilities, teacher_forced_logits
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import tabular as anysubset
-from parity.models.anysubset.protocol import infilling
-from parity.models.discrete.tabular import TabularModel, joint, random_table
+from parity.models.anysubset.protocol import make_infilling
+from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
 
 def of_tokens(model, tokens):
@@ -21,7 +21,7 @@ def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
     """Every sequence once, each weighted by its own probability: exp of the entropy per token."""
     V, L = 3, 4
     table = random_table(V, L, torch.Generator().manual_seed(1))
-    law = joint(TabularModel(table, L, V**L), V, L)
+    law = compute_joint(TabularModel(table, L, V**L), V, L)
     sequences = torch.cartesian_prod(*[torch.arange(V)] * L)
     logp = of_tokens(TabularModel(table, L, V**L), sequences)
     assert torch.allclose(logp.sum(1).exp(), law, atol=1e-12)
@@ -56,8 +56,8 @@ def test_log_p_of_the_missing_part_is_that_of_the_enumerated_law():
     model = anysubset.TabularAnySubset(anysubset.random_table(V, N, torch.Generator().manual_seed(0)))
     tokens = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 0]])
     known = torch.tensor([[False, True, False, False], [True, False, True, True]])
-    start = infilling(tokens, known, model.mask, model.vocab, torch.tensor([4, 3]))
-    law = anysubset.joint_law(model, start)
+    start = make_infilling(tokens, known, model.mask, model.vocab, torch.tensor([4, 3]))
+    law = anysubset.compute_joint_law(model, start)
     total = torch.zeros(2)
     for number, (a, b, c) in enumerate(torch.cartesian_prod(*[torch.arange(V)] * 3)):
         filled = torch.stack([torch.stack([a, tokens[0, 1], b, c]), torch.stack([tokens[1, 0], a, *tokens[1, 2:]])])

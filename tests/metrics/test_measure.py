@@ -113,7 +113,7 @@ def arguments(folder: Path, kind: str, columns: dict, **files) -> dict:
 def measured(request, tmp_path_factory):
     """A cell of each kind, measured."""
     folder, kind = tmp_path_factory.mktemp(request.param), request.param
-    manifest = fetch.manifest(kind, *MODELS[kind], folder)
+    manifest = fetch.make_manifest(kind, *MODELS[kind], folder)
     write_json(folder / "manifest.json", manifest)
     a = arguments(folder, kind, **CELLS[kind](folder, manifest))
     measure(**a)

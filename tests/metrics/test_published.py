@@ -45,7 +45,7 @@ def pixels():
 
 def manifest(tmp_path, name, file, **more):
     spec = {"file": str(file), "sha256": sha256(file), **more}
-    write_json(tmp_path / f"{name}.json", fetch.manifest("networks", name, spec, tmp_path / name))
+    write_json(tmp_path / f"{name}.json", fetch.make_manifest("networks", name, spec, tmp_path / name))
     return tmp_path / f"{name}.json"
 
 
@@ -242,7 +242,7 @@ def test_a_protocol_is_frozen():
 def test_a_network_is_verified_and_fits(stand_in, tmp_path):
     with pytest.raises(ParityError, match=r"networks.clip.file = .*SHA-256"):
         spec = {"file": str(stand_in / "clip"), "sha256": "0" * 64}
-        fetch.manifest("networks", "clip", spec, tmp_path)
+        fetch.make_manifest("networks", "clip", spec, tmp_path)
     with pytest.raises(ParityError, match=r"networks.clip = .*does not fit ViT-B-32"):
         published.load_open_clip(stand_in / "clip/open_clip_model.safetensors", "ViT-B-32", "networks.clip")
     with pytest.raises(ParityError, match=r"networks.clip = .*half: holds no"):

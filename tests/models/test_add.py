@@ -19,11 +19,11 @@ from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
 from parity.experiment.prompt_files import read_prompts
 from parity.models import add, fetch
-from parity.models.__main__ import added
+from parity.models.__main__ import add_model
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
-from parity.models.discrete.t5 import t5_encoder
+from parity.models.discrete.t5 import make_t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
 from parity.stand_ins.discrete import chameleon, emu3, janus, write_tokenizer
 
@@ -44,7 +44,7 @@ def lay(folder: Path, config: dict) -> Path:
 def t5(folder: Path) -> Path:
     """A T5 encoder as transformers saves it."""
     write_tokenizer(folder, ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
-    t5_encoder().save_pretrained(folder)
+    make_t5_encoder().save_pretrained(folder)
     return folder
 
 
@@ -61,13 +61,13 @@ def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
     add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     assert checks.load(raw).models["m"].network == sizes
-    manifest = fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
-    assert models.side(manifest) == 256
+    manifest = fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
+    assert models.picture_side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
         add.write("m", found, tmp_path / "m.yaml")
     Path(said["files"]["vq"]).write_bytes(b"other")
     with pytest.raises(ParityError, match=r"files\.vq.*SHA-256 is"):
-        fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "again")
+        fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "again")
 
 
 def test_classes_condition_as_the_network_reads_them(tmp_path):
@@ -113,14 +113,14 @@ def test_a_part_that_is_missing_is_asked_for_before_files_are_hashed(tmp_path, m
     (tmp_path / "m.yaml").write_text("mine")
     monkeypatch.setattr(sys, "argv", ["models", "add", "m", "nowhere", "--out", str(tmp_path / "m.yaml")])
     with pytest.raises(ParityError, match="is there already"):
-        added()
+        add_model()
 
 
 def test_a_linked_text_encoder_is_found_and_one_of_two_is_asked_for(tmp_path):
     folder = lay(tmp_path / "m", SMALL)
     (folder / "flan").symlink_to(t5(tmp_path / "elsewhere/t5"))
-    assert add.encoders(folder) == [folder / "flan"]
-    assert set(add.weights_in(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
+    assert add.find_encoders(folder) == [folder / "flan"]
+    assert set(add.find_weights(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
     (folder / "up").symlink_to(tmp_path)  # a circle
     with pytest.raises(ParityError, match=r"text: both .*; give --text"):
         (folder / "second").mkdir()
@@ -132,7 +132,7 @@ def test_a_linked_text_encoder_is_found_and_one_of_two_is_asked_for(tmp_path):
 def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
     """transformers would make one up that knows no word."""
     folder = lay(tmp_path / "m", SMALL | {"caption_dim": 128})
-    t5_encoder().save_pretrained(folder / "t5")
+    make_t5_encoder().save_pretrained(folder / "t5")
     for name in names:
         (folder / "t5" / name).write_bytes(b"x")
     with pytest.raises(
@@ -197,12 +197,12 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)
-    manifest = fetch.manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
+    manifest = fetch.make_manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].table, net.table)
-    assert set(models.painter(manifest).nets) == {"vq"}  # pictures need no transformer
+    assert set(models.load_painter(manifest).nets) == {"vq"}  # pictures need no transformer
     assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64} and len(set(prompts)) == 10
-    encode = models.encoder(manifest)
+    encode = models.load_encoder(manifest)
     for caption in ("10", "a cat"):
         with pytest.raises(ParityError, match="allowed: the number of a class, 0 to 9"):
             encode([caption])
@@ -210,8 +210,8 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     model = loaded.model(inputs, {"guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0})
     start = torch.zeros(2, dtype=torch.int64)
     done = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
-    pictures = models.painter(manifest).pictures(done.tokens)
-    assert pictures.shape == (2, 64, 64, 3) and models.side(manifest) == 64
+    pictures = models.load_painter(manifest).pictures(done.tokens)
+    assert pictures.shape == (2, 64, 64, 3) and models.picture_side(manifest) == 64
     with torch.inference_mode():
         assert (vq.to_pixels(tokenizer.eval().decode(done.tokens.long())) == pictures).all()
 
@@ -226,7 +226,7 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     checks.load(raw)
-    loaded = models.load(fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
+    loaded = models.load(fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
     assert loaded.side == 96
     config = files["model"] / "config.json"
     config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))

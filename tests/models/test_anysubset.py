@@ -15,8 +15,8 @@ from parity.decoders.anysubset.sigma_gpt import sigma_gpt
 from parity.embedded import stories
 from parity.models import fetch
 from parity.models.anysubset import causal, load
-from parity.models.anysubset.causal import Causal, log_probabilities
-from parity.models.anysubset.protocol import Infilling, infilling
+from parity.models.anysubset.causal import Causal, compute_log_probabilities
+from parity.models.anysubset.protocol import Infilling, make_infilling
 from parity.models.anysubset.vocabulary import Words
 from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
 from parity.stand_ins.text import xlnet as stand_in
@@ -39,7 +39,7 @@ def start():
     g = torch.Generator().manual_seed(1)
     known = torch.rand(B, N, generator=g) < 0.2
     known[:, 3] = True
-    return infilling(torch.randint(1, V, (B, N), generator=g), known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    return make_infilling(torch.randint(1, V, (B, N), generator=g), known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
 
 
 def cached(net):
@@ -124,12 +124,12 @@ def test_gpt2_with_a_cache_writes_what_it_writes_without():
         p.data.mul_(6 if p.ndim > 1 else 1)
     known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
     words = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4))
-    prefix = infilling(words, known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    prefix = make_infilling(words, known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
     plain, kept = (filled(gpt2, Causal(net, 0, 1, c), prefix) for c in (False, True))
     assert torch.equal(plain.tokens, kept.tokens)
     at = torch.full((B, 1), 6)
     p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, at, at)
-    judged = log_probabilities(net, plain.tokens, 0, 1)[:, 6]
+    judged = compute_log_probabilities(net, plain.tokens, 0, 1)[:, 6]
     torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="allowed for a causal model: 1"):
         Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, at.repeat(1, 2), at.repeat(1, 2))
@@ -142,7 +142,9 @@ def test_a_word_the_models_do_not_know_is_named():
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    return load.load(fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest")))
+    return load.load(
+        fetch.make_manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest"))
+    )
 
 
 @pytest.mark.parametrize(("decoder", "k", "most"), [(assd, 5, 0.9), (assd_quadratic, 3, 0.55)])
@@ -152,11 +154,13 @@ def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, most)
     texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, 128)] for i in range(16)]
     known = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
     known[:, 64] = True
-    start = infilling(torch.tensor(texts), known, words.mask, words.vocab)
+    start = make_infilling(torch.tensor(texts), known, words.mask, words.vocab)
     done = filled(decoder, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=k)
     assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= most
     noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
-    written, random = ((-log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (done.tokens, noise))
+    written, random = (
+        (-compute_log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (done.tokens, noise)
+    )
     assert written < 30 < 300 < random
 
 

@@ -7,14 +7,14 @@ from parity.decode import loop
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import SlotCache
 
 
 def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
     """In float64, where a near tie of two tokens is far rarer than the bits that compiling changes."""
     texts = ["a small red circle", "two large squares", "a green star above a blue ring"]
-    manifest = fetch.manifest("discrete", "scenes", {"family": "llamagen", "grid": 8}, tmp_path)
+    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": 8}, tmp_path)
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
     spec = {"method": "sjd_coupled", "options": options("discrete", "sjd_coupled", {"window": 5}), "seed": 0}
     spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float64"}
@@ -47,7 +47,7 @@ def test_each_network_computes_with_its_own_weights():
         return net(x)
 
     nets = [torch.nn.Linear(8, 8) for _ in range(2)]
-    passes = [compiled(forward, "cpu") for _ in nets]
+    passes = [compile_pass(forward, "cpu") for _ in nets]
     with torch.inference_mode():
         for rows in (64, 2):  # the graph of the first is that of the second
             x = torch.randn(1, rows, 8)

@@ -14,12 +14,12 @@ from parity.decode.continuous import record
 from parity.decoders.continuous.mar import mar
 from parity.models import fetch
 from parity.models.continuous import harmon, load
-from parity.models.continuous.diffusion import HeadSampling, respaced
+from parity.models.continuous.diffusion import HeadSampling, respace_steps
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
-from parity.models.continuous.kl import KL, KLConfig, fold, published_names, unfold
+from parity.models.continuous.kl import KL, KLConfig, fold, rename_published, unfold
 from parity.models.continuous.mar import MARConfig, MARNet
-from parity.models.continuous.protocol import Start, draw_order, path_noise
+from parity.models.continuous.protocol import Start, draw_order, make_path_noise
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}
@@ -75,7 +75,7 @@ def question(m, rows=4, n=2):
 def token(m, tokens, order, places, known=None, keys=None):
     """What the model's law draws, and its density there: all that a decoder sees of it."""
     noise = counted_noise(3, range(4), torch.float32)
-    path = path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", places, m.steps, m.dim)
+    path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", places, m.steps, m.dim)
     law = m.law(m.conditions(tokens, order, places, places if known is None else known), path)
     x = law.sample(path)
     figures = torch.cat([x, law.log_density(x)[:, None], law.log_sigma[:, None]], 1)
@@ -197,7 +197,7 @@ def test_kl16_has_the_published_names():
     theirs = ["quant_conv.bias", "encoder.mid.attn_1.proj_out.weight", "encoder.down.4.attn.1.q.weight"]
     theirs += ["encoder.down.3.downsample.conv.bias", "encoder.down.2.block.0.nin_shortcut.weight"]
     theirs += ["decoder.up.0.block.2.norm2.weight", "decoder.up.4.upsample.conv.weight", "decoder.norm_out.bias"]
-    renamed = published_names(dict.fromkeys([*theirs, "loss.logvar"], torch.empty(0)))
+    renamed = rename_published(dict.fromkeys([*theirs, "loss.logvar"], torch.empty(0)))
     assert len(renamed) == len(theirs) and set(renamed) <= set(net)
     assert round(4 * sum(v.numel() for v in net.values()) / 2**20) == 254  # MiB of the published file
 
@@ -222,7 +222,7 @@ def test_xar_walk_is_euler_maruyama():
     for last in ("noise", "mean"):
         model = XAR(net, torch.zeros(4000, dtype=torch.int64), HeadSampling(steps=100, last=last))
         places = torch.tensor([[3, 8]]).expand(4000, -1)
-        path = path_noise(counted_noise(0, range(4000)), "sample", places, model.steps, model.dim)
+        path = make_path_noise(counted_noise(0, range(4000)), "sample", places, model.steps, model.dim)
         law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), places, places, places), path)
         x = law.sample(path)
         assert abs(float(x.mean()) - m) < 0.03 and abs(float(x.std()) - s) < 0.03
@@ -276,7 +276,9 @@ SETTINGS = {"steps": 4, "guidance": 2.0, "guidance_schedule": "linear", "clip": 
 def embedded(request, tmp_path_factory):
     """A model that ships with the package, by its manifest."""
     spec = {"family": request.param}
-    return load.load(fetch.manifest("continuous", request.param, spec, tmp_path_factory.mktemp("m")), needs="draft")
+    return load.load(
+        fetch.make_manifest("continuous", request.param, spec, tmp_path_factory.mktemp("m")), needs="draft"
+    )
 
 
 def settings(loaded):
@@ -332,5 +334,5 @@ def test_a_respaced_schedule_is_the_released_running_sum():
         for _ in range(steps):
             released.append(round(at))
             at += 999 / (steps - 1) if steps > 1 else 1
-        assert respaced(steps) == released
-    assert respaced(1) == [0] and 499 in respaced(21)
+        assert respace_steps(steps) == released
+    assert respace_steps(1) == [0] and 499 in respace_steps(21)

@@ -23,12 +23,12 @@ SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8
 
 @pytest.mark.parametrize("grid", [16, 8])
 def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, tmp_path, grid):
-    manifest = fetch.manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
+    manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
     companions = {"drafter", "draft"} if grid == 16 else set()
     assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | companions == set(manifest["sha256"])
     assert all(sha256(Path(f)) == manifest["sha256"][part] for part, f in manifest["files"].items())
-    assert models.side(manifest) == 4 * grid
-    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
+    assert models.picture_side(manifest) == 4 * grid
+    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest)
     groups = loaded.groups()
     assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
@@ -41,8 +41,8 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
 
 
 def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
-    manifest = fetch.manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
-    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
+    manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
+    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest, dtype=torch.float64)
     start, at = torch.zeros(2, 1, dtype=torch.int64), torch.full((2, 1), -1)
 
@@ -67,21 +67,21 @@ def published(tmp_path, **more):
 
 def test_published_files_are_verified_and_converted(tmp_path):
     net, spec = published(tmp_path)
-    manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")
+    manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
     again = Transformer(LlamaGenConfig(**SMALL))
     load_weights(again, Path(manifest["files"]["transformer"]))
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
     assert manifest["network"] == SMALL
     with pytest.raises(ParityError, match=r"models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
-        fetch.manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
     with pytest.raises(ParityError, match="no such file"):
-        fetch.manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
 
 
 def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
     _, spec = published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
-    manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")
-    assert models.side(manifest) == 4 * 4  # the tokenizer's stride
+    manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
+    assert models.picture_side(manifest) == 4 * 4  # the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
     other = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}

@@ -106,24 +106,24 @@ def test_only_plain_addresses_are_taken(tmp_path, url):
 
 
 def test_a_folder_comes_with_what_is_read_of_it(server):
-    folder = hub.snapshot(REPO, COMMIT, "t5/")
+    folder = hub.download_folder(REPO, COMMIT, "t5/")
     assert sorted(f.name for f in folder.iterdir()) == sorted(
         name.removeprefix("t5/") for name in FILES if name.startswith("t5/") and "." + name[-2:] not in (".in", ".h5")
     )
     assert sha256(folder) == FOLDER
-    assert [f.name for f in hub.snapshot(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
+    assert [f.name for f in hub.download_folder(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
     assert fetch.locate("t5/", "", folder, REPO, COMMIT) == folder
     assert fetch.locate(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
     server.close()  # and then without a network
-    assert hub.snapshot(REPO, COMMIT, "t5/") == folder
+    assert hub.download_folder(REPO, COMMIT, "t5/") == folder
 
 
 def test_what_is_not_there_is_one_line(server):
     for part in ("none/", "../up/"):
         with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
-            hub.snapshot(REPO, COMMIT, part)
+            hub.download_folder(REPO, COMMIT, part)
     with pytest.raises(ParityError, match="no such revision") as told:
-        hub.snapshot(REPO, "f" * 40, "t5/")
+        hub.download_folder(REPO, "f" * 40, "t5/")
     assert "\n" not in str(told.value)
 
 
@@ -134,13 +134,13 @@ def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp
     entry = add.find(f"hub:{REPO}").entry
     assert (entry["source"], entry["revision"], entry["files"]) == ("hub", COMMIT, {"model": "."})
     assert entry["family"] == "janus" and entry["sha256"] == {"model": sha256(folder)}
-    manifest = fetch.manifest("discrete", "m", entry, tmp_path / "out")
+    manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     got = Path(manifest["files"]["model"])
     assert {f.name for f in got.iterdir()} == set(server.files) - {"README.md"}
     with pytest.raises(ParityError, match=r"models\.m\.files\.model = .*SHA-256 is"):
-        fetch.manifest("discrete", "m", entry | {"sha256": {"model": "0" * 64}}, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", entry | {"sha256": {"model": "0" * 64}}, tmp_path / "out")
     with pytest.raises(ParityError, match="no such revision"):
-        fetch.manifest("discrete", "m", entry | {"revision": "f" * 40}, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", entry | {"revision": "f" * 40}, tmp_path / "out")
 
 
 def test_text_models_of_repositories_are_fetched_at_their_commit(server, tmp_path):
@@ -150,8 +150,8 @@ def test_text_models_of_repositories_are_fetched_at_their_commit(server, tmp_pat
     server.files["tokenizer/model.safetensors"] = BODY
     digests = {part: sha256(here[part]) for part in ("xlnet", "judge")}
     raw = {"family": "xlnet", "source": "hub", "files": {part: f"hub:{REPO}@{COMMIT}:{part}" for part in here}}
-    manifest = fetch.manifest("anysubset", "xlnet", raw | {"sha256": digests}, tmp_path / "out")
+    manifest = fetch.make_manifest("anysubset", "xlnet", raw | {"sha256": digests}, tmp_path / "out")
     got = {part: {f.name: f.read_bytes() for f in Path(folder).iterdir()} for part, folder in manifest["files"].items()}
     assert got == {part: {f.name: f.read_bytes() for f in folder.iterdir()} for part, folder in here.items()}
     with pytest.raises(ParityError, match=r"files.judge = .*expected 0000"):
-        fetch.manifest("anysubset", "xlnet", raw | {"sha256": digests | {"judge": "0" * 64}}, tmp_path / "out")
+        fetch.make_manifest("anysubset", "xlnet", raw | {"sha256": digests | {"judge": "0" * 64}}, tmp_path / "out")

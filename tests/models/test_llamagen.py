@@ -13,7 +13,7 @@ from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.t5 import left_pad, t5_encoder
+from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
@@ -49,7 +49,7 @@ def condition():
     torch.manual_seed(1)
     ids, valid = token_ids(CAPTIONS, PREFIX)
     with torch.no_grad():
-        return left_pad(t5_encoder().eval()(input_ids=ids, attention_mask=valid).last_hidden_state.double(), valid)
+        return pad_left(make_t5_encoder().eval()(input_ids=ids, attention_mask=valid).last_hidden_state.double(), valid)
 
 
 def test_names_and_shapes_are_the_published_ones():

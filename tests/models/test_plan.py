@@ -14,7 +14,7 @@ RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "
 
 def needs(**image):
     config = checks.load({"image": RAW["image"] | image})
-    return plan.needs(config, {})[0]
+    return plan.list_needs(config, {})[0]
 
 
 def test_a_model_at_hand_needs_no_download_and_its_files_are_weighed():
@@ -47,7 +47,7 @@ def planned(folder, monkeypatch, count, **more):
 def test_images_are_counted_of_the_prompts_that_are_there(tmp_path, monkeypatch, count, given, images):
     config = planned(tmp_path, monkeypatch, count, **given).config
     sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gives it
-    assert plan.needs(sent, {})[0].images == images * 3
+    assert plan.list_needs(sent, {})[0].images == images * 3
 
 
 def test_a_default_limit_that_leaves_out_prompts_says_so(tmp_path, monkeypatch):

@@ -19,9 +19,9 @@ from parity.decoders.continuous.mar import mar
 from parity.experiment import checks, weights
 from parity.experiment.cells import cells
 from parity.models import add, fetch
-from parity.models.__main__ import added, converted
+from parity.models.__main__ import add_model, convert_model
 from parity.models.continuous.load import load
-from parity.models.continuous.mar import known_mask
+from parity.models.continuous.mar import make_known_mask
 from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert
 from parity.stand_ins import write
@@ -67,7 +67,7 @@ def decoded(config, model, tmp_path):
     value = checks.load(config)
     every = cells(value, [])
     spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
-    manifest = fetch.manifest("continuous", model, spec, tmp_path / "m")
+    manifest = fetch.make_manifest("continuous", model, spec, tmp_path / "m")
     loaded, pictures = load(manifest, needs="draft"), []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
         pair = loaded.pair(range(2), every[0].spec["sampling"], True)
@@ -82,7 +82,7 @@ def decoded(config, model, tmp_path):
 def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys, model):
     flags = [text for part, file in written[model].items() for text in (f"--{part}", str(file))]
     monkeypatch.setattr(sys, "argv", ["models", "convert", "--model", model, *flags, "--out", str(tmp_path / "w")])
-    converted()
+    convert_model()
     said = capsys.readouterr().out
     assert ("the moving average" in said) == (model == "mar") and ("does not say" in said) == (model != "mar")
     loaded, pictures = decoded(section(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
@@ -140,13 +140,13 @@ def test_harmon_computes_what_its_released_code_does(written, tmp_path, grid):
     convert("harmon", files["target"], None, files["kl"], tmp_path / "w", files["tokenizer"], grid, tell=print)
     spec = {"family": "harmon", "source": "files", "folder": str(tmp_path / "w")}
     spec["captions"] = section("harmon", "", tmp_path)["continuous"]["captions"]
-    loaded = load(fetch.manifest("continuous", "harmon", spec, tmp_path), dtype=torch.float64)
+    loaded = load(fetch.make_manifest("continuous", "harmon", spec, tmp_path), dtype=torch.float64)
     net, ids = loaded.network("target"), loaded.condition(range(2))
     assert len({len(row[row >= 0]) for row in ids}) == 2
     g = torch.Generator().manual_seed(0)
     tokens = torch.randn(2, grid**2, 16, generator=g, dtype=torch.float64)
     order = torch.stack([torch.randperm(grid**2, generator=g) for _ in range(2)])
-    known = known_mask(order, torch.tensor([1, 3]))
+    known = make_known_mask(order, torch.tensor([1, 3]))
     wanted = torch.tensor(RELEASED[grid], dtype=torch.float64)
     assert (net(tokens, known, ids)[:, 0, :3] - wanted).abs().max() < 1e-8
     assert (net(tokens, known, ids.flip(0))[:, 0, :3] - wanted).abs().max() > 1e-4
@@ -196,7 +196,7 @@ def test_converted_files_that_were_changed_are_one_line(written, tmp_path):
         checks.load(section("mar", str(tmp_path), tmp_path, methods=longer))
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
-        fetch.manifest("continuous", "mar", spec, tmp_path)
+        fetch.make_manifest("continuous", "mar", spec, tmp_path)
     save_file({"x": torch.zeros(1)}, file)  # nobody's header
     with pytest.raises(ConfigError, match="says nothing of its sizes"):
         checks.load(section("mar", str(tmp_path), tmp_path))
@@ -242,7 +242,7 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
     flags = ["--captions", str(tmp_path / "captions.txt")] if model == "harmon" else []
     out = tmp_path / "own.yaml"
     monkeypatch.setattr(sys, "argv", ["models", "add", f"{model}-h", str(folder), *flags, "--out", str(out)])
-    added()
+    add_model()
     assert "written" in capsys.readouterr().out
     config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
     said, own = config.continuous, config.models[f"{model}-h"]
@@ -251,10 +251,10 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
     assert said.sampling.last == "mean" and said.sampling.clip == 0 and said.sampling.temperature == 1
     assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
     spec = own.model_dump(exclude={"grid"}) | said.model_dump(include={"captions"})
-    loaded = load(fetch.manifest("continuous", model, spec, tmp_path / "m"), needs="draft")
+    loaded = load(fetch.make_manifest("continuous", model, spec, tmp_path / "m"), needs="draft")
     assert loaded.network("target").config.grid == own.network["grid"]
     with pytest.raises(ParityError, match=r"own.yaml: is there already"):
-        added()
+        add_model()
 
 
 @pytest.mark.parametrize("part", ["target", "draft", "kl"])
@@ -264,7 +264,7 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
     state, name = unpickle(written["mar"][part]), "decoder.conv_out.bias" if part == "kl" else "encoder_norm.bias"
     named = {str(file): file for file in files.values()}
     save_file(state, files[part])
-    assert add.from_tensors(named, {"source": "files"}).entry["files"][part] == str(files[part])
+    assert add.identify_tensors(named, {"source": "files"}).entry["files"][part] == str(files[part])
     lacking = {k: v for k, v in state.items() if k != name}
     for spoiled, message in (
         (lacking, f"missing {name}"),
@@ -272,7 +272,7 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
     ):
         save_file(spoiled, files[part])
         with pytest.raises(ParityError, match=message) as told:
-            add.from_tensors(named, {"source": "files"})
+            add.identify_tensors(named, {"source": "files"})
         assert "\n" not in str(told.value) and files[part].name in str(told.value)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from parity.models.anysubset import tabular as anysubset
-from parity.models.anysubset.protocol import infilling
+from parity.models.anysubset.protocol import make_infilling
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from parity.models.discrete.tabular import TabularModel, joint, nodes, random_table
+from parity.models.discrete.tabular import TabularModel, compute_joint, count_prefixes, random_table
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
@@ -30,7 +30,7 @@ def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
     table = random_table(V, L, torch.Generator().manual_seed(0), pair=pair)
     first = table[0] if pair else table
     model = TabularModel(first, L, V**L)
-    law = joint(model, V, L)
+    law = compute_joint(model, V, L)
     assert float(law.sum()) == pytest.approx(1)
     p = first.softmax(-1)
     sequence = (2, 0, 1)  # prefixes are numbered by length, then by their code
@@ -39,7 +39,7 @@ def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
     one = TabularModel(first, L, 1)
     tree = one.tree(torch.tensor([[0, *sequence[:2]]]), torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 0, 1]]))
     assert torch.allclose(tree[0], torch.stack([first[0], first[1 + 2], first[1 + V + 2 * V]]))
-    with pytest.raises(ValueError, match=f"expected {nodes(V, 4)} for V=3, L=4"):
+    with pytest.raises(ValueError, match=f"expected {count_prefixes(V, 4)} for V=3, L=4"):
         TabularModel(first, 4, 1)
 
 
@@ -48,13 +48,13 @@ def test_orders_agree_where_the_conditionals_are_of_one_joint(consistent):
     """Two masks of one text, filled in either order; a random table is inconsistent, as a network is."""
     make = anysubset.consistent_table if consistent else anysubset.random_table
     model = anysubset.TabularAnySubset(make(3, 3, torch.Generator().manual_seed(0)))
-    start = infilling(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]), 3, 4)
-    law = anysubset.joint_law(model, start).reshape(3, 3)
+    start = make_infilling(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]), 3, 4)
+    law = anysubset.compute_joint_law(model, start).reshape(3, 3)
     back = start._replace(order=start.order[:, [0, 2, 1]])
-    other = anysubset.joint_law(model, back).reshape(3, 3).T
+    other = anysubset.compute_joint_law(model, back).reshape(3, 3).T
     assert law.sum() == pytest.approx(1) and np.allclose(law, other) == consistent
     tokens = torch.tensor([[1, 2, 0], [1, 0, 2]])
-    both = infilling(tokens, torch.tensor([[True, False, False]] * 2), 3, 4)
-    assert anysubset.codes(model, both, tokens).tolist() == [2 * 3 + 0, 0 * 3 + 2]
+    both = make_infilling(tokens, torch.tensor([[True, False, False]] * 2), 3, 4)
+    assert anysubset.encode_rows(model, both, tokens).tolist() == [2 * 3 + 0, 0 * 3 + 2]
     with pytest.raises(ValueError, match="row 1, position 2: token 3 is not in the vocabulary"):
-        anysubset.codes(model, both, tokens + torch.tensor([[0], [1]]))
+        anysubset.encode_rows(model, both, tokens + torch.tensor([[0], [1]]))

@@ -19,7 +19,7 @@ from parity.metrics.text_likelihood import perplexities, reread
 from parity.metrics.text_quality import program
 from parity.models import fetch
 from parity.models.anysubset import load
-from parity.models.anysubset.protocol import infilling
+from parity.models.anysubset.protocol import make_infilling
 from parity.stand_ins.text import gpt2, xlnet
 
 SETTINGS = {
@@ -45,7 +45,7 @@ def spec(files, source="files", **more):
 
 @pytest.fixture(scope="module")
 def loaded(given, tmp_path_factory):
-    return load.load(fetch.manifest("anysubset", "xlnet", spec(given), tmp_path_factory.mktemp("m")))
+    return load.load(fetch.make_manifest("anysubset", "xlnet", spec(given), tmp_path_factory.mktemp("m")))
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -96,7 +96,7 @@ def test_a_published_pair_decodes_and_is_judged(loaded):
     the judge's tokenizer has no mask and other pieces."""
     task = tasks.build("infilling", {"rows": 2, "data": ""} | SETTINGS["infilling"], loaded.words)
     assert task.tokens.shape == (2, 32)
-    start = infilling(*map(torch.from_numpy, (task.tokens, task.known)), loaded.words.mask, loaded.words.vocab,
+    start = make_infilling(*map(torch.from_numpy, (task.tokens, task.known)), loaded.words.mask, loaded.words.vocab,
                       torch.from_numpy(task.end))  # fmt: skip
     drawn = {}
     for decoder, options in ((sequential, {}), (assd, {"k": 4})):
@@ -146,13 +146,13 @@ def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
         ({"tokenizer": str(broken)}, r"no tokenizer that can be read"),
     ):
         with pytest.raises(ParityError, match=message) as error:
-            fetch.manifest("anysubset", "xlnet", spec({**given, **change}), tmp_path / "m")
+            fetch.make_manifest("anysubset", "xlnet", spec({**given, **change}), tmp_path / "m")
         assert "\n" not in str(error.value)
 
 
 def test_a_folder_that_is_gone_after_planning_is_one_line(given, tmp_path):
     folder = shutil.copytree(given["xlnet"], tmp_path / "xlnet")
-    model = load.load(fetch.manifest("anysubset", "xlnet", spec({**given, "xlnet": str(folder)}), tmp_path / "m"))
+    model = load.load(fetch.make_manifest("anysubset", "xlnet", spec({**given, "xlnet": str(folder)}), tmp_path / "m"))
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(ParityError, match=r"xlnet = .*no such file; it was there when the run was planned"):
         model.subset(True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import lattice
+from parity.models.anysubset.protocol import make_lattice
 from parity.models.anysubset.xlnet import XLNet, xlnet
 from recipes.anysubset import Scheme, draw_order, joint_nats, scheme_of
 
@@ -21,7 +21,7 @@ def test_the_loss_is_the_joint_conditional():
     tokens = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(1))
     known = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
     known[:, 0], known[:, -1] = True, False
-    order, begin = lattice(known)[0], known.sum(1)
+    order, begin = make_lattice(known)[0], known.sum(1)
     ranks = torch.arange(N).expand(B, N)
     with torch.inference_mode():
         nats = joint_nats(net, tokens, order, begin).gather(1, order)

@@ -12,7 +12,7 @@ from parity.base.noise import Noise
 from parity.decode.output_buffer import Canvas
 from parity.decoders.steps import Fill
 from parity.experiment.options import declaration
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, infilling
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, make_infilling
 
 PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
 
@@ -66,7 +66,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
 
     def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Any, Infilling]:
         tokens, known, end = (torch.from_numpy(rows[k]).to(noise.keys.device) for k in ("tokens", "known", "end"))
-        return model, infilling(tokens.long(), known, words.mask, words.vocab, end.long())
+        return model, make_infilling(tokens.long(), known, words.mask, words.vocab, end.long())
 
     return begin
 

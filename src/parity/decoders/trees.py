@@ -8,7 +8,7 @@ from torch import Tensor
 
 from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
-from parity.models.discrete.protocol import ancestors
+from parity.models.discrete.protocol import find_ancestors
 
 
 class Candidates(NamedTuple):
@@ -51,7 +51,7 @@ class Tree:
     @cached_property
     def ancestry(self) -> Tensor:
         """[B, S, S] bool: whether node j is node i or one of its ancestors, at [i, j]."""
-        return ancestors(self.parents)
+        return find_ancestors(self.parents)
 
     def follow(self, drawn: Tensor) -> Tensor:
         """Mark the path [B, S] bool of nodes that hold the tokens drawn [B, S] after their parents, from node 0 on. It
@@ -100,7 +100,7 @@ def find_likeliest(tree: Candidates) -> Tensor:
 
 def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
     """List the nodes [B, depth] on the path from the top to `leaf` [B], padded with -1."""
-    on_path = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
+    on_path = find_ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
     path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
     slots = torch.where(on_path, tree.depth - 1, depth)
     return path.scatter(1, slots, torch.arange(on_path.shape[1], device=leaf.device).expand_as(slots))[:, :depth]
@@ -108,4 +108,4 @@ def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
 
 def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:
     """Count how many of the chosen leaves' [B, T] (0 or 1) sequences go through each node, [B, T]."""
-    return (chosen[:, None] @ ancestors(tree.parents).to(chosen.dtype))[:, 0]
+    return (chosen[:, None] @ find_ancestors(tree.parents).to(chosen.dtype))[:, 0]

@@ -114,7 +114,7 @@ def check_network(spec: ModelSpec, part: str, path: Path, shapes: dict[str, Shap
 def sizes_of(spec: ModelSpec, part: str, shapes: dict[str, Shape]) -> dict[str, int]:
     """Sizes that a part's shapes say, by their key in `network`."""
     kind = weights.kind_of(spec.family)
-    if kind == "continuous" and part in ("target", "draft") and not function(f"models/{kind}", spec.family, "resized"):
+    if kind == "continuous" and part in ("target", "draft") and not function(f"models/{kind}", spec.family, "resize"):
         table = next((shapes[name] for name in PLACES if name in shapes), (0, 0))
         return {"grid": round(table[1] ** 0.5)} if table[1] else {}
     table = constant(f"models/{kind}", spec.family, "SHAPES", {}).get(part, {})

@@ -30,9 +30,9 @@ def encode(
 ) -> dict[str, np.ndarray]:
     """Columns that a model's encoder makes of captions: for LlamaGen left-padded embeddings float32 [n, prefix, D] and
     their mask valid [n, prefix]. ParityError for a caption that does not fit."""
-    from parity.models.discrete.load import encoder
+    from parity.models.discrete.load import load_encoder
 
-    encoded, starts = encoder(manifest, device), range(0, len(captions), batch)
+    encoded, starts = load_encoder(manifest, device), range(0, len(captions), batch)
     parts = [encoded(captions[i : i + batch]) for i in progress(starts, len(starts), "captions")]
     return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 

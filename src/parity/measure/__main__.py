@@ -55,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
 def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:
     """A file of ids and pixels uint8 [n, H, W, 3] for each shard, under its name; [] where tokens are no pictures."""
     module = importlib.import_module(f"parity.models.{kind}.load")
-    if not hasattr(module, "painter"):
+    if not hasattr(module, "load_painter"):
         return []
-    painter = module.painter(read_json(checkpoint), device)
+    painter = module.load_painter(read_json(checkpoint), device)
     for file in shards:
         shard = read_shard(file)
         write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens))

@@ -15,7 +15,7 @@ from parity.inputs import tasks
 from parity.metrics.estimates import flat, mean_error
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import load
-from parity.models.anysubset.protocol import infilling
+from parity.models.anysubset.protocol import make_infilling
 
 BATCH = 64  # rows of the network's forward
 Answers = list[tuple[bool, bool | None]]  # whether a question is answered correctly; whether its pair was held out
@@ -27,7 +27,7 @@ def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
     model, words = loaded.subset(True), loaded.words
     columns = [torch.from_numpy(x).to(loaded.device) for x in (task.tokens, task.known, task.end)]
     for tokens, known, end in zip(*(column.split(BATCH) for column in columns), strict=True):
-        start = infilling(tokens.long(), known, words.mask, words.vocab, end.long())
+        start = make_infilling(tokens.long(), known, words.mask, words.vocab, end.long())
         yield joint_laws(model, start._replace(tokens=tokens.long()))
 
 

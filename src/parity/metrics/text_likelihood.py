@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.metrics.estimates import means
-from parity.models.anysubset.causal import log_probabilities
+from parity.models.anysubset.causal import compute_log_probabilities
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: in
     inside = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
     total = torch.zeros(len(tokens), dtype=torch.float64)
     for i in range(0, tokens.shape[1], most):
-        logp = log_probabilities(judge, tokens[:, i : i + most], mask, separator).cpu()
+        logp = compute_log_probabilities(judge, tokens[:, i : i + most], mask, separator).cpu()
         total += torch.where(inside[:, i : i + most], logp, 0).double().sum(1)
     return (-total / end).exp().numpy()
 

@@ -18,7 +18,7 @@ from parity.base.files import write_json
 from parity.experiment.options import KINDS
 
 
-def fetched() -> None:
+def write_manifest() -> None:
     """Write a model's manifest."""
     from parity.models import fetch
 
@@ -28,14 +28,14 @@ def fetched() -> None:
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of it")
     arguments(parser, "out")
     a = parser.parse_args()
-    write_json(a.out, fetch.manifest(a.kind, a.name, a.spec, a.out.parent))
+    write_json(a.out, fetch.make_manifest(a.kind, a.name, a.spec, a.out.parent))
 
 
-def converted() -> None:
+def convert_model() -> None:
     """Published checkpoints of a continuous family as a folder of weights that an experiment reads."""
     from parity.models.continuous.published import RELEASED, convert
 
-    parser = command("convert", converted.__doc__)
+    parser = make_parser("convert", convert_model.__doc__)
     parser.add_argument("--model", choices=RELEASED, required=True)
     arguments(parser, "target", "out")
     parser.add_argument("--draft", type=Path, help="of the same family; without it, methods that draft cannot run")
@@ -46,11 +46,11 @@ def converted() -> None:
     convert(a.model, a.target, a.draft, a.kl, a.out, a.tokenizer, a.grid)
 
 
-def added() -> None:
+def add_model() -> None:
     """A published model as an experiment: files, digests and sizes are read from where it lies."""
     from parity.models import add
 
-    parser = command("add", added.__doc__)
+    parser = make_parser("add", add_model.__doc__)
     parser.add_argument("name", help="of the model in the configuration")
     parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
     parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
@@ -68,24 +68,24 @@ def added() -> None:
     add.write(a.name, add.identify(a.where, a.grid, elsewhere, a.pixels), out, a.captions)
 
 
-def pinned() -> None:
+def pin_models() -> None:
     """Commits and digests of the networks that an experiment names by repository, kept in pins.yaml."""
     from parity.experiment import pins
     from parity.models import pin
 
-    parser = command("pin", pinned.__doc__)
+    parser = make_parser("pin", pin_models.__doc__)
     parser.add_argument("experiment", type=Path, help="its file")
     parser.add_argument("--out", type=Path, default=pins.FILE, help="where they are kept: %(default)s, which runs read")
     a = parser.parse_args(sys.argv[2:])
     pin.write(a.experiment, a.out)
 
 
-def planned() -> None:
+def plan_needs() -> None:
     """What an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
     from parity.experiment import checks, weights
     from parity.models import pin, plan
 
-    parser = command("plan", planned.__doc__)
+    parser = make_parser("plan", plan_needs.__doc__)
     parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
     config = checks.load(parser.parse_args(sys.argv[2:]).config)
     if config.image is None:
@@ -93,16 +93,16 @@ def planned() -> None:
         return
     models = weights.models(config, "discrete").items()
     listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    every, free = plan.needs(config, listed), plan.free_bytes()
-    print("\n".join(plan.lines(config.image.batch, every, free)))
+    every, free = plan.list_needs(config, listed), plan.measure_free_bytes()
+    print("\n".join(plan.describe_needs(config.image.batch, every, free)))
     plan.check(config.image.batch, every, free)
 
 
-def command(name: str, description: str | None) -> argparse.ArgumentParser:
+def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"python -m parity.models {name}", description=description)
 
 
-COMMANDS = {"add": added, "convert": converted, "pin": pinned, "plan": planned}
+COMMANDS = {"add": add_model, "convert": convert_model, "pin": pin_models, "plan": plan_needs}
 
 if __name__ == "__main__":
-    one_line(COMMANDS.get(" ".join(sys.argv[1:2]), fetched))
+    one_line(COMMANDS.get(" ".join(sys.argv[1:2]), write_manifest))

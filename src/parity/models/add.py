@@ -26,7 +26,7 @@ from parity.experiment.module_metadata import constant
 from parity.experiment.schema import HUB, ModelSpec, validate
 from parity.models.continuous import published
 from parity.models.discrete import load as loading
-from parity.models.hub import download, list_files, snapshot
+from parity.models.hub import download, download_folder, list_files
 
 READ = (".safetensors", *PICKLED)
 ASKED = {  # for a part that is not in the model's folder
@@ -55,10 +55,10 @@ def find(
     where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
     """The model in a folder, or in a repository (`identify`), with a digest of every part."""
-    return with_digests(identify(where, grid, elsewhere, pixels))
+    return add_digests(identify(where, grid, elsewhere, pixels))
 
 
-def with_digests(model: PublishedModel) -> PublishedModel:
+def add_digests(model: PublishedModel) -> PublishedModel:
     """The model with the SHA-256 of its parts in its entry; ParityError for a drafter of another target."""
     digests = {part: sha256(path) for part, path in model.paths.items()}
     network = model.entry.pop("network")
@@ -85,37 +85,37 @@ def identify(
         listed = list_files(repo, revision or None)
         source = {"source": "hub", "repo": repo, "revision": listed.commit}
         config = download(repo, listed.commit, "config.json") if "config.json" in listed.files else Path()
-    model_type, family = family_of_folder(config)
+    model_type, family = read_family(config)
     if family:
-        folder = snapshot(listed.repo, listed.commit) if listed else Path(where)
-        model = from_folder(family, folder, source, pixels, local)
+        folder = download_folder(listed.repo, listed.commit) if listed else Path(where)
+        model = read_folder(family, folder, source, pixels, local)
     else:
         if listed:
             files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
         else:
-            files, text = weights_in(Path(where)), [] if "text" in local else encoders(Path(where))
+            files, text = find_weights(Path(where)), [] if "text" in local else find_encoders(Path(where))
             if len(text) > 1:
                 raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
             local = ({"text": text[0]} if text else {}) | local
         unknown = f"{config}: model_type = {model_type!r}" if model_type else ""
-        model = from_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
+        model = identify_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
     return model
 
 
-def module(family: str) -> Any:
+def load_family(family: str) -> Any:
     return importlib.import_module(f"parity.models.{weights.kind_of(family)}.{family}")
 
 
-def weights_in(folder: Path) -> dict[str, Path]:
+def find_weights(folder: Path) -> dict[str, Path]:
     """Files of weights in a folder, without those of text encoders."""
     if not folder.is_dir():
         raise ParityError(f"{folder}: no such folder; allowed: a folder, or hub:owner/name")
-    text = encoders(folder)
-    files = (f for f in files_below(folder) if f.suffix in READ)
+    text = find_encoders(folder)
+    files = (f for f in list_files_below(folder) if f.suffix in READ)
     return {str(f): f for f in files if not any(f.is_relative_to(t5) for t5 in text)}
 
 
-def files_below(folder: Path) -> list[Path]:
+def list_files_below(folder: Path) -> list[Path]:
     """Files of a folder and of those in it, in order; folders that are links are followed, each once."""
     files, walked = list[Path](), {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, followlinks=True):
@@ -125,35 +125,37 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def encoders(folder: Path) -> list[Path]:
+def find_encoders(folder: Path) -> list[Path]:
     """Folders of T5 encoders, as transformers saves them."""
-    configs = (f for f in files_below(folder) if f.name == "config.json")
+    configs = (f for f in list_files_below(folder) if f.name == "config.json")
     return [f.parent for f in configs if '"t5"' in f.read_text(errors="replace")]
 
 
-def folder_types() -> dict[str, str]:
+def list_model_types() -> dict[str, str]:
     """Families of image models in transformers' layout, by `model_type` in their config.json."""
     return {t: name for name in weights.families("discrete") for t in weights.declared(name).get("model_types", ())}
 
 
-def family_of_folder(config: Path) -> tuple[str, str]:
+def read_family(config: Path) -> tuple[str, str]:
     """`model_type` in a config.json, and its family, "" for neither."""
     try:
         model_type = str(foreign_json(config).get("model_type") or "")[:60]
     except (OSError, ParityError, AttributeError):
         return "", ""
-    return model_type, folder_types().get(model_type, "")
+    return model_type, list_model_types().get(model_type, "")
 
 
-def from_folder(family: str, folder: Path, source: dict[str, Any], pixels: int | None, local: Paths) -> PublishedModel:
+def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int | None, local: Paths) -> PublishedModel:
     """A model of a family whose files are a folder in transformers' layout."""
     in_name = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(source.get("repo", folder)).name)
-    network = module(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
+    network = load_family(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
     files = {"model": "." if "repo" in source else str(folder)} | {part: str(path) for part, path in local.items()}
-    return image_model({"family": family, **source, "files": files, "network": network}, {"model": folder, **local})
+    return make_image_model(
+        {"family": family, **source, "files": files, "network": network}, {"model": folder, **local}
+    )
 
 
-def tensors_by_part() -> list[tuple[str, str, tuple[str, ...]]]:
+def list_identifying_tensors() -> list[tuple[str, str, tuple[str, ...]]]:
     """Family, part and the tensors that identify a published file; the networks of a pair are all "network"."""
     pairs = [(family, "network", weights.declared(family)["tensors"]) for family in published.RELEASED]
     tables = {name: constant("models/discrete", name, "TENSORS", {}) for name in weights.families("discrete")}
@@ -161,7 +163,7 @@ def tensors_by_part() -> list[tuple[str, str, tuple[str, ...]]]:
     return [*pairs, ("", "kl", KL), *images]
 
 
-def from_tensors(
+def identify_tensors(
     candidates: Paths,
     source: dict[str, Any],
     grid: int | None = None,
@@ -172,7 +174,7 @@ def from_tensors(
     """The model among these files, identified by their tensors. ParityError that lists the files, or begins with
     `unknown`, if none is, and for two files of one part."""
     local = dict(local or {})
-    every, known = read_shapes(candidates), tensors_by_part()
+    every, known = read_shapes(candidates), list_identifying_tensors()
     by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
     for name, file in every.items():
         for family, part, tensors in known:
@@ -180,27 +182,27 @@ def from_tensors(
                 by_part.setdefault(part, {})[name] = family
     kl = sorted(by_part.pop("kl", {}))
     if "network" in by_part:
-        return pair_model(by_part["network"], kl, every, source, grid, tokenizer)
+        return make_pair_model(by_part["network"], kl, every, source, grid, tokenizer)
     for part, (first, *others) in by_part.items():
         if others:
             raise ParityError(f"{part}: both {first} and {others[0]}; allowed: one, in a folder of its own")
     if "transformer" not in by_part:
         families = ", ".join(dict.fromkeys(family for family, part, _ in known if part == "transformer"))
-        layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(folder_types()))
+        layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(list_model_types()))
         problem = f"no transformer among {', '.join(candidates) or 'no files'}; allowed: files of {families}"
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
     files = {part: next(iter(names)) for part, names in by_part.items()}
     family = by_part["transformer"][files["transformer"]]
     tokenizers = read_shapes({"vq": local["vq"]}) if "vq" in local else every
     vq = "vq" if "vq" in local else files.get("vq")
-    stride = module(family).stride(tokenizers[vq].shapes) if vq else 16
-    side = tokens_a_side(files["transformer"], grid, stride)
-    network = module(family).read_sizes(every[files["transformer"]].shapes, side)
+    stride = load_family(family).stride(tokenizers[vq].shapes) if vq else 16
+    side = count_tokens_a_side(files["transformer"], grid, stride)
+    network = load_family(family).read_sizes(every[files["transformer"]].shapes, side)
     paths = {part: every[name].path for part, name in files.items()}
     if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
         files["drafter"], paths["drafter"] = str(Path(files["drafter"]).parent), paths["drafter"].parent
     files |= {part: str(path) for part, path in local.items()}
-    return image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
+    return make_image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
 
 
 def read_shapes(candidates: Paths) -> dict[str, Weights]:
@@ -213,7 +215,7 @@ def read_shapes(candidates: Paths) -> dict[str, Weights]:
     return every
 
 
-def tokens_a_side(name: str, grid: int | None, stride: int) -> int:
+def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
     """Tokens a side, which no tensor tells: `grid`, or from the pixels in the file's name, `stride` a token."""
     pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", Path(name).name)
     if grid is None and pixels is None:
@@ -230,14 +232,14 @@ def check_has(entry: Mapping[str, Any], part: str) -> None:
         raise ParityError(f"{entry['family']}: no {part} among {', '.join(entry['files'].values())}; {ASKED[part]}")
 
 
-def image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
+def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     """A model of images, with its authors' sampling; ParityError for one that would not load. Its networks are built
     without their numbers."""
     check_has(entry, "vq")
     manifest = entry | {"files": {part: str(path) for part, path in paths.items()}, "sha256": {}}
-    loading.networks(manifest, ("net", "vq"), "meta")
+    loading.load_networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(paths):
-        loading.encoder(manifest, "meta")
+        loading.load_encoder(manifest, "meta")
     family, network = weights.declared(entry["family"]), entry["network"]
     if network.get("classes"):
         law = {"guidance": 4.0, "top_k": 2000}
@@ -249,7 +251,7 @@ def image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     return PublishedModel(entry, dict(paths), law)
 
 
-def pair_model(
+def make_pair_model(
     networks: Mapping[str, str],
     kl: list[str],
     every: Mapping[str, Weights],
@@ -269,7 +271,7 @@ def pair_model(
             raise ParityError(f"both {one} and {other}: networks of one size; allowed: one of each size")
     if len(kl) > 1:
         raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
-    target, own, declared = every[largest].shapes, module(family), weights.declared(family)
+    target, own, declared = every[largest].shapes, load_family(family), weights.declared(family)
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
     files = {"target": largest, **({"draft": smaller[-1]} if smaller else {}), **({"kl": kl[0]} if kl else {})}
@@ -278,8 +280,8 @@ def pair_model(
         tokenizer = tokenizer or next(iter(sorted(paths["target"].parent.rglob("tokenizer.json"))), None)
         if tokenizer is None:
             raise ParityError(f"{family} reads captions: no tokenizer.json beside it; give --tokenizer")
-        files["tokenizer"], paths["tokenizer"] = str(tokenizer), published.tokenizer_file(tokenizer)
-    resized, prefix = hasattr(own, "resized"), "mar." if "mar.z_proj.weight" in target else ""
+        files["tokenizer"], paths["tokenizer"] = str(tokenizer), published.find_tokenizer(tokenizer)
+    resized, prefix = hasattr(own, "resize"), "mar." if "mar.z_proj.weight" in target else ""
     table = target.get(f"{prefix}diffusion_pos_embed_learned") or target[f"{prefix}encoder_pos_embed_learned"]
     side = math.isqrt(table[1])
     if grid and not resized and grid != side:
@@ -298,22 +300,22 @@ def check_companions(model: PublishedModel) -> None:
     spec = validate(ModelSpec, {**model.entry, "files": files}, "model")
     for part in weights.COMPANIONS:
         if path := model.paths.get(part):
-            getattr(module(spec.family), "published", lambda *_: None)(part, path, spec)
+            getattr(load_family(spec.family), "read_published", lambda *_: None)(part, path, spec)
             weights.check_companion(spec.family, spec, path, part)
 
 
-def image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
+def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
     """Plain decoding, and the decoders that need no companion; a model of classes reads them from a file."""
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
     prompts = {"file": str(classes)} if model.entry["network"].get("classes") else {"max_words": 119}
     return {"methods": methods, "prompts": prompts, "sampling": model.sampling}
 
 
-def pair_section(model: PublishedModel, captions: Path | None) -> dict[str, Any]:
+def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str, Any]:
     """One token at a time, 64 iterations, and drafts if there is a draft."""
     family, network = model.entry["family"], model.entry["network"]
     section: dict[str, Any] = {"sampling": model.sampling, "images": 32, "batch": [8]}
-    if hasattr(module(family), "PROMPT"):
+    if hasattr(load_family(family), "PROMPT"):
         if captions is None:
             raise ParityError(f"{family} reads captions; give --captions, a file with one a line")
         section["captions"] = {"file": str(captions)}
@@ -333,9 +335,9 @@ def write(
     check_has(model.entry, "text")
     prompts, classes = out.with_suffix(".classes.txt"), model.entry["network"].get("classes", 0)
     if weights.kind_of(model.entry["family"]) == "discrete":
-        section = {"image": image_section(model, prompts)}
+        section = {"image": make_image_section(model, prompts)}
     else:
-        section = {"continuous": pair_section(model, captions)}
+        section = {"continuous": make_pair_section(model, captions)}
     title = re.sub(r"[^a-z0-9_.-]", "-", name.lower())
 
     def experiment(entry: dict[str, Any]) -> dict[str, Any]:
@@ -343,7 +345,7 @@ def write(
 
     unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}
     checks.load(json.loads(json.dumps(experiment(unread | model.entry))))
-    model = model if "sha256" in model.entry else with_digests(model)
+    model = model if "sha256" in model.entry else add_digests(model)
     if classes:
         publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
     text = yaml.safe_dump(experiment(model.entry), sort_keys=False, width=120)

@@ -10,7 +10,7 @@ from torch._inductor import config as inductor
 MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 
 
-def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
+def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
     """`function` of one network under torch.compile: one graph for all shapes if `dynamic` or on a CPU, where rows that
     are done leave the batch and a cache is read as far as it is written; else a graph for each set of shapes, captured
     by CUDA, whose outputs are a tuple. If it cannot be compiled, the first call says so in one line; then it runs

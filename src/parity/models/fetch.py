@@ -21,23 +21,25 @@ FILES = (".safetensors", *PICKLED, ".json", ".model")  # ends of files' names in
 Files = dict[str, dict[str, str]]  # {"files": {part: path}, "sha256": {part: digest}}
 
 
-def manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Bring a model's files to hand, verified; converted ones go to `folder`. ParityError for what cannot be had.
 
     raw: an entry of `models` in the configuration, and "captions" for a continuous model that reads them; of kind
     "networks" an entry of `networks`.
     """
     if kind == "networks":
-        return {"kind": kind, **judging_network(name, raw, folder)}
+        return {"kind": kind, **fetch_judge(name, raw, folder)}
     captions = raw.get("captions")
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
     if kind == "continuous":
         converted_here = spec.source == "embedded" or spec.folder
-        files = pair(spec, weights.pair_folder(spec) if converted_here else convert_pair(name, spec, folder), name)
+        files = verify_pair(
+            spec, weights.pair_folder(spec) if converted_here else convert_pair(name, spec, folder), name
+        )
     elif spec.source == "embedded":
-        files = embedded(kind, spec, f"models.{name}")
+        files = verify_embedded(kind, spec, f"models.{name}")
     else:
-        files = (discrete if kind == "discrete" else anysubset)(name, spec, folder)
+        files = (fetch_discrete if kind == "discrete" else fetch_anysubset)(name, spec, folder)
     network = header(Path(files["files"]["target"])) if kind == "continuous" else dict(spec.network)
     result: dict[str, Any] = {"kind": kind, "family": spec.family, "source": spec.source, "network": network, **files}
     if captions:
@@ -46,7 +48,7 @@ def manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[st
     return result
 
 
-def embedded(kind: str, spec: ModelSpec, where: str) -> Files:
+def verify_embedded(kind: str, spec: ModelSpec, where: str) -> Files:
     """Files of an embedded model of images or text."""
     if kind == "anysubset":
         parts = {part: f"{part}.safetensors" for part in weights.declared(spec.family)["files"]}
@@ -75,7 +77,7 @@ def locate(
     elif Path(file).suffix in FILES and not file.endswith("/"):
         local = hub.download(repo, revision, file)
     else:
-        local = hub.snapshot(repo, revision, file, weights=part != "tokenizer")
+        local = hub.download_folder(repo, revision, file, weights=part != "tokenizer")
     if digest:
         check(local / "tokenizer.json" if part == "tokenizer" and local.is_dir() else local, digest, what)
     return local
@@ -91,22 +93,22 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
     return local
 
 
-def discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
+def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
     """Files of a published model of images, pickled ones converted into `folder`."""
     module, files = importlib.import_module(f"parity.models.discrete.{spec.family}"), {}
     for part, local in fetch_parts(name, spec, folder).items():
-        own = getattr(module, "published", lambda *_: None)(part, local, spec)
+        own = getattr(module, "read_published", lambda *_: None)(part, local, spec)
         out = folder / f"{part}.safetensors"
         if own:
             save_weights(own[0], out, own[1])
-        files[part] = str(out if own else converted(local, out))
+        files[part] = str(out if own else convert_pickled(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
             weights.check_companion(name, spec.model_copy(update={"files": files}), Path(files[companion]), companion)
     return {"files": files, "sha256": dict(spec.sha256)}
 
 
-def anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
+def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
     """Folders of a published text model and its judge, as transformers saves them."""
     from parity.models.anysubset.vocabulary import check_words
 
@@ -118,7 +120,7 @@ def anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
     return {"files": files, "sha256": digests}
 
 
-def pair(spec: ModelSpec, where: Path, name: str) -> Files:
+def verify_pair(spec: ModelSpec, where: Path, name: str) -> Files:
     """Files of a continuous pair in a folder that `convert` or the training wrote."""
     family = spec.family
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
@@ -133,7 +135,7 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
 
     files, module = fetch_parts(name, spec, folder), importlib.import_module(f"parity.models.continuous.{spec.family}")
     sizes = {**module.FAMILY["released"], **spec.network}
-    grid = int(sizes["grid"]) if hasattr(module, "resized") else 0
+    grid = int(sizes["grid"]) if hasattr(module, "resize") else 0
     convert(spec.family, files["target"], files.get("draft"), files.get("kl"), folder, files.get("tokenizer"), grid)
     for key, value in sizes.items():
         if (has := header(folder / f"{spec.family}.safetensors").get(key, 1)) != value:
@@ -143,18 +145,18 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
     return folder
 
 
-def judging_network(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The manifest of an entry of `networks`, in which `family` is the network's name there."""
     what = f"networks.{name}"
     spec = validate(NetworkSpec, raw, what)
     local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, what=f"{what}.file")
     if name != "inception":  # whose library reads the pickle
-        local = converted(local, folder / "weights.safetensors")
+        local = convert_pickled(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
     return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
 
 
-def converted(file: Path, out: Path) -> Path:
+def convert_pickled(file: Path, out: Path) -> Path:
     """A pickled file's tensors as safetensors in `out`, under plain names; any other file, or a folder, as it is."""
     if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in shapes(file))):
         return file

@@ -38,7 +38,7 @@ def list_files(repo: str, revision: str | None) -> Listed:
     """The files of a repository at a revision, None for the newest commit."""
     from huggingface_hub import HfApi
 
-    listing = explained(repo, revision, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True))
+    listing = explain_errors(repo, revision, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True))
     files = listing.siblings or []
     digests = {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in files}
     return Listed(repo, str(listing.sha), digests, {f.rfilename: f.size or 0 for f in files})
@@ -48,15 +48,15 @@ def download(repo: str, revision: str, file: str) -> Path:
     """One file of a pinned commit."""
     from huggingface_hub import hf_hub_download
 
-    return explained(f"{repo}/{file}", revision, lambda: Path(hf_hub_download(repo, file, revision=revision)))
+    return explain_errors(f"{repo}/{file}", revision, lambda: Path(hf_hub_download(repo, file, revision=revision)))
 
 
-def below(path: str) -> str:
+def folder_prefix(path: str) -> str:
     """What the names of a folder's files begin with in a repository: "" for all of it, "." or ""."""
     return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
 
 
-def weights_of(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
+def select_weights(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
     """Of the names of a folder's files in a repository, those of its weights (`digests.weights_among`)."""
     try:
         return weights_among(names, lambda index: read_index(download(repo, revision, start + index)))
@@ -64,15 +64,15 @@ def weights_of(repo: str, revision: str, start: str, names: list[str]) -> list[s
         raise ParityError(f"{repo}/{start} at {revision[:8]}: {error}") from None
 
 
-def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
+def download_folder(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
     """A folder of a pinned commit: configuration, tokenizer and weights, of one kind (`digests.KINDS`). ParityError for
     one without weights. weights=False: the configuration and the tokenizer alone."""
     from huggingface_hub import HfApi, snapshot_download
 
-    what, start = f"{repo}/{below(path)}", below(path)
+    what, start = f"{repo}/{folder_prefix(path)}", folder_prefix(path)
     fetch = lambda **how: Path(snapshot_download(repo, revision=revision, **how), start)  # noqa: E731
     try:
-        every = explained(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
+        every = explain_errors(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
     except ParityError as error:
         try:  # without a network: what was fetched before
             folder = fetch(local_files_only=True, allow_patterns=[])
@@ -83,14 +83,14 @@ def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) ->
             raise error from None
     names = [name.removeprefix(start) for name in every if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
-    wanted = weights_of(repo, revision, start, flat) if weights else []
+    wanted = select_weights(repo, revision, start, flat) if weights else []
     if weights and not wanted:
         raise ParityError(
             f"models: {what} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"
             " file, or a folder with weights"
         )
     wanted += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
-    return explained(what, revision, lambda: fetch(allow_patterns=[start + name for name in wanted]))
+    return explain_errors(what, revision, lambda: fetch(allow_patterns=[start + name for name in wanted]))
 
 
 def download_address(url: str, sha256: str, folder: Path) -> Path:
@@ -105,7 +105,7 @@ def download_address(url: str, sha256: str, folder: Path) -> Path:
     if not file.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            insistent(lambda: download_url_to_file(url, str(file), hash_prefix=sha256))
+            retry_request(lambda: download_url_to_file(url, str(file), hash_prefix=sha256))
         except (OSError, RuntimeError, ValueError) as error:  # refused, broken off, or of another digest
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ParityError(f"models: {url} cannot be had: {cause}") from None
@@ -124,7 +124,7 @@ def may_pass(error: Exception) -> bool:
     return isinstance(error, unreachable) and not isinstance(error, OfflineModeIsEnabled)
 
 
-def insistent(get: Callable[[], T]) -> T:
+def retry_request(get: Callable[[], T]) -> T:
     """The result of `get`, tried again after each of PAUSES while its error may pass."""
     for pause in PAUSES:
         try:
@@ -136,10 +136,10 @@ def insistent(get: Callable[[], T]) -> T:
     return get()
 
 
-def explained(what: str, revision: str | None, get: Callable[[], T]) -> T:
+def explain_errors(what: str, revision: str | None, get: Callable[[], T]) -> T:
     """The result of `get`; ParityError with the hub's reason, and what to do where that is known."""
     try:
-        return insistent(get)
+        return retry_request(get)
     except Exception as error:  # the hub's client raises several families
         from huggingface_hub import errors
 

@@ -20,17 +20,17 @@ from parity.base.files import publish
 from parity.experiment import pins
 from parity.experiment.config_overlay import read_experiment
 from parity.experiment.schema import PINNED
-from parity.models.hub import Listed, below, download, list_files, weights_of
+from parity.models.hub import Listed, download, folder_prefix, list_files, select_weights
 
 
-def weight_files(listed: Listed, path: str) -> dict[str, str]:
+def find_weights(listed: Listed, path: str) -> dict[str, str]:
     """Paths in a repository, by name: of a file, or of the weights of a folder ("." for all of it). ParityError for
     neither."""
     if path in listed.files:
         return {PurePosixPath(path).name: path}
-    start = below(path)
+    start = folder_prefix(path)
     inside = [name.removeprefix(start) for name in listed.files if name.startswith(start)]
-    if names := weights_of(listed.repo, listed.commit, start, [name for name in inside if "/" not in name]):
+    if names := select_weights(listed.repo, listed.commit, start, [name for name in inside if "/" not in name]):
         return {name: start + name for name in names}
     holds = ", ".join(sorted(listed.files)[:8])
     raise ParityError(f"{listed.repo} at {listed.commit[:8]}: no weights at {path!r}; it holds {holds}")
@@ -40,7 +40,7 @@ def digest(listed: Listed, path: str) -> str:
     """The digest of a file of a repository, or of the weights of a folder in it."""
     digests = {
         name: listed.files[file] or hashlib.sha256(download(listed.repo, listed.commit, file).read_bytes()).hexdigest()
-        for name, file in weight_files(listed, path).items()
+        for name, file in find_weights(listed, path).items()
     }
     return next(iter(digests.values())) if path in listed.files else of_several(digests)
 
@@ -66,7 +66,7 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
             other = PINNED.fullmatch(path)
             listed = list_files(*((other["repo"], other["commit"]) if other else (repo, commit)))
             where = (other["path"] or ".") if other else path
-            total += sum(listed.bytes[name] for name in weight_files(listed, where).values())
+            total += sum(listed.bytes[name] for name in find_weights(listed, where).values())
     except ParityError:
         return None
     return total

@@ -48,7 +48,7 @@ class Needs:
         return None if self.held is None or self.row is None else max(0, free - self.held) // self.row
 
 
-def size_here(files: list[Path]) -> int | None:
+def measure_files(files: list[Path]) -> int | None:
     """Bytes of files, or of folders' weights; None if one is not on this machine."""
     try:
         return sum(part.stat().st_size for file in files for part in parts(file))
@@ -56,7 +56,7 @@ def size_here(files: list[Path]) -> int | None:
         return None
 
 
-def cached_numbers(spec: ModelSpec) -> int | None:
+def count_cached(spec: ModelSpec) -> int | None:
     """Numbers that a place of a picture has in the cache, over all layers; of a folder, as its config.json says."""
     sizes, file = weights.sizes(spec), Path(spec.files.get("model", "")) / "config.json"
     if "layers" in sizes:
@@ -71,7 +71,7 @@ def cached_numbers(spec: ModelSpec) -> int | None:
     return 2 * int(config["num_hidden_layers"]) * heads * width
 
 
-def row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
+def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
     """Bytes of an image of a batch, with the unconditional half where there is guidance."""
     sizes, guided = weights.sizes(spec), any(s.guidance != 1 for s in C.as_list(section.sampling))
     places = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
@@ -87,7 +87,7 @@ def row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
     return (2 if guided else 1) * cached * places * WIDTH[section.dtype] + laws
 
 
-def hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int) -> float | None:
+def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int) -> float | None:
     """Hours of a GPU for all cells of a model; None where a method's passes, or a pass of this network, were not
     measured."""
     if not GPU.is_file() or cached is None:
@@ -101,7 +101,7 @@ def hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int)
     return sum(images * tokens * passes[cell.spec["method"]] for cell in cells) * min(ms) / 3.6e6
 
 
-def needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
+def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
     """The needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
     section, every = config.image, []
     if section is None:
@@ -114,12 +114,12 @@ def needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
             files = [weights.EMBEDDED / f for f in weights.embedded_files(spec).values()]
         else:
             files = [Path(file) for file in spec.files.values()]
-        here = None if spec.source == "hub" else size_here(files)
+        here = None if spec.source == "hub" else measure_files(files)
         download = listed.get(name) if here is None else 0
-        cached = cached_numbers(spec)
-        row = None if cached is None else row_bytes(section, spec, cached)
+        cached = count_cached(spec)
+        row = None if cached is None else estimate_row_bytes(section, spec, cached)
         held = here if here is not None else listed.get(name)
-        every.append(Needs(name, download, held, row, images * len(own), hours(spec, cached, own, images)))
+        every.append(Needs(name, download, held, row, images * len(own), estimate_hours(spec, cached, own, images)))
     return every
 
 
@@ -127,7 +127,7 @@ def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
     return "not known" if value is None else f"{value / scale:,.1f} {unit}"
 
 
-def lines(batch: int, every: list[Needs], free: int) -> list[str]:
+def describe_needs(batch: int, every: list[Needs], free: int) -> list[str]:
     """The plan in words, a line a model."""
     return [
         f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
@@ -149,7 +149,7 @@ def check(batch: int, every: list[Needs], free: int) -> None:
             )
 
 
-def free_bytes() -> int:
+def measure_free_bytes() -> int:
     """Free memory of the first GPU, or of the machine where there is none."""
     import torch
 

@@ -41,7 +41,7 @@ def {name}(model, start, *, noise):
 ANYSUBSET = """
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
-from parity.models.anysubset.protocol import ranks, write
+from parity.models.anysubset.protocol import next_ranks, write
 
 CLAIM = "lossless"
 
@@ -49,18 +49,18 @@ CLAIM = "lossless"
 def {name}(model, start, *, noise):
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]  # [B, N], and the rank [B] to fill
     while (n < start.end).any():
-        here = ranks(start, n, 1)  # of each row the place of that rank
-        p = model.laws(tokens, start.order, start.begin, here.asked, here.rank)  # [B, 1, V]
-        drawn = race(p, noise.exponential("sample", here.rank * N + here.rank, model.vocab))  # [B, 1]
-        yield Fill(here.position, drawn, here.open, here.open[:, 0].long())
-        tokens, n = write(tokens, here.position, drawn, here.open), n + here.open[:, 0]
+        slots = next_ranks(start, n, 1)  # [B, 1] of everything
+        p = model.laws(tokens, start.order, start.begin, slots.asked, slots.rank)  # [B, 1, V]
+        drawn = race(p, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))  # [B, 1]
+        yield Fill(slots.position, drawn, slots.open, slots.open[:, 0].long())
+        tokens, n = write(tokens, slots.position, drawn, slots.open), n + slots.open[:, 0]
 """
 CONTINUOUS = """
 import torch
 
 from parity.decoders.continuous.mar import write
 from parity.decoders.steps import Draw
-from parity.models.continuous.protocol import path_noise
+from parity.models.continuous.protocol import make_path_noise
 
 CLAIM = "lossless"
 
@@ -71,7 +71,7 @@ def {name}(models, start, *, noise):
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)  # by position in the picture
     for i in range(L):
         at = start.order.new_full((B, 1), i)  # the place to fill, in the order of drawing
-        path = path_noise(noise, "sample", at, target.steps, target.dim)
+        path = make_path_noise(noise, "sample", at, target.steps, target.dim)
         drawn = target.law(target.conditions(tokens, start.order, at, at), path).sample(path)[:, None]  # [B, 1, D]
         yield Draw(drawn, start.order.new_ones(B))
         tokens = write(tokens, start.order.gather(1, at), drawn)
@@ -79,7 +79,12 @@ def {name}(models, start, *, noise):
 DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
 # How the test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
 RACE = ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
-PATH = ("path_noise", "parity.models.continuous.protocol", "lambda *asked: 1.5 * path_noise(*given)(*asked)", "*given")
+PATH = (
+    "make_path_noise",
+    "parity.models.continuous.protocol",
+    "lambda *asked: 1.5 * make_path_noise(*given)(*asked)",
+    "*given",
+)
 WRONG = {"discrete": RACE, "anysubset": RACE, "continuous": PATH}
 DECODER_TEST = '''"""{name} draws from the law of models whose law is known; a fault planted in it is found."""
 

@@ -221,7 +221,7 @@ def main() -> None:
                 read = captions(config, kind)
                 raw |= {"captions": read.model_dump()} if read else {}
                 folder = Path(f"results/checkpoints/{kind}/{case.model}-{case.setting['revision']}")
-                bench = BENCHES[kind](case, fetch.manifest(kind, case.model, raw, folder), config)
+                bench = BENCHES[kind](case, fetch.make_manifest(kind, case.model, raw, folder), config)
                 tune(bench, todo, until, tuned.FILE)
                 until = time.time() + a.budget
 

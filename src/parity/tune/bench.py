@@ -24,9 +24,9 @@ from parity.experiment.tuned import Case
 from parity.experiment.weights import option_sizes
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import logits_pass
-from parity.models.discrete.load import Loaded, networks
+from parity.models.discrete.load import Loaded, load_networks
 
 SIZES = (16, 8, 12, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
 # options that grow with the size, by what divides it; not `sjd_pac`'s few branches, which multiply from slot to slot
@@ -167,10 +167,10 @@ class Prompted(Bench):
         assert config.image is not None
         captions = read_prompts(config.image.prompts, most=checks.most_words(config))[:CAPTIONS]
         parts = {part for v in candidates(case) if (part := needs(self.kind, v.method))}
-        self.nets = networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
+        self.nets = load_networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast
-        self.run = compiled(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
+        self.run = compile_pass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
     def loaded(self, part: str, fast: bool) -> Loaded:

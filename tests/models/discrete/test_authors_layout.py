@@ -9,7 +9,7 @@ import yaml
 from parity.base.weights import save_weights, tensors
 from parity.models import add
 from parity.models.discrete import chameleon
-from parity.models.discrete.load import encoder, load
+from parity.models.discrete.load import load, load_encoder
 from tests.families import CAPTIONS, manifest
 
 
@@ -45,8 +45,8 @@ def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, par
 
 def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a_text(tmp_path):
     said = manifest("anole", tmp_path)
-    words, _, named = chameleon.vocabulary(said)
-    inputs = encoder(said)(CAPTIONS)
+    words, _, named = chameleon.read_vocabulary(said)
+    inputs = load_encoder(said)(CAPTIONS)
     for row, caption in enumerate(CAPTIONS):
         own = inputs["words"][row][inputs["valid"][row].bool()].tolist()
         text = words.encode(caption, add_special_tokens=False).ids

@@ -8,7 +8,7 @@ import torch
 from parity.base.weights import tensors
 from parity.decoders.discrete.ar import ar
 from parity.experiment import options
-from parity.models.discrete.llama import codes_of
+from parity.models.discrete.llama import strip_grammar
 from parity.models.discrete.sampling import TokenSampling
 from tests.families import LAYOUTS, decoded, whole
 from tests.tables import decoder
@@ -110,7 +110,7 @@ def test_pictures_are_transformers_own(family, pictures):
     """Chameleon's decoder, which transformers lacks, is Janus' without attention between its levels."""
     s, nets = family.loaded.nets["vq"].size, family.loaded.nets
     ours = family.loaded.family.pictures(nets, pictures)
-    codes = codes_of(pictures, s)
+    codes = strip_grammar(pictures, s)
     if family.layout == "janus":
         expected = family.theirs.float().decode_image_tokens(pictures).permute(0, 3, 1, 2)
     elif family.layout == "emu3":

@@ -9,7 +9,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.base.weights import save_weights, shapes, tensors
 from parity.experiment import weights
 from parity.experiment.schema import ModelSpec
-from parity.models.discrete.load import encoder, load
+from parity.models.discrete.load import load, load_encoder
 from tests.families import manifest
 
 
@@ -85,12 +85,12 @@ def test_a_vq_that_is_none_and_codes_that_do_not_fit(said, tmp_path):
 @pytest.mark.parametrize("caption", ["a <racm3:break> here", "\ud800"])
 def test_captions_that_no_tokenizer_can_hold(said, caption):
     with pytest.raises(ParityError) as error:
-        encoder(said[0])(["fine", caption])
+        load_encoder(said[0])(["fine", caption])
     one_line(error, "caption")
 
 
 def test_a_long_caption_is_cut_and_counted(said, capsys):
-    inputs = encoder(said[0])(["word " * 400])
+    inputs = load_encoder(said[0])(["word " * 400])
     assert "1 of 1 are longer than 1024 tokens" in capsys.readouterr().err
     assert inputs["valid"].all()
 

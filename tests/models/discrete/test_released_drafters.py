@@ -65,14 +65,14 @@ ANOLE = [
 def test_anoles_drafter_computes_what_its_code_does(tmp_path, released):
     """Rows of different padding."""
     family = whole("anole", tmp_path)
-    state, record = chameleon.published("drafter", released, None)
+    state, record = chameleon.read_published("drafter", released, None)
     net = chameleon.Drafter(ChameleonConfig.from_dict(record)).double().eval()
     net.load_state_dict({k: v.double() for k, v in state.items()})
     for norm in (net.layer.input_layernorm, net.layer.post_attention_layernorm):
         in_its_dtype(norm)
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1)).repeat(2, 1)
     target = family.model()
-    target.drafter = EagleDrafter(net, target, llama.batch_ids(family.inputs, True)[0])
+    target.drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
     assert (laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
 
 
@@ -86,9 +86,9 @@ def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, relea
     said = said_of(tmp_path, released)
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
     checks.load(json.loads(json.dumps({"models": {"m": said}, "image": {"methods": methods}})))
-    manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
+    manifest = fetch.make_manifest("discrete", "m", said, tmp_path / "out")
     assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle is read once
-    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS[:2]).items()}
+    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
     loaded = models.load(manifest, needs="drafter")
     start, done = torch.zeros(2, dtype=torch.int64), {}
     law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
@@ -109,7 +109,7 @@ def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
     state = torch.load(released / "pytorch_model.bin", weights_only=True)
     torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other / "pytorch_model.bin")
     with pytest.raises(ParityError, match=r"missing layer\.self_attn\.q_norm\.weight") as told:
-        chameleon.published("drafter", other, None)
+        chameleon.read_published("drafter", other, None)
     assert "\n" not in str(told.value)
 
 
@@ -134,7 +134,7 @@ def test_llamagens_drafter_computes_what_its_code_does(tmp_path):
     digests = {"transformer": "0" * 64, "drafter": "0" * 64}
     files = dict.fromkeys(digests, str(folder))
     spec = ModelSpec(family="llamagen", source="files", files=files, sha256=digests, network=SIZES)
-    state, said = llamagen.published("drafter", folder, spec)
+    state, said = llamagen.read_published("drafter", folder, spec)
     said.pop("target")
     net, small = Transformer(c).double().eval(), llamagen.CaptionedDrafter(LlamaGenConfig(**said)).double().eval()
     small.load_state_dict(state)
@@ -158,4 +158,4 @@ def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
         checks.load(json.loads(json.dumps(raw)))
     config.write_text(json.dumps(right | {"num_attention_heads": 8}))
     with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 1, as the target's"):
-        fetch.manifest("discrete", "m", said, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", said, tmp_path / "out")

@@ -11,7 +11,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, next_ranks, write
 
 CLAIM = "lossless"
 SLOTS = True  # whether a rank is reached is decided by those before it, so tests may stratify by slot
@@ -46,7 +46,7 @@ def assd(
     slot = torch.arange(k, device=tokens.device)
     while (max_remaining := int((start.end - n).max())) > 0:
         remaining = start.end - n
-        slots = ranks(start, n, k)
+        slots = next_ranks(start, n, k)
         index = n[:, None] * N + slots.rank
         # The paper's p is the law of a draft, its q the target's.
         p = model.laws(tokens, order, n_prompt, slots.asked, n[:, None].expand_as(slots.rank))

@@ -11,7 +11,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, next_ranks, write
 
 CLAIM = "lossless"
 SLOTS = True
@@ -75,7 +75,7 @@ def assd_ngram(
     slot = torch.arange(k, device=tokens.device)
     while bool((n < start.end).any()):
         remaining = start.end - n
-        slots = ranks(start, n, k)
+        slots = next_ranks(start, n, k)
         index = n[:, None] * N + slots.rank
         draft, c, line = propose(model, tokens, slots, noise.exponential("draft", index, model.vocab))
         q = model.laws(line, start.order, start.begin, slots.asked, slots.rank)

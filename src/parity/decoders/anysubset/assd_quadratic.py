@@ -13,7 +13,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, next_ranks, write
 
 CLAIM = "lossless"
 ORIGIN = "project"
@@ -60,7 +60,7 @@ def assd_quadratic(
     while bool((n < start.end).any()):
         drafts = draft.shape[1]
         remaining = start.end - n
-        slots = ranks(start, n, drafts + 1)
+        slots = next_ranks(start, n, drafts + 1)
         line = write(tokens, slots.position[:, :drafts], draft, slots.open[:, :drafts])
         laws = compute_square(model, line, start, n, drafts, k)
         index = n[:, None] * N + slots.rank
@@ -75,5 +75,5 @@ def assd_quadratic(
         tokens = write(tokens, slots.position, new, final)
         n = n + n_kept
         q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
-        index = n[:, None] * N + ranks(start, n, k).rank
+        index = n[:, None] * N + next_ranks(start, n, k).rank
         draft = race(q, noise.exponential("draft", index, V))

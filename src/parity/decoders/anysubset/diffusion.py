@@ -10,7 +10,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, make_lattice, next_ranks, write
 
 CLAIM = "lossy"
 SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this network for Guo & Ermon 2025, Table 11"
@@ -34,11 +34,11 @@ def diffusion(
     N = start.tokens.shape[1]
     is_known = tokens != model.mask
     for step in range(steps):
-        order, n_known, end = lattice(is_known, start.end)
+        order, n_known, end = make_lattice(is_known, start.end)
         first, max_missing = torch.stack([n_known.min(), (end - n_known).max()]).tolist()
         if max_missing <= 0:
             return
-        slots = ranks(start._replace(order=order), n_known, N - first)
+        slots = next_ranks(start._replace(order=order), n_known, N - first)
         law = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
         index = step * N + slots.position
         new = race(law, noise.exponential("sample", index, model.vocab))

@@ -7,7 +7,7 @@ import torch
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, next_ranks, write
 
 CLAIM = "lossless"
 PLAIN: dict = {}  # this is plain decoding, whatever its options
@@ -22,7 +22,7 @@ def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iter
     n = start.begin
     N = start.tokens.shape[1]
     for _ in range(int((start.end - n).max())):
-        slots = ranks(start, n, 1)
+        slots = next_ranks(start, n, 1)
         law = model.laws(tokens, start.order, start.begin, slots.asked, slots.rank)
         token = race(law, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))
         yield Fill(slots.position, token, slots.open, slots.open[:, 0].long())

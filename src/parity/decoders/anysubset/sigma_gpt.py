@@ -12,7 +12,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import count_leading, probability, race
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, lattice, ranks, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, make_lattice, next_ranks, write
 
 CLAIM = "lossless"
 CONTROL = True
@@ -75,12 +75,12 @@ def sigma_gpt(
     is_known = tokens != model.mask
     position = torch.arange(N, device=device)
     for step in count():
-        order, n_known, end = lattice(is_known, start.end)
+        order, n_known, end = make_lattice(is_known, start.end)
         first, max_missing = torch.stack([n_known.min(), (end - n_known).max()]).tolist()
         if max_missing <= 0:
             return
         task = Infilling(tokens, order, n_known, end)
-        slots = ranks(task, n_known, N - first)
+        slots = next_ranks(task, n_known, N - first)
         index = step * N + slots.position
         p = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))

@@ -24,7 +24,7 @@ from parity.base.noise import Noise
 from parity.decoders.continuous.mar import mar, write
 from parity.decoders.steps import Draw
 from parity.decoders.verification import count_leading
-from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, path_noise
+from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, make_path_noise
 
 CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
@@ -39,7 +39,7 @@ def propose(
     """Draw the tokens of ranks [N, W] one by one from the draft model: [N, W, D], and their laws, W of N rows each."""
     drafts, laws = [], []
     for rank in ranks.split(1, 1):
-        path = path_noise(noise, use, rank, draft.steps, draft.dim)
+        path = make_path_noise(noise, use, rank, draft.steps, draft.dim)
         laws.append(draft.law(draft.conditions(tokens, order, rank, rank), path))
         drafts.append(laws[-1].sample(path)[:, None])
         tokens = write(tokens, order.gather(1, rank), drafts[-1])
@@ -94,7 +94,7 @@ def judge(
     W = drafts.shape[1]
     filled = write(tokens, order.gather(1, ranks[:, :W]), drafts)
     row = torch.arange(N, device=ranks.device)
-    path = path_noise(noise, "sample", ranks, target.steps, target.dim)
+    path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
     laws = target.law(target.conditions(filled, order, ranks, n_known), path)
     return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
 

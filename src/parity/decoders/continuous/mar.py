@@ -15,7 +15,7 @@ from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.steps import Draw
-from parity.models.continuous.protocol import Pair, Start, path_noise
+from parity.models.continuous.protocol import Pair, Start, make_path_noise
 
 CLAIM = "lossless"
 EXACT_WITH = {"iterations": 0}  # otherwise tokens drawn in one iteration do not see each other
@@ -68,7 +68,7 @@ def mar(
             continue
         ranks = torch.arange(n_known, n_next, device=start.order.device).expand(B, -1)
         condition = target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known))
-        path = path_noise(noise, "sample", ranks, target.steps, target.dim)
+        path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
         drawn = target.law(condition, path).sample(path).unflatten(0, (B, n_next - n_known))
         tokens = write(tokens, start.order.gather(1, ranks), drawn)
         yield Draw(drawn, torch.full_like(ranks[:, 0], n_next - n_known))

@@ -34,7 +34,7 @@ from parity.equality.faults import (
 )
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, long_targets, targets
-from parity.models.anysubset.protocol import Infilling, ranked
+from parity.models.anysubset.protocol import Infilling, invert_order
 
 ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
 NEEDED = 10_000  # sequences with which every fault is found
@@ -79,7 +79,7 @@ def short_sighted(
     at = order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
     away = torch.arange(tokens.shape[1]) - at[..., None]
     in_sight = (away.abs() <= SIGHT) if right else (away < 0)
-    known = (ranked(order)[:, None] < seen[..., None]) & in_sight
+    known = (invert_order(order)[:, None] < seen[..., None]) & in_sight
     line = torch.where(known, tokens[:, None], model.mask)
     law = model.rule.laws_given(line.flatten(0, 1), at.flatten()).unflatten(0, ranks.shape)
     return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)

@@ -24,8 +24,14 @@ from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
-from parity.models.anysubset.protocol import Infilling, infilling, ranked
-from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table
+from parity.models.anysubset.protocol import Infilling, invert_order, make_infilling
+from parity.models.anysubset.tabular import (
+    TabularAnySubset,
+    compute_joint_law,
+    consistent_table,
+    encode_rows,
+    random_table,
+)
 
 DRAWS = 1999
 FAMILY = "targets"
@@ -51,17 +57,17 @@ class Target(Enumerated):
         tokens = torch.full((rows, self.model.length), self.model.mask)
         for position, token in self.prompt.items():
             tokens[:, position] = token
-        return infilling(tokens, tokens != self.model.mask, self.model.mask, self.model.vocab)
+        return make_infilling(tokens, tokens != self.model.mask, self.model.mask, self.model.vocab)
 
     @cached_property
     def law(self) -> np.ndarray:
         """The joint law of the missing tokens, first rank most significant."""
-        return joint_law(self.model, self.start(1))
+        return compute_joint_law(self.model, self.start(1))
 
     def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
         start = self.start(len(noise.keys))
         done = record(self.model, start, decoder(self.model, start, noise=noise, **options))
-        return codes(self.model, start, done.tokens)
+        return encode_rows(self.model, start, done.tokens)
 
 
 def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
@@ -108,7 +114,7 @@ class LongTarget(Long):
     @cached_property
     def law(self) -> np.ndarray | None:
         """[N, V, N, V] of every two words."""
-        return hidden.pair_law(self.rule, self.length).numpy() if self.joint and not self.far else None
+        return hidden.compute_pair_law(self.rule, self.length).numpy() if self.joint and not self.far else None
 
     @property
     def ends(self) -> Tensor | None:
@@ -122,13 +128,13 @@ class LongTarget(Long):
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
         known = chance[0] < KNOWN
         known[:, 3] |= ~known[:, : self.length // 2].any(1)
-        return infilling(hidden.drawn(rule, chance[1]), known, self.model.mask, self.model.vocab, self.ends)
+        return make_infilling(hidden.draw_texts(rule, chance[1]), known, self.model.mask, self.model.vocab, self.ends)
 
     def laws(self, start: Infilling, tokens: Tensor) -> Tensor:
         """[n, N, V]: the laws of the words [n, N], each given those of lower ranks."""
         ranks = torch.arange(self.length).expand_as(tokens)
         p = self.model.laws(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
-        return p.gather(1, ranked(start.order)[..., None].expand_as(p))
+        return p.gather(1, invert_order(start.order)[..., None].expand_as(p))
 
     def record(self, decoder: Decoder, start: Infilling, options: dict[str, Any]) -> Filled:
         return record(self.model, start, decoder(self.model, start, **options))
@@ -137,7 +143,7 @@ class LongTarget(Long):
         return "k" in options
 
     def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
-        rank = ranked(start.order)
+        rank = invert_order(start.order)
         known = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
         laws = self.laws(start, tokens)
         tokens = torch.where(rank < start.end[:, None], tokens, 0)
@@ -173,7 +179,7 @@ def mirrored(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
     laws, step = laws[::-1], step[::-1]
     for i in range(1, N):
         before = step[i - 1].gather(2, words[:, i - 1].expand(V, n)[..., None])[..., 0].T  # [n, V] by the word here
-        laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], hidden.normalised(laws[i] * before))
+        laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], hidden.normalise(laws[i] * before))
     return torch.stack(laws, 1)
 
 

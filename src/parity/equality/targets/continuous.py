@@ -203,7 +203,7 @@ class LongTarget(Long):
     def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
         x, (n, L, D) = tokens.double(), tokens.shape
         places = torch.arange(L).expand(n, -1)
-        law, flat = self.rule.after(x, places, places), x.flatten(0, 1)
+        law, flat = self.rule.compute_laws(x, places, places), x.flatten(0, 1)
         chunks = [
             number_scores(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
             for a in range(0, n * L, CHUNK)

@@ -26,9 +26,9 @@ from parity.models.discrete.tabular import (
     HiddenMarkov,
     Law,
     TabularModel,
-    chain,
-    counter,
-    paired,
+    make_chain,
+    make_counter,
+    pair_laws,
     random_table,
 )
 
@@ -259,7 +259,7 @@ def hashed(generator: torch.Generator) -> Make:
 
 def guided(generator: torch.Generator) -> Make:
     tables = [chain_table(generator) for _ in range(2)]
-    law, drafts = paired(*map(chain, tables)), paired(*(chain(mixed(t)) for t in tables))
+    law, drafts = pair_laws(*map(make_chain, tables)), pair_laws(*(make_chain(mixed(t)) for t in tables))
     sampling = TokenSampling(guidance=2.0, top_k=5)
     return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), sampling)
 
@@ -304,16 +304,16 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
         return generator_of(name, seed)
 
     law_of_table: dict[str, tuple[Callable[[Tensor], Law], Tensor]] = {
-        "chain": (chain, chain_table(generator("chain"))),
-        "order 2": (chain, order_two_table(generator("order 2"))),
+        "chain": (make_chain, chain_table(generator("chain"))),
+        "order 2": (make_chain, order_two_table(generator("order 2"))),
         "hidden": hidden_law(generator("hidden")),
-        "counter": (counter, softmax((3, 4), 1.0, generator("counter"))),
+        "counter": (make_counter, softmax((3, 4), 1.0, generator("counter"))),
     }
     for name, (law, table) in law_of_table.items():
         add(name, mixture(law(table), law(mixed(table))), table.shape[-1], of=law(table), alone=name == "chain")
     if length < LONGEST:
         table = order_two_table(generator("far"))
-        add("far", mixture(chain(table), chain(mixed(table))), 4, LONGEST, far=True)
+        add("far", mixture(make_chain(table), make_chain(mixed(table))), 4, LONGEST, far=True)
     add("hash", hashed(generator("hash")), MOST, share=16)
     add("guided", guided(generator("guided")), 8, share=2)
     return result

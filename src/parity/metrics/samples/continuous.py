@@ -40,7 +40,7 @@ def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nda
     other things than ours."""
     if "classifier" not in manifest["files"]:
         return np.zeros((0, 1, 1, 3), np.uint8)
-    return np.stack([ground_truth(load.caption_of(i), seed=70_000 + i) for i in range(count)])
+    return np.stack([ground_truth(load.make_caption(i), seed=70_000 + i) for i in range(count)])
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:

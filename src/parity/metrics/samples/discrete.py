@@ -12,7 +12,7 @@ from parity.embedded.scenes import SIZE, ground_truth, reduced
 from parity.metrics.estimates import prompt_groups
 from parity.metrics.networks import clip
 from parity.metrics.samples import Files
-from parity.models.discrete.load import side
+from parity.models.discrete.load import picture_side
 
 
 class Sample(Files):
@@ -44,7 +44,7 @@ def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nda
     """Fresh renderings uint8 [count, H, W, 3] of the prompts in turn; for a model of ours as large as its pictures."""
     captions = list(dict.fromkeys(entry["caption"] for file in prompts for entry in read_json(file)))
     rendered = np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
-    return reduced(rendered, side(manifest) if manifest["source"] == "embedded" else SIZE)
+    return reduced(rendered, picture_side(manifest) if manifest["source"] == "embedded" else SIZE)
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:

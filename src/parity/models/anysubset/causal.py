@@ -54,7 +54,7 @@ class Causal:
         # masked from then on
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
-        mask = self.valid if place.device.type == "cpu" else additive_mask(self.valid, width, self.net.dtype)
+        mask = self.valid if place.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
         cache = {"past_key_values": self.past, "use_cache": True}
         out = self.net(feed.gather(1, place), position_ids=place, attention_mask=mask, **cache)
         last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
@@ -62,7 +62,7 @@ class Causal:
         return exclude(out.logits.gather(1, last), self.mask)
 
 
-def additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T].
 
     transformers reads the values of a mask of two dimensions, which would wait for a GPU.
@@ -73,7 +73,7 @@ def additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 @torch.inference_mode()
-def log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int | None, separator: int) -> Tensor:
+def compute_log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int | None, separator: int) -> Tensor:
     """log q(x_i | x_<i) of complete rows [B, N], the separator before the first; nats, [B, N]."""
     feed = torch.cat([torch.full_like(tokens[:, :1], separator), tokens[:, :-1]], 1)
     return exclude(net(feed).logits, mask).gather(-1, tokens[..., None])[..., 0].log()

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from parity.models.anysubset.protocol import ranked
+from parity.models.anysubset.protocol import invert_order
 
 CHUNK = 2**21  # known words in one call of a rule
 
@@ -22,7 +22,7 @@ class Rule(Protocol):
         ...
 
 
-def normalised(weights: Tensor) -> Tensor:
+def normalise(weights: Tensor) -> Tensor:
     """Laws [..., V]; uniform where all weights are 0, after words that cannot occur together."""
     total = weights.sum(-1, keepdim=True)
     return torch.where(total > 0, weights / total, 1 / weights.shape[-1])
@@ -53,7 +53,7 @@ class Strided:
             distance, nearest = far.min(1)
             word = torch.where(distance < known.shape[1], known.gather(1, nearest[:, None])[:, 0], self.words)
             sides.append(table[torch.where(word < self.words, distance // self.stride, 0), word])
-        return normalised(sides[0] * sides[1])
+        return normalise(sides[0] * sides[1])
 
 
 class Parity:
@@ -77,7 +77,7 @@ class Parity:
         sums = (total[:, None] + torch.arange(self.words)) % self.words
         unknown = unknown.clamp(max=self.period - 1)
         weights = self.base * self.weights[unknown[:, None], sums]
-        return normalised(torch.where((at < self.whole)[:, None], weights, self.base))
+        return normalise(torch.where((at < self.whole)[:, None], weights, self.base))
 
 
 class Hidden:
@@ -100,7 +100,7 @@ class Hidden:
         for i in range(last, 0, -1):  # backward[j] holds the words behind position last - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
         state = torch.stack(forward)[at, which] * torch.stack(backward)[(last - at).clamp(min=0), which]
-        return normalised(state @ self.emit)
+        return normalise(state @ self.emit)
 
 
 class Sharpened:
@@ -110,7 +110,7 @@ class Sharpened:
         self.rule, self.words, self.power = rule, rule.words, power
 
     def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        return normalised(self.rule.laws_given(known, at) ** self.power)
+        return normalise(self.rule.laws_given(known, at) ** self.power)
 
 
 class LongSubset:
@@ -121,7 +121,7 @@ class LongSubset:
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         (B, N), S = tokens.shape, ranks.shape[1]
-        rank, at = ranked(order), order.gather(1, ranks.clamp(max=N - 1))
+        rank, at = invert_order(order), order.gather(1, ranks.clamp(max=N - 1))
         size, result = max(1, CHUNK // (N * max(S, 1))), []
         for a in range(0, B, size):
             b = slice(a, a + size)
@@ -131,7 +131,7 @@ class LongSubset:
         return torch.cat([laws, laws.new_zeros(B, S, 1)], -1)
 
 
-def drawn(rule: Rule, uniform: Tensor) -> Tensor:
+def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
     """Texts [n, N] of a rule's joint, word by word from the left, from uniform numbers [n, N]."""
     known = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
@@ -140,7 +140,7 @@ def drawn(rule: Rule, uniform: Tensor) -> Tensor:
     return known
 
 
-def pair_law(rule: Rule, length: int) -> Tensor:
+def compute_pair_law(rule: Rule, length: int) -> Tensor:
     """Joint law [N, V, N, V] of every two words."""
     N, V = length, rule.words
     at = torch.arange(N)

@@ -78,10 +78,10 @@ class Loaded:
         family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
         config, weights = self.read("xlnet")
         if not cache:
-            return family.plain(self.fitted(family.build(config), weights, "xlnet"), self.words.mask)
+            return family.plain(self.fit_weights(family.build(config), weights, "xlnet"), self.words.mask)
         if self.manifest["source"] != "embedded":
             with torch.device("meta"):
-                self.named_weights(family.build(config), weights, "xlnet")
+                self.rename_weights(family.build(config), weights, "xlnet")
         return family.cached(weights, config, self.words.mask)
 
     def causal(self, cache: bool) -> AnySubsetModel:
@@ -97,15 +97,15 @@ class Loaded:
     def gpt2(self) -> "GPT2LMHeadModel":
         """The judge."""
         config, weights = self.read("judge")
-        return self.fitted(causal.build(config), weights, "judge")
+        return self.fit_weights(causal.build(config), weights, "judge")
 
-    def fitted(self, net: Any, weights: dict[str, Tensor], part: str) -> Any:
+    def fit_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> Any:
         """transformers' network with its weights; ParityError unless every one fits, tied and derived ones aside."""
-        net.load_state_dict(self.named_weights(net, weights, part), strict=False)
+        net.load_state_dict(self.rename_weights(net, weights, part), strict=False)
         net.tie_weights()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
-    def named_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    def rename_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
         """The weights under the network's names; ParityError unless they are its own, tied and derived ones aside."""
         own, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
         named = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}

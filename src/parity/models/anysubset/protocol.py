@@ -44,13 +44,13 @@ class AnySubsetModel(Protocol):
         ...
 
 
-def ranked(order: Tensor) -> Tensor:
+def invert_order(order: Tensor) -> Tensor:
     """The rank [B, N] of each position, order [B, N] being the position of each rank."""
     B, N = order.shape
     return torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
 
 
-def lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def make_lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Order [B, N], begin [B], end [B] of known positions bool [B, N]: from left to right, then the others (Eq. 4)."""
     B, N = known.shape
     end = torch.full((B,), N, device=known.device) if end is None else end
@@ -67,12 +67,12 @@ def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tens
     return spare.scatter_(1, torch.where(where, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
-def infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
+def make_infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
     """The task of filling in what is not `known` [B, N] of tokens [B, N].
 
     ParityError for a row of which nothing or everything is known, or for a known token that is no word.
     """
-    order, begin, end = lattice(known, end)
+    order, begin, end = make_lattice(known, end)
     for row in range(len(tokens)):
         if int(begin[row]) == int(end[row]):
             raise ParityError(f"row {row}: no masked position among {int(end[row])}; there is nothing to fill in")
@@ -97,7 +97,7 @@ class Ranks(NamedTuple):
     asked: Tensor  # what a model is asked for: the rank, or N where the row does not have it
 
 
-def ranks(start: Infilling, first: Tensor, k: int) -> Ranks:
+def next_ranks(start: Infilling, first: Tensor, k: int) -> Ranks:
     """The k ranks from `first` [B] on."""
     N = start.order.shape[1]
     rank = first[:, None] + torch.arange(k, device=first.device)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import Infilling, ranked
+from parity.models.anysubset.protocol import Infilling, invert_order
 
 
 class TabularAnySubset:
@@ -24,7 +24,7 @@ class TabularAnySubset:
         self.place = self.vocab ** torch.arange(self.length - 1, -1, -1, device=table.device)
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        known = torch.where(ranked(order)[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
+        known = torch.where(invert_order(order)[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
         return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=self.length - 1))]
 
 
@@ -48,7 +48,7 @@ def consistent_table(vocab: int, length: int, generator: torch.Generator, scale:
     return mass.flatten()[code].log()
 
 
-def joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
+def compute_joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
     """Law [V^K] of the K missing tokens of the first row of `start`, in decoding order, first rank most significant."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     cells = torch.tensor(list(itertools.product(range(model.words), repeat=K)))
@@ -59,7 +59,7 @@ def joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
     return p.gather(-1, cells[..., None])[..., 0].prod(1).numpy()
 
 
-def codes(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarray:
+def encode_rows(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarray:
     """Numbers [B] of complete rows in the order of `joint_law`; ParityError for a token outside the vocabulary."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     drawn = tokens.gather(1, start.order[:, m : m + K])

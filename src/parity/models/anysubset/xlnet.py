@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import ranked
+from parity.models.anysubset.protocol import invert_order
 
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
@@ -40,9 +40,9 @@ def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLN
     return build(sizes | {"dropout": 0.0, "use_mems_eval": False, "use_mems_train": False})
 
 
-def permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+def make_permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
     """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, and the prompt sees itself whole."""
-    N, rank = order.shape[1], ranked(order)
+    N, rank = order.shape[1], invert_order(order)
     # by rank: ranks below this are read; the last slot is for ranks that a row does not have
     limit = torch.arange(N + 1, device=order.device).maximum(begin[:, None])
     limit = limit.scatter(1, ranks.clamp(max=N), seen)
@@ -82,7 +82,7 @@ class XLNet:
         inside = ranks < N
         target = torch.zeros(*ranks.shape, N, device=tokens.device, dtype=self.net.dtype)
         target.scatter_(2, order.gather(1, ranks.clamp(max=N - 1))[..., None], inside[..., None].to(target.dtype))
-        blocked = permutation_mask(order, begin, ranks, seen).to(target.dtype)
+        blocked = make_permutation_mask(order, begin, ranks, seen).to(target.dtype)
         return exclude(self.net(tokens, perm_mask=blocked, target_mapping=target).logits, self.mask)
 
 
@@ -118,7 +118,7 @@ class CachedXLNet:
         B, N = order.shape
         self.order, self.begin = order, begin
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
-        self.rank = ranked(order)
+        self.rank = invert_order(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
         # the last slot takes padding
         self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))
@@ -136,7 +136,7 @@ class CachedXLNet:
             return False
         return torch.equal(self.order, order) and torch.equal(self.begin, begin)
 
-    def _fresh(self, missing: Tensor, most: int) -> int:
+    def _count_missing(self, missing: Tensor, most: int) -> int:
         """The most ranks that a row misses, of `missing` [B]. A GPU computes `most`, so that nothing waits for it, and
         stops if a row misses more: a decoder may replace no more tokens than it asks for laws."""
         if missing.device.type == "cpu":
@@ -155,7 +155,7 @@ class CachedXLNet:
         upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
         clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
         clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
-        new = self._fresh(upto - clean, N if again else ranks.shape[1])
+        new = self._count_missing(upto - clean, N if again else ranks.shape[1])
         fresh = clean[:, None] + torch.arange(new, device=tokens.device)  # [B, W] ranks to compute
         real = fresh < upto[:, None]
         place = order.gather(1, fresh.clamp(max=N - 1))

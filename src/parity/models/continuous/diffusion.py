@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
         return torch.cat([variance[1:2] if len(variance) > 1 else self.beta[:1], variance[1:]]).log()
 
 
-def respaced(steps: int) -> list[int]:
+def respace_steps(steps: int) -> list[int]:
     """The `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released code
     (one step is step 0)."""
     stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
@@ -67,12 +67,12 @@ def respaced(steps: int) -> list[int]:
 
 
 @lru_cache
-def schedule(steps: int) -> Schedule:
+def make_schedule(steps: int) -> Schedule:
     """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
     at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
-    t = torch.tensor(respaced(steps))
+    t = torch.tensor(respace_steps(steps))
     kept = alpha_bar[t]
     before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
     return Schedule(t, kept, before, 1 - kept / before)
@@ -82,10 +82,10 @@ NOTHING = -1e4  # log of a variance of 0: between two infinite ones there would 
 
 
 @lru_cache
-def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
+def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
     twice the log deviation lies between the third and the fourth (the same for DDIM)."""
-    s = schedule(steps)
+    s = make_schedule(steps)
     ab, before, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
     if sampler == "ddpm":
         mean = beta * before.sqrt() / (1 - ab), (1 - before) * (1 - beta).sqrt() / (1 - ab)
@@ -98,7 +98,7 @@ def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
 
 
-def of_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
+def select_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
     """Columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. For a number i they are
     scalars, which need no copy to a GPU."""
     if isinstance(i, int):
@@ -224,8 +224,8 @@ class Steps:
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
-        s, flat = schedule(self.sampling.steps), x.flatten(0, -2)
-        signal, noise = of_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
+        s, flat = make_schedule(self.sampling.steps), x.flatten(0, -2)
+        signal, noise = select_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
         condition, both = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
         if x.ndim > 2:
             condition = condition.repeat_interleave(len(flat) // len(x), 0)
@@ -246,8 +246,8 @@ class Steps:
         start, v = prediction.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
-        known = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
-        of_start, of_x, low, high = of_step(known, i, prediction)
+        known = compute_coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
+        of_start, of_x, low, high = select_step(known, i, prediction)
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
         return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 
@@ -268,7 +268,7 @@ def walk(chain: Chain, path: PathNoise) -> Trajectory:
     return Trajectory(step.mean(x), step.std, log_sigma, chain.last)
 
 
-def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
+def compute_single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
     """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T cancels."""
     x, log_ratio = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.protocol import PathNoise, tokens_before
+from parity.models.continuous.protocol import PathNoise, select_tokens_before
 from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
 
 FAMILY = {  # see models.continuous.protocol
@@ -93,7 +93,7 @@ class GMM:
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Tensor:
         """z [B*n, width]; ValueError where known < places."""
-        z = self.net(tokens_before(tokens, places, known, self.length), self.labels)
+        z = self.net(select_tokens_before(tokens, places, known, self.length), self.labels)
         return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
     def law(self, condition: Any, path: PathNoise | None = None) -> MixtureLaw:

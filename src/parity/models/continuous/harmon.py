@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
 from parity.models.continuous import mar
-from parity.models.continuous.kl import numbered, part_of
+from parity.models.continuous.kl import select_prefixed
 from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
+from parity.models.discrete.vq import count_blocks
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "caption",
@@ -62,7 +63,7 @@ class LanguageModel(nn.Module):
         self.model = Qwen2Model(config)
 
 
-def projection(width: int, hidden: int, out: int) -> nn.Sequential:
+def make_projection(width: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, out))
 
 
@@ -81,7 +82,10 @@ class HarmonNet(nn.Module):
             use_cache=False,
         )
         self.llm = LanguageModel(language)
-        self.proj_in, self.proj_out = projection(c.width, c.hidden, c.hidden), projection(c.hidden, c.hidden, c.width)
+        self.proj_in, self.proj_out = (
+            make_projection(c.width, c.hidden, c.hidden),
+            make_projection(c.hidden, c.hidden, c.width),
+        )
 
     @property
     def diffloss(self) -> DiffLoss:
@@ -112,27 +116,27 @@ class HarmonNet(nn.Module):
         return self.mar.decode(x + self.proj_out(back), places, real)
 
 
-def published_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_published(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The entries of a released file without its autoencoder and the output layer of its words."""
     return {k: v for k, v in state.items() if not k.startswith(("vae.", "llm.lm_head."))}
 
 
-def released(state: dict[str, Tensor]) -> HarmonConfig:
+def read_config(state: dict[str, Tensor]) -> HarmonConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
     vocab, hidden = state["llm.model.embed_tokens.weight"].shape
     heads, first = QWEN_HEADS.get(hidden, hidden // 64), "llm.model.layers.0."
     return HarmonConfig(
-        **asdict(mar.released(part_of(state, "mar."))),
+        **asdict(mar.read_config(select_prefixed(state, "mar."))),
         vocab=vocab,
         hidden=hidden,
         intermediate=len(state[f"{first}mlp.gate_proj.weight"]),
-        layers=numbered(state, "llm.model.layers."),
+        layers=count_blocks(state, "llm.model.layers."),
         attention_heads=heads,
         key_value_heads=len(state[f"{first}self_attn.k_proj.weight"]) * heads // hidden,
     )
 
 
-def resized(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
+def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
     """Weights for pictures of `grid` tokens a side: the three tables of places, interpolated as in the released code
     (bilinear, corners not aligned)."""
     state = dict(state)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from parity.models.continuous.protocol import PathNoise
-from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walked
+from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walk_mixture
 
 
 class Rule(Protocol):
     dim: int
 
-    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         """Laws of B n tokens, row-major, of `places` [B, n] given the first `known` [B, n] of tokens [B, L, D]."""
         ...
 
@@ -30,7 +30,7 @@ class Regimes:
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
         self.begin, self.step, self.means, self.scales, self.dim = begin, step, means, scales, means.shape[1]
 
-    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         B, most = len(tokens), int(known.max())
         z = (tokens[:, :most, None].double() - self.means) / self.scales  # [B, i, K, D]
         evidence = (-0.5 * z * z - self.scales.log()).sum(-1)
@@ -54,7 +54,7 @@ class Turning:
     def __init__(self, keep: float, turn: Tensor, stride: int):
         self.keep, self.turn, self.stride, self.dim = keep, turn, stride, len(turn)
 
-    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         back = (places - known).div(self.stride, rounding_mode="floor") + 1  # steps of its chain, back to a known token
         source = places - back * self.stride
         at = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
@@ -80,10 +80,10 @@ class LongMixture:
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         by_place = tokens.gather(1, order[..., None].expand_as(tokens))
-        return self.rule.after(by_place, places, known.expand_as(places))
+        return self.rule.compute_laws(by_place, places, known.expand_as(places))
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        return walked(condition, self.steps, path)
+        return walk_mixture(condition, self.steps, path)
 
     def chain(self, condition: Any) -> MixtureWalk:
         return MixtureWalk(condition, self.steps)

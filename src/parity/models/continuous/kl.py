@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from parity.base.weights import network
-from parity.models.discrete.vq import Decoder, Encoder, VQConfig, diffusion_name, side_of
+from parity.models.discrete.vq import Decoder, Encoder, VQConfig, count_blocks, diffusion_name, find_side
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws
 AVERAGE = "average"  # likewise: whether its weights are the moving average of training
@@ -61,7 +61,7 @@ class KL(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Pictures of a square grid of tokens; ValueError if they are not one."""
-        side = side_of(tokens.shape[1])
+        side = find_side(tokens.shape[1])
         z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))
 
@@ -84,12 +84,7 @@ def unfold(cells: Tensor, cell: int) -> Tensor:
     return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
 
 
-def numbered(state: Mapping[str, Tensor], prefix: str) -> int:
-    """How many blocks have names that begin with `prefix` and a number."""
-    return len({k.removeprefix(prefix).split(".")[0] for k in state if k.startswith(prefix)})
-
-
-def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def select_prefixed(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The entries of a network that is part of another, by their own names."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
@@ -97,16 +92,16 @@ def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def read_sizes(state: dict[str, Tensor]) -> KLConfig:
     """The sizes of a released autoencoder, by its published names; KeyError for an entry it lacks."""
     ch = len(state["encoder.conv_in.weight"])
-    widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(numbered(state, "encoder.down."))]
+    widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(count_blocks(state, "encoder.down."))]
     return KLConfig(
         dim=state["post_quant_conv.weight"].shape[1],
         ch=ch,
         ch_mult=tuple(width // ch for width in widths),
-        res_blocks=numbered(state, "encoder.down.0.block."),
+        res_blocks=count_blocks(state, "encoder.down.0.block."),
         decoder_attention=any(k.startswith("decoder.up.") and ".attn." in k for k in state),
     )
 
 
-def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
+def rename_published(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
     """The entries of `kl16.ckpt` (key "model") under the names used here, without those of its training loss."""
     return {diffusion_name(k, levels): v for k, v in state.items() if not k.startswith("loss.")}

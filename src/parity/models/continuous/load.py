@@ -16,21 +16,21 @@ from parity.base.errors import ParityError
 from parity.base.weights import check, network
 from parity.embedded.classes import CLASSES, scene
 from parity.embedded.tokenizer import PREFIX, token_ids
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.protocol import ContinuousModel, Pair
 from parity.models.discrete.vq import to_pixels
 
 
-def label_of(image: int, classes: int = len(CLASSES)) -> int:
+def choose_label(image: int, classes: int = len(CLASSES)) -> int:
     """The class of an image by its number. Steps of 7, coprime to 60, give few images many shapes and colours."""
     return image * 7 % classes
 
 
-def caption_of(image: int) -> str:
+def make_caption(image: int) -> str:
     """The caption of an image by its number, for text-conditional models: of its class, any ground."""
-    return scene(label_of(image), np.random.default_rng([image, 7])).caption
+    return scene(choose_label(image), np.random.default_rng([image, 7])).caption
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Loaded:
             net: Any = network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
-                net.diffloss.net.run = compiled(net.diffloss.net.run, self.device.type, dynamic=True)
+                net.diffloss.net.run = compile_pass(net.diffloss.net.run, self.device.type, dynamic=True)
             self.nets[part] = net
         return self.nets[part]
 
@@ -73,19 +73,19 @@ class Loaded:
 
     def labels(self, images: range) -> Tensor:
         """Classes [n] of the images of these numbers."""
-        return torch.tensor([label_of(i, self.classes) for i in images])
+        return torch.tensor([choose_label(i, self.classes) for i in images])
 
     def class_of(self, image: int) -> str:
         """What an image is to show: its caption, or its class by name, or by number where our names do not apply."""
         if "captions" in self.manifest:
             return self.caption(image)
-        label, named = label_of(image, self.classes), "classifier" in self.manifest["files"]
+        label, named = choose_label(image, self.classes), "classifier" in self.manifest["files"]
         return CLASSES[label] if named and self.classes == len(CLASSES) else str(label)
 
     def caption(self, image: int) -> str:
         """The caption of an image by its number: of the manifest's captions in turn, or of its class."""
         captions = self.manifest.get("captions")
-        return captions[image % len(captions)] if captions else caption_of(image)
+        return captions[image % len(captions)] if captions else make_caption(image)
 
     def condition(self, images: range) -> Tensor:
         """What a network is conditioned on: classes [n], or token ids of captions [n, P], padding below 0."""
@@ -116,10 +116,10 @@ class Loaded:
 
     def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
         """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
-        return to_pixels(self.seen(tokens, batch))
+        return to_pixels(self.decode(tokens, batch))
 
     @torch.inference_mode()
-    def seen(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
+    def decode(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
         """The same before it is rounded, [n, 3, H, W] in [-1, 1]."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
         return torch.cat([self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)])
@@ -139,6 +139,6 @@ def load(
     return loaded
 
 
-def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
+def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
     """For `pictures`: the autoencoder is read on first use, and no other network."""
     return Loaded(manifest, torch.device(device))

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadNet, HeadSampling, Steps, Trajectory, walk
-from parity.models.continuous.kl import numbered
 from parity.models.continuous.protocol import PathNoise
+from parity.models.discrete.vq import count_blocks
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -155,13 +155,13 @@ class MARNet(nn.Module):
         return self.decode(*self.encode(tokens, known, self.embed_class(labels)))
 
 
-def known_mask(order: Tensor, known: Tensor) -> Tensor:
+def make_known_mask(order: Tensor, known: Tensor) -> Tensor:
     """[N, L] bool over grid positions: those of the first `known` [N] places of `order` [N, L]."""
     inside = torch.arange(order.shape[1], device=order.device) < known[:, None]
     return torch.zeros_like(inside).scatter(1, order, inside)
 
 
-def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
+def compute_guidance(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
     """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
 
     The last draw counts one token as masked, as in the released code.
@@ -193,7 +193,7 @@ class MAR:
         else:
             pairs, each = (rows[:, None] * self.length + known).flatten().unique(return_inverse=True)
             rows, count = pairs // self.length, pairs % self.length
-        mask, position = known_mask(order[rows], count), order.gather(1, places).flatten()
+        mask, position = make_known_mask(order[rows], count), order.gather(1, places).flatten()
 
         def read(labels: Tensor) -> Tensor:
             return self.net(tokens[rows], mask, labels[rows])[each, position]
@@ -201,7 +201,7 @@ class MAR:
         head = self.net.diffloss.net
         if self.sampling.guidance == 1:
             return Steps(head, self.sampling, read(self.labels))
-        scale = guidance_at(self.sampling, (known + (n if together else 1)).expand(B, n).flatten(), self.length)
+        scale = compute_guidance(self.sampling, (known + (n if together else 1)).expand(B, n).flatten(), self.length)
         given, without = read(self.labels), read(torch.full_like(self.labels, -1))
         return Steps(head, self.sampling, given, without, scale.to(tokens.dtype))
 
@@ -218,19 +218,19 @@ class MAR:
 WIDE_HEADS = {1280: 16}  # heads by width, where a head is not 64 wide: the huge networks
 
 
-def trunk(state: dict[str, Tensor]) -> dict[str, int]:
+def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
     """Width, heads, numbers a token and blocks each way of a released network, also of xAR's; KeyError for an entry
     that it lacks, ParityError for a width that no head divides."""
     width, dim = state["z_proj.weight"].shape
     if width not in WIDE_HEADS and (width % 64 or not width):
         raise ParityError(f"width {width}: allowed: a multiple of 64, as of all released sizes")
-    blocks = {part: numbered(state, f"{part}_blocks.") for part in ("encoder", "decoder")}
+    blocks = {part: count_blocks(state, f"{part}_blocks.") for part in ("encoder", "decoder")}
     return {"width": width, "heads": WIDE_HEADS.get(width, width // 64), "dim": dim, **blocks}
 
 
-def released(state: dict[str, Tensor]) -> MARConfig:
+def read_config(state: dict[str, Tensor]) -> MARConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
-    sizes = trunk(state)
+    sizes = read_trunk(state)
     tokens, places = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
     return MARConfig(
         **sizes,
@@ -238,7 +238,7 @@ def released(state: dict[str, Tensor]) -> MARConfig:
         grid=math.isqrt(tokens),
         buffer=places - tokens,
         head_width=len(state["diffloss.net.input_proj.weight"]),
-        head_depth=numbered(state, "diffloss.net.res_blocks."),
+        head_depth=count_blocks(state, "diffloss.net.res_blocks."),
     )
 
 

@@ -23,7 +23,7 @@ importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Mo
     }
 
 The header's `grid` is tokens a side; where it has `cell`, a place is a cell of so many tokens a side. A family with
-released checkpoints says what `parity.models convert` must know with `released(state) -> Config`.
+released checkpoints says what `parity.models convert` must know with `read_config(state) -> Config`.
 """
 
 import math
@@ -77,7 +77,7 @@ class Affine(NamedTuple):
     def mean(self, x: Tensor) -> Tensor:
         return self.offset + self.slope * x
 
-    def at(self, k: int) -> "Affine":
+    def select(self, k: int) -> "Affine":
         """Those of the k-th of K points [N, K, D]."""
         return Affine(self.offset[:, k], self.slope[:, k], self.std[:, k])
 
@@ -160,7 +160,7 @@ class Start(NamedTuple):
     order: Tensor
 
 
-def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
+def make_path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
     """The noise [B*n, D] of the tokens of `places` [B, n], keyed by place, so that two models share it."""
     return lambda i: noise.normal(use, places * (steps + 1) + i, dim).flatten(0, 1)
 
@@ -173,7 +173,7 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
     return noise.uniform("order", at[None].expand(rows, -1)).argsort(1)
 
 
-def tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) -> Tensor:
+def select_tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) -> Tensor:
     """The tokens that a causal model reads for the places [B, n]: those before the last of them.
 
     ValueError unless every place's predecessors are all known. On a GPU no value is read, which would wait for it: all

@@ -4,10 +4,10 @@ convert`.
 Source: the released files, mar_{base,large,huge}/checkpoint-last.pth or mar-{base,large,huge}.safetensors,
 xAR-{B,L,H}.pth, harmon_{0.5b,1.5b}.pth or the folder Harmon-1_5B, and kl16.ckpt or kl16.safetensors. Parameter names
 are theirs, and a file's shapes give its sizes, except the number of attention heads. A family with released files has a
-function `released(state)`, which returns its sizes. It may also have
+function `read_config(state)`, which returns its sizes. It may also have
 
-    published_names(state) -> state     the entries of a file that are this network's
-    resized(state, config, grid)        weights for another number of tokens a side than it was trained on; such a
+    rename_published(state) -> state    the entries of a file that are this network's
+    resize(state, config, grid)         weights for another number of tokens a side than it was trained on; such a
                                         family is released for twice as many
     PROMPT, NOTHING                     text around a caption, and the one that guidance compares with: such a family
                                         reads captions with a tokenizer of its own
@@ -31,7 +31,7 @@ from parity.experiment.module_metadata import function, modules
 from parity.models.continuous import kl
 
 FOLDER = "models/continuous"
-RELEASED = [m for m in modules(FOLDER) if function(FOLDER, m, "released")]
+RELEASED = [m for m in modules(FOLDER) if function(FOLDER, m, "read_config")]
 COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers, which the networks here compute
 VAE = "vae."  # where a file holds its autoencoder beside it
 # by the key that holds a file's tensors: what they are, and what the header says of them (`kl.AVERAGE`)
@@ -79,9 +79,9 @@ def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file
 def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """An autoencoder's weights, of a file of its own or of one that holds it under `vae.`, and its sizes; ParityError
     unless they fit."""
-    state = kl.part_of(state, VAE) or state
+    state = kl.select_prefixed(state, VAE) or state
     config = read_sizes(kl.read_sizes, state, file)
-    state = kl.published_names(state, len(config.ch_mult))
+    state = kl.rename_published(state, len(config.ch_mult))
     check_weights(lambda: kl.KL(config), state, file)
     return state, asdict(config)
 
@@ -89,10 +89,10 @@ def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Ten
 def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
     """A released network's weights as its module names them, and its sizes; ParityError unless they fit."""
     state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
-    state = family.published_names(state) if hasattr(family, "published_names") else state
-    config = read_sizes(family.released, state, file)
-    if hasattr(family, "resized"):
-        state = family.resized(state, config, grid or 2 * config.grid)
+    state = family.rename_published(state) if hasattr(family, "rename_published") else state
+    config = read_sizes(family.read_config, state, file)
+    if hasattr(family, "resize"):
+        state = family.resize(state, config, grid or 2 * config.grid)
         config = replace(config, grid=grid or 2 * config.grid)
     if tokenizer is not None:
         if (words := tokenizer.get_vocab_size()) > config.vocab:
@@ -102,7 +102,7 @@ def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, to
     return state, config
 
 
-def tokenizer_file(path: Path) -> Path:
+def find_tokenizer(path: Path) -> Path:
     """A tokenizer.json, or that of its folder."""
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -112,7 +112,7 @@ def read_tokenizer(path: Path, family: Any) -> Any:
     marks of a prompt."""
     from tokenizers import Tokenizer
 
-    file = tokenizer_file(path)
+    file = find_tokenizer(path)
     if not file.is_file():
         raise ParityError(f"{file}: no such file; allowed: --tokenizer with a tokenizer.json or its folder")
     try:
@@ -158,7 +158,7 @@ def convert(
         words = read_tokenizer(tokenizer or (target if target.is_dir() else target.parent), family)
     elif tokenizer is not None:
         raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
-    if grid and not hasattr(family, "resized"):
+    if grid and not hasattr(family, "resize"):
         raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
     sums: dict[str, str] = {}
 

@@ -151,7 +151,7 @@ class MixtureWalk:
         return MixtureWalk(self.law.rows(which), self.steps)
 
 
-def walked(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
+def walk_mixture(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
     """The law at the end of a walk of `steps` under that noise: of the mixture, or of the component that the walk has
     chosen."""
     if steps == 1:
@@ -185,7 +185,7 @@ class TabularMixture:
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        return walked(condition, self.steps, path)
+        return walk_mixture(condition, self.steps, path)
 
     def chain(self, condition: Any) -> MixtureWalk:
         return MixtureWalk(condition, self.steps)

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, of_step, walk
+from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, select_step, walk
 from parity.models.continuous.kl import fold
-from parity.models.continuous.mar import trunk
-from parity.models.continuous.protocol import Affine, PathNoise, tokens_before
+from parity.models.continuous.mar import read_trunk
+from parity.models.continuous.protocol import Affine, PathNoise, select_tokens_before
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -64,7 +64,7 @@ class XARConfig:
         return (self.grid // self.cell) ** 2
 
 
-def rotations(c: XARConfig) -> Tensor:
+def compute_rotations(c: XARConfig) -> Tensor:
     """Angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half its column."""
     per_axis = c.width // c.heads // 2
     frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
@@ -142,7 +142,7 @@ class XARNet(nn.Module):
         self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
         self.decoder_norm = nn.RMSNorm(d, eps=1e-6)
         self.pred = nn.Linear(d, c.dim)
-        self.register_buffer("angles", rotations(c), persistent=False)
+        self.register_buffer("angles", compute_rotations(c), persistent=False)
         for p in (self.encoder_pos_embed_learned, self.decoder_pos_embed_learned, self.class_emb.weight):
             nn.init.normal_(p, std=0.02)
 
@@ -211,7 +211,7 @@ class Flow:
         step = t - torch.cat([t.new_zeros(1), t[:-1]])
         of_start = step * (2 - t) / t
         std = self.sampling.temperature * (2 * t * step).sqrt()
-        return of_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
+        return select_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """One pass over all points, with guidance."""
@@ -274,7 +274,7 @@ class XAR:
         self.length, self.dim, self.steps = c.cells, c.cell**2 * c.dim, self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
-        labels, clean = self.labels, tokens_before(tokens, places, known, self.length)
+        labels, clean = self.labels, select_tokens_before(tokens, places, known, self.length)
         if self.sampling.guidance != 1:
             labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
         _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)
@@ -290,10 +290,10 @@ class XAR:
         return XAR(self.net, self.labels[rows], self.sampling)
 
 
-def released(state: dict[str, Tensor]) -> XARConfig:
+def read_config(state: dict[str, Tensor]) -> XARConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
     classes, tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
-    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **trunk(state))
+    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **read_trunk(state))
 
 
 Config, Network, Model = XARConfig, XARNet, XAR

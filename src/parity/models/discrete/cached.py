@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.discrete.protocol import TokenModel, ancestors
+from parity.models.discrete.protocol import TokenModel, find_ancestors
 
 # new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -73,7 +73,7 @@ class SlotCache:
         self.static = like.device.type != "cpu"  # whether shapes are those of (batch, window) alone
         self.live = 0  # slots from here on are not attended, and in a tree hold its nodes
 
-    def flat(self) -> list[Tensor]:
+    def list_tensors(self) -> list[Tensor]:
         """Keys and values of the first layer, of the second, ..."""
         return [x for layer in self.cache for x in layer]
 
@@ -83,23 +83,23 @@ class SlotCache:
         for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
-    def leave(self, positions: Tensor, length: int) -> None:
+    def drop_done_rows(self, positions: Tensor, length: int) -> None:
         """Rows of positions [R, S] that are done leave the cache."""
-        left = None if self.returns or self.static else staying(self.going, positions, length)
+        left = None if self.returns or self.static else find_active(self.going, positions, length)
         if left is not None:
             for name in self.by_row:
-                setattr(self, name, close_up(getattr(self, name), left))
-            self.cache = [(close_up(keys, left), close_up(values, left)) for keys, values in self.cache]
+                setattr(self, name, compact_rows(getattr(self, name), left))
+            self.cache = [(compact_rows(keys, left), compact_rows(values, left)) for keys, values in self.cache]
 
-    def of_going(self, *inputs: Tensor) -> list[Tensor]:
+    def select_active(self, *inputs: Tensor) -> list[Tensor]:
         """Of inputs [R, ...] the rows that are not done."""
         return [x if len(x) == len(self.going) else x[self.going] for x in inputs]
 
-    def of_batch(self, x: Tensor, rows: int) -> Tensor:
+    def restore_rows(self, x: Tensor, rows: int) -> Tensor:
         """x [G, ...] of the rows that are not done as [rows, ...]; the others are zero."""
         return x if len(x) == rows else x.new_zeros(rows, *x.shape[1:]).index_copy_(0, self.going, x)
 
-    def turned(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
+    def look_up_rotary(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
         """The rotary table at slots [G, S]."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
@@ -108,7 +108,7 @@ class SlotCache:
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
-        return run(self.net, x, self.turned(slots, x.dtype), slots, self.on, self.cache, self.live)
+        return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
 
     def read_tree(self, x: Tensor, slots: Tensor, seen: Tensor, above: Tensor) -> Tensor:
         """The last S nodes x [G, S, dim] of a tree of N: they see slots `seen` [G, S, live] and the nodes `above`
@@ -119,7 +119,7 @@ class SlotCache:
             self.widen(0, more + self.on.shape[1] - self.live)  # at once what the end of the picture will need
         at = slice(None), slice(end - x.shape[1], end)
         mask = torch.cat([seen, above], -1)
-        return run_layers(self.net, x, self.turned(slots, x.dtype), mask, self.cache, at, end)
+        return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, at, end)
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
         """The prompts in `rows` [B] bool become those of `fresh`. prefixes: slots before the picture, here and there:
@@ -131,7 +131,7 @@ class SlotCache:
             self.on, self.shift = F.pad(self.on, (more, 0)), self.shift + more
         at = rows.nonzero()[:, 0].to(self.on.device)
         self.on[at], self.shift[at] = F.pad(fresh.on, (gap, 0)), fresh.shift + gap
-        for own, new in zip(self.flat(), fresh.flat(), strict=True):
+        for own, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
             own[at, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
         return more
 
@@ -196,34 +196,34 @@ class Cached(SlotCache):
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values go to `positions`."""
-        self.leave(positions, self.length)
-        B, (tokens, positions) = len(tokens), self.of_going(tokens, positions)
+        self.drop_done_rows(positions, self.length)
+        B, (tokens, positions) = len(tokens), self.select_active(tokens, positions)
         slots = positions + self.prefix
         self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
         hidden, logits = self.read(self._embed(tokens, positions), slots, self.run)
         self.fed = max(self.fed, self.live)
         if self.features is not None:
             self.features[self.going[:, None], positions + 1] = hidden
-        return self.of_batch(logits, B)
+        return self.restore_rows(logits, B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie behind all that was fed until the
         next call, and where `keep` puts them."""
-        self.leave(positions, self.length)
-        B, (tokens, positions, parents) = len(tokens), self.of_going(tokens, positions, parents)
+        self.drop_done_rows(positions, self.length)
+        B, (tokens, positions, parents) = len(tokens), self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
-        above = ancestors(parents)
+        above = find_ancestors(parents)
         root = (self.slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each's first ancestor
         seen = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
         self.hidden, self.behind = self.read_tree(self._embed(tokens, positions), self.slots, seen, above), self.live
-        return self.of_batch(self.net.output(self.hidden), B)
+        return self.restore_rows(self.net.output(self.hidden), B)
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
         """nodes [R, W], -1 for none: their keys and values go where their positions are."""
-        (nodes,) = self.of_going(nodes)
+        (nodes,) = self.select_active(nodes)
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
@@ -234,7 +234,7 @@ class Cached(SlotCache):
         if not self.static and len(to):
             self.fed = max(self.fed, int(to.max()) + 1)
         self._see(row, to)
-        for x in self.flat():
+        for x in self.list_tensors():
             x[row, to] = x[row, self.behind + node]
         if self.features is not None:
             self.features[self.going[row], to - self.prefix + 1] = self.hidden[row, node]
@@ -253,7 +253,7 @@ class Cached(SlotCache):
                 own.join(rows, other)
 
 
-def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
+def find_active(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
     """Which of the rows `going` [G] still have something to decode at positions [R, S]: bool [G], or None if none
     leaves.
 
@@ -270,14 +270,14 @@ def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
     return torch.from_numpy(left) if 0 < n < len(going) else None
 
 
-def close_up(x: Tensor, left: Tensor) -> Tensor:
+def compact_rows(x: Tensor, left: Tensor) -> Tensor:
     """The rows of x [G, ...] that are `left` [G] bool, in any order: the last of them move to where others were."""
     n = int(left.sum())
     x[(~left[:n]).nonzero()[:, 0]] = x[n + left[n:].nonzero()[:, 0]]
     return x[:n]
 
 
-class Seen(NamedTuple):
+class DrafterContext(NamedTuple):
     """What a drafter reads of a batch: the caption first, if it reads that at all, a slot for each of its positions but
     the last."""
 
@@ -300,14 +300,14 @@ class DrafterNet(nn.Module):
     def layers(self) -> list[nn.Module]:
         return [self.layer]
 
-    def joined(self, embeddings: Tensor, features: Tensor) -> Tensor:
+    def combine(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """What its layer reads."""
         return self.fc(torch.cat([embeddings, features], -1))
 
     def forward(self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor) -> Tensor:
-        return self.norm(self.layer(self.joined(embeddings, features), table, mask))
+        return self.norm(self.layer(self.combine(embeddings, features), table, mask))
 
-    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         """What it reads of a batch; ids [R, P] of the prompts, where they are words."""
         raise NotImplementedError
 
@@ -321,7 +321,7 @@ class EagleDrafter(SlotCache):
 
     def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
         """ids [R, P]: see `DrafterNet.sees`."""
-        seen, like = net.sees(target, ids), target.last
+        seen, like = net.make_context(target, ids), target.last
         on = F.pad(seen.on, (0, target.length), value=True)
         super().__init__(net, target.net.key_shape, target.table, on, seen.shift.clone(), like)
         self.target, self.embeddings, self.before, self.static = (
@@ -335,7 +335,7 @@ class EagleDrafter(SlotCache):
         if self.before:
             with torch.inference_mode():
                 slots = torch.arange(self.before, device=like.device).expand(len(on), -1)
-                self.read(net.joined(seen.words, seen.features), slots)
+                self.read(net.combine(seen.words, seen.features), slots)
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
@@ -345,26 +345,26 @@ class EagleDrafter(SlotCache):
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """tokens, positions, sources [R, S] -> logits [R, S, V]; see Drafter."""
-        self.leave(positions, self.target.length)
-        B, (tokens, positions, sources) = len(tokens), self.of_going(tokens, positions, sources)
+        self.drop_done_rows(positions, self.target.length)
+        B, (tokens, positions, sources) = len(tokens), self.select_active(tokens, positions, sources)
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         slots = positions + self.before
-        output = self.read(self.net.joined(self.embeddings[tokens], features), slots)
+        output = self.read(self.net.combine(self.embeddings[tokens], features), slots)
         self.last = slots[:, -1:]
         self.parents = slots[:, :0]  # of the tree's nodes
         self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
-        return self.of_batch(self.target.net.output(output), B)
+        return self.restore_rows(self.target.net.output(output), B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
-        (B, S), (tokens, positions, parents) = tokens.shape, self.of_going(tokens, positions, parents)
+        (B, S), (tokens, positions, parents) = tokens.shape, self.select_active(tokens, positions, parents)
         slots = positions.clamp(max=self.target.length - 1) + self.before
         self.parents = torch.cat([self.parents, parents], 1)
-        above = ancestors(self.parents)[:, -S:]
+        above = find_ancestors(self.parents)[:, -S:]
         written = (torch.arange(self.live, device=slots.device) <= self.last) & self.on[:, : self.live]
         features = self.predicted.gather(1, (parents + 1)[..., None].expand(-1, -1, self.predicted.shape[-1]))
-        x = self.net.joined(self.embeddings[tokens], features)
+        x = self.net.combine(self.embeddings[tokens], features)
         output = self.read_tree(x, slots, written[:, None].expand(-1, S, -1), above)
         self.predicted = torch.cat([self.predicted, output], 1)
-        return self.of_batch(self.target.net.output(output), B)
+        return self.restore_rows(self.target.net.output(output), B)

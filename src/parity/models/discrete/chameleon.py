@@ -20,12 +20,12 @@ from parity.base.files import header
 from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
-from parity.models.discrete.cached import Cached, DrafterNet, Seen
+from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
 from parity.models.discrete.protocol import Encoder
-from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count, diffusion_name
+from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
-from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
+from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
@@ -53,8 +53,8 @@ NETWORK = {
 }  # fmt: skip
 VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of a model's folder, or of the tokenizer's own file
 VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # of an image tokenizer, without its encoder
-sizes = partial(llama.sizes_of, FAMILY)
-shape = partial(llama.shape_of, FAMILY, STRIDE)
+sizes = partial(llama.merge_sizes, FAMILY)
+shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
@@ -62,19 +62,19 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     is Lumina-mGPT's has lines."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
-    side = (pixels or 768) // STRIDE if lines else round((image_tokens(config) or 1024) ** 0.5)
-    codes = len(numbered(llama.read_tokenizer(folder).get_vocab(), folder))
-    return llama.changed(FAMILY, {"vocab": codes, "rows": side, "columns": side, "line": int(lines), "end": 1})
+    side = (pixels or 768) // STRIDE if lines else round((count_image_tokens(config) or 1024) ** 0.5)
+    codes = len(list_codes(llama.read_tokenizer(folder).get_vocab(), folder))
+    return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side, "line": int(lines), "end": 1})
 
 
-def image_tokens(config: Mapping[str, Any]) -> int:
+def count_image_tokens(config: Mapping[str, Any]) -> int:
     """Codes of a picture of the tokenizer's own resolution, 0 where a configuration does not say."""
     vq = config.get("vq_config") or {}
     stride = 2 ** (len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)
     return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
 
 
-def numbered(words: Mapping[str, int], where: Path) -> list[int]:
+def list_codes(words: Mapping[str, int], where: Path) -> list[int]:
     """Ids of the codes in the image tokenizer's order; ParityError unless the names count them up from 0."""
     letters = {chr(ord("A") + i): str(i) for i in range(10)}
     ids = {}
@@ -87,17 +87,17 @@ def numbered(words: Mapping[str, int], where: Path) -> list[int]:
     return [ids[i] for i in range(len(ids))]
 
 
-def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
+def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
     """The tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt needs."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
     words = tokenizer.get_vocab()
-    ids = numbered(words, folder)
+    ids = list_codes(words, folder)
     if len(ids) != s["vocab"]:
         raise ParityError(f"{folder}: the tokenizer has {len(ids)} codes; network says vocab {s['vocab']}")
     size = [SIZE.format(8800 + n // 2) for n in (s["rows"], s["columns"])] if s["line"] else []
     forced = [LINE, END] if s["line"] else [END]
-    named = llama.ids_of(["<s>", BEGIN, TURN, *forced, *size], words, folder)
+    named = llama.look_up_ids(["<s>", BEGIN, TURN, *forced, *size], words, folder)
     return tokenizer, ids + [named[name] for name in forced], named
 
 
@@ -114,7 +114,7 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
     folder = files["model"]
     if part == "vq":
-        return llama.with_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
+        return llama.attach_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
     if part == "drafter":
         from transformers import ChameleonConfig
 
@@ -122,7 +122,7 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
         return loaded(partial(Drafter, c), files["drafter"], (), device, dtype)
     c = llama.read_config(folder, *KIND)
     adapt = partial(repeat_norms, c)
-    return llama.load_network(c, folder, vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype, adapt)
+    return llama.load_network(c, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype, adapt)
 
 
 class VQGAN(nn.Module):
@@ -139,9 +139,9 @@ class VQGAN(nn.Module):
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
     """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
-    inner = llama.by_prefix({at + part: part for at in VQ_PREFIXES for part in VQ_PARTS})
+    inner = llama.rename_prefixes({at + part: part for at in VQ_PREFIXES for part in VQ_PARTS})
     stored = {own: tuple(entry.shape) for name, entry in shapes(path).items() if (own := inner(name))}
-    levels = count(stored, "decoder.up.")
+    levels = count_blocks(stored, "decoder.up.")
     try:
         config = read_sizes_of_vq({diffusion_name(name, levels): shape for name, shape in stored.items()})
     except ParityError:
@@ -163,18 +163,18 @@ class Drafter(DrafterNet):
     def __init__(self, c: Any):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.fc, self.layer = nn.Linear(2 * c.hidden_size, c.hidden_size), llama.layer(c)
+        self.fc, self.layer = nn.Linear(2 * c.hidden_size, c.hidden_size), llama.make_layer(c)
         self.norm = nn.Identity()
 
-    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         """Prompts ids [R, P] whose padding is masked, and the picture."""
         assert ids is not None
         own, before = self.embed_tokens.weight, ids.shape[1] - 1
         words, embeddings = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
-        return Seen(embeddings, words, target.prefix_states, target.on[:, :before], target.shift)
+        return DrafterContext(embeddings, words, target.prefix_states, target.on[:, :before], target.shift)
 
 
-def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The tensors and configuration of a part that is read from a folder of its own: the drafter, config.json beside
     its weights. None for any other."""
     if part != "drafter":
@@ -195,7 +195,7 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch. The unconditional row has no words: Lumina-mGPT's is the
     beginning of a picture with its size, Anole's the beginning of the text and of a picture."""
     s, folder = sizes(manifest), Path(manifest["files"]["model"])
-    words, ids, named = vocabulary(manifest)
+    words, ids, named = read_vocabulary(manifest)
     size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
     begin = [named[BEGIN], *size]
     pixels = {"width": STRIDE * s["columns"], "height": STRIDE * s["rows"]}
@@ -203,4 +203,4 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
     around = ([named["<s>"]], [named[TURN], *begin])
     unconditional = begin if s["line"] else [named["<s>"], *begin]
-    return llama.prompt_encoder(words, reserved, folder, template, around, lambda prompt: unconditional)
+    return llama.make_prompt_encoder(words, reserved, folder, template, around, lambda prompt: unconditional)

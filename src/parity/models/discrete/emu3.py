@@ -16,7 +16,7 @@ from parity.base.errors import ParityError
 from parity.models.discrete import llama
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
 from parity.models.discrete.protocol import Encoder
-from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
+from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
@@ -45,24 +45,24 @@ NETWORK = {  # as transformers names it now, and as published files have it
     "model.text_model.": "", "text_model.model.": "", "text_model.lm_head.": "output.chosen.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
-sizes = partial(llama.sizes_of, FAMILY)
-shape = partial(llama.shape_of, FAMILY, STRIDE)
+sizes = partial(llama.merge_sizes, FAMILY)
+shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """The configuration's `network` from a folder and the pixels of a side, None for 720."""
     side = (pixels or 720) // STRIDE
     codes = llama.read_config(folder, *KIND).vq_config.codebook_size
-    return llama.changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
+    return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
 
 
-def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
+def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
     """The tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt needs."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
     words = tokenizer.get_vocab()
-    named = llama.ids_of([LINE, END_OF_FRAME, END, START, BEGIN, IMAGE], words, folder)
-    ids = [*llama.ids_of((NAME.format(i) for i in range(s["vocab"])), words, folder).values()]
+    named = llama.look_up_ids([LINE, END_OF_FRAME, END, START, BEGIN, IMAGE], words, folder)
+    ids = [*llama.look_up_ids((NAME.format(i) for i in range(s["vocab"])), words, folder).values()]
     if NAME.format(s["vocab"]) in words:
         raise ParityError(f"{folder}: the tokenizer has more codes than network says, vocab {s['vocab']}")
     return tokenizer, ids + [named[name] for name in (LINE, END_OF_FRAME, END)], named
@@ -75,20 +75,20 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     folder = files["model"]
     if part == "net":
         config = llama.read_config(folder, *KIND).text_config
-        return llama.load_network(config, folder, vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
+        return llama.load_network(config, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
     where, prefixes = files.get("vq", folder), (*VISION, "") if "vq" in files else VISION
     alone = llama.read_config(where, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
     config = alone or llama.read_config(folder, *KIND).vq_config
     vq = llama.load_vision("Emu3VQVAE", config, where, prefixes, device, dtype)
-    return llama.with_sizes(vq, s)
+    return llama.attach_sizes(vq, s)
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch. The unconditional row has the authors' negative prompt."""
     s, folder = sizes(manifest), Path(manifest["files"]["model"])
-    words, ids, named = vocabulary(manifest)
+    words, ids, named = read_vocabulary(manifest)
     size = words.encode(f"{s['rows']}*{s['columns']}", add_special_tokens=False).ids
     before, behind = [named[START]], [named[BEGIN], *size, named[IMAGE]]
     unlike = before + words.encode(NEGATIVE, add_special_tokens=False).ids + behind
     reserved = frozenset([*ids, *named.values()])
-    return llama.prompt_encoder(words, reserved, folder, POSITIVE, (before, behind), lambda prompt: unlike)
+    return llama.make_prompt_encoder(words, reserved, folder, POSITIVE, (before, behind), lambda prompt: unlike)

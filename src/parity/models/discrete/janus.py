@@ -18,8 +18,8 @@ from parity.base.errors import ParityError
 from parity.models.discrete import llama
 from parity.models.discrete.llama import Llama, condition  # noqa: F401
 from parity.models.discrete.protocol import Encoder
-from parity.models.discrete.vq import above_median
-from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
+from parity.models.discrete.vq import mark_above_median
+from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
@@ -40,8 +40,8 @@ NETWORK = {
     "model.language_model.": "", "model.generation_embeddings.": "output.embed.",
     "model.generation_aligner.": "output.aligner.", "model.generation_head.": "output.head.",
 }  # fmt: skip
-sizes = partial(llama.sizes_of, FAMILY)
-shape = partial(llama.shape_of, FAMILY, 16)
+sizes = partial(llama.merge_sizes, FAMILY)
+shape = partial(llama.compute_shape, FAMILY, 16)
 
 
 class Generation(nn.Module):
@@ -66,7 +66,7 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """The configuration's `network` from a folder, which says the pixels itself."""
     c = llama.read_config(folder, *KIND)
     side = c.vision_config.image_size // c.vision_config.patch_size
-    return llama.changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
+    return llama.select_changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
 
 
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
@@ -78,9 +78,9 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
         raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")
     if part == "vq":
         vq = llama.load_vision("JanusVQVAE", config.vq_config, folder, ("model.vqmodel.",), device, dtype)
-        return llama.with_sizes(vq, s)
+        return llama.attach_sizes(vq, s)
     build = lambda: Llama(config.text_config, Generation(config.vq_config))  # noqa: E731
-    return llama.fill(build, folder, llama.by_prefix(NETWORK), device, dtype)
+    return llama.fill(build, folder, llama.rename_prefixes(NETWORK), device, dtype)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Indicators bool [G, V] of codes that look alike, by their direction."""
-    return above_median(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1))
+    return mark_above_median(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1))
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
@@ -98,8 +98,8 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     between its first token and its last, and attends to it."""
     folder = Path(manifest["files"]["model"])
     words = llama.read_tokenizer(folder)
-    start, padding, *image = llama.ids_of((START, PAD, BEGIN, END, IMAGE), words.get_vocab(), folder).values()
-    encoded = llama.prompt_encoder(
+    start, padding, *image = llama.look_up_ids((START, PAD, BEGIN, END, IMAGE), words.get_vocab(), folder).values()
+    encoded = llama.make_prompt_encoder(
         words, frozenset([start, *image]), folder, TEMPLATE, ([start], image[:1]),
         lambda prompt: [start, *[padding] * (len(prompt) - 2), image[0]],
     )  # fmt: skip

@@ -28,7 +28,7 @@ from parity.base.files import foreign_json
 from parity.base.weights import assign, check_fit, shapes, tensors, unfilled
 from parity.models.discrete.cached import Cached, EagleDrafter, Pass, Remember, logits_pass
 from parity.models.discrete.protocol import Encoder
-from parity.models.discrete.vq import above_median
+from parity.models.discrete.vq import mark_above_median
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -54,7 +54,7 @@ class KeysAndValues(NamedTuple):
 
 
 @lru_cache
-def called_by_us(base: Any) -> Any:
+def adapt_layer(base: Any) -> Any:
     """A layer of transformers' as a class that is called as `cached` calls layers."""
 
     class Layer(base):
@@ -66,7 +66,7 @@ def called_by_us(base: Any) -> Any:
     return Layer
 
 
-def layer(config: Any, index: int = 0) -> nn.Module:
+def make_layer(config: Any, index: int = 0) -> nn.Module:
     """transformers' layer of a configuration's network."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -75,10 +75,10 @@ def layer(config: Any, index: int = 0) -> nn.Module:
     base: Any = LlamaDecoderLayer  # Emu3's and Janus' layers are Llama's
     if config.model_type == "chameleon":
         base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
-    return called_by_us(base)(config, index)
+    return adapt_layer(base)(config, index)
 
 
-def rotary_table(config: Any) -> Tensor:
+def make_rotary_table(config: Any) -> Tensor:
     """Cosines and sines [places, width of a head, 2], float32."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -120,9 +120,9 @@ class Llama(nn.Module):
 
         self.config, self.output = config, output
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(layer(config, i) for i in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(make_layer(config, i) for i in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.register_buffer("table", rotary_table(config), persistent=False)
+        self.register_buffer("table", make_rotary_table(config), persistent=False)
 
     @property
     def key_shape(self) -> tuple[int, int]:
@@ -175,7 +175,7 @@ def read_tokenizer(folder: Path) -> "Tokenizer":
     return tokenizer
 
 
-def ids_of(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) -> dict[str, int]:
+def look_up_ids(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) -> dict[str, int]:
     """Ids of tokens by name; ParityError for the first that a vocabulary lacks."""
     names = list(names)
     if lacking := next((name for name in names if name not in vocabulary), ""):
@@ -183,7 +183,7 @@ def ids_of(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) ->
     return {name: vocabulary[name] for name in names}
 
 
-def by_prefix(prefixes: Mapping[str, str]) -> Rename:
+def rename_prefixes(prefixes: Mapping[str, str]) -> Rename:
     """Replaces the first prefix that a name has; a name that has none is not wanted."""
     return lambda name: next((to + name.removeprefix(p) for p, to in prefixes.items() if name.startswith(p)), None)
 
@@ -227,7 +227,7 @@ def load_network(
         return tensor[chosen[:codes].to(tensor.device)] if rows else adapt(name, tensor)
 
     build = lambda: Llama(config, Codes(config.hidden_size, chosen, codes))  # noqa: E731
-    return fill(build, folder, by_prefix(prefixes), device, dtype, of_codes)
+    return fill(build, folder, rename_prefixes(prefixes), device, dtype, of_codes)
 
 
 def load_vision(
@@ -241,10 +241,10 @@ def load_vision(
         del net.encoder, net.quant_conv
         return net
 
-    return fill(build, folder, by_prefix({at + part: part for at in prefixes for part in VISION}), device, dtype)
+    return fill(build, folder, rename_prefixes({at + part: part for at in prefixes for part in VISION}), device, dtype)
 
 
-def with_sizes(vq: Any, s: Sizes) -> nn.Module:
+def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
     """An image tokenizer that knows the sizes of a model's pictures; ParityError for one of another number of codes."""
     if (codes := len(vq.quantize.embedding.weight)) != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {codes} codes, the model {s['vocab']}")
@@ -255,23 +255,23 @@ def with_sizes(vq: Any, s: Sizes) -> nn.Module:
 # Pictures: how a family of these conditions its network, and decodes its tokens
 
 
-def sizes_of(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
+def merge_sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
     """Sizes of a model's pictures, as its manifest says or its family declares them."""
     return {**family["network"], **manifest["network"]}
 
 
-def changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dict[str, int]:
+def select_changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dict[str, int]:
     """The sizes that are not those which a family declares."""
     return {key: value for key, value in network.items() if value != family["sizes"][key]}
 
 
-def shape_of(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
+def compute_shape(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture; pixels of its longer side, `stride` a code."""
-    s = sizes_of(family, manifest)
+    s = merge_sizes(family, manifest)
     return s["columns"] + s.get("line", 0), stride * max(s["rows"], s["columns"])
 
 
-def grammar(s: Sizes) -> Tensor:
+def make_grammar(s: Sizes) -> Tensor:
     """Forced tokens [L] of a picture, -1 for a code: `line` tokens behind each row, then `end` more."""
     line, end = s.get("line", 0), s.get("end", 0)
     forced = torch.arange(s["vocab"], s["vocab"] + line + end)
@@ -279,7 +279,7 @@ def grammar(s: Sizes) -> Tensor:
     return torch.cat([row.repeat(s["rows"]), forced[line:]])
 
 
-def codes_of(tokens: Tensor, s: Sizes) -> Tensor:
+def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
     """The codes [n, rows, columns] of whole pictures' tokens [n, L]: what the grammar forces is left off."""
     rows, columns, line = s["rows"], s["columns"], s.get("line", 0)
     return tokens[:, : rows * (columns + line)].unflatten(1, (rows, columns + line))[:, :, :columns]
@@ -295,8 +295,8 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
     """The token model of a batch of encoded captions. run: its pass, compiled or not."""
     net, vq = nets["net"], nets["vq"]
     s, codes = vq.size, vq.quantize.embedding.weight
-    ids, valid = batch_ids(inputs, guided)
-    forced = grammar(s).to(ids.device)
+    ids, valid = select_batch_ids(inputs, guided)
+    forced = make_grammar(s).to(ids.device)
     if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
         most = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
         raise ParityError(f"prompt and picture: {length} positions; allowed: {most}")
@@ -312,27 +312,27 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
     """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
-    return nets["vq"].decode(codes_of(tokens, nets["vq"].size))
+    return nets["vq"].decode(strip_grammar(tokens, nets["vq"].size))
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Indicators bool [G, V] of codes that look alike."""
     s = nets["vq"].size
-    alike = above_median(nets["vq"].quantize.embedding.weight)
+    alike = mark_above_median(nets["vq"].quantize.embedding.weight)
     return np.pad(alike, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
 
 
 # Prompts
 
 
-def left_padded(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
+def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
     """Ids [B, length] int64 and which of them are a row's own, [B, length] int64."""
     ids = [[0] * (length - len(row)) + row for row in rows]
     valid = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids), torch.tensor(valid)
 
 
-def caption_ids(words: "Tokenizer", captions: list[str], reserved: frozenset[int], where: Path) -> list[list[int]]:
+def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], where: Path) -> list[list[int]]:
     """Ids of texts, cut at MOST, and how many were cut printed. ParityError for one that holds a token of the
     grammar, or characters that the tokenizer has no token for."""
     result = []
@@ -353,7 +353,7 @@ def caption_ids(words: "Tokenizer", captions: list[str], reserved: frozenset[int
     return [ids[:MOST] for ids in result]
 
 
-def prompt_encoder(
+def make_prompt_encoder(
     words: "Tokenizer",
     reserved: frozenset[int],
     where: Path,
@@ -367,16 +367,16 @@ def prompt_encoder(
 
     def encoded(captions: list[str]) -> dict[str, Tensor]:
         texts = [template.replace("{}", caption) for caption in captions]
-        rows = [before + ids + behind for ids in caption_ids(words, texts, reserved, where)]
+        rows = [before + ids + behind for ids in encode_captions(words, texts, reserved, where)]
         length = len(before) + MOST + len(behind)
-        ids, valid = left_padded(rows, length)
-        others, other_valid = left_padded([negative(row) for row in rows], length)
+        ids, valid = pad_left(rows, length)
+        others, other_valid = pad_left([negative(row) for row in rows], length)
         return {"words": ids, "valid": valid, "negative": others, "negative_valid": other_valid}
 
     return encoded
 
 
-def batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
+def select_batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
     """The rows' ids and what is attended of them [R, P]: B conditional, then B unconditional if guided; the padding
     that all of them have left off."""
     ids, valid = inputs["words"], inputs["valid"]

@@ -27,7 +27,7 @@ from parity.base.headers import sizes_in
 from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
-from parity.models.discrete.cached import Cached, DrafterNet, EagleDrafter, Pass, Remember, Seen, logits_pass
+from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet, EagleDrafter, Pass, Remember, logits_pass
 from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.t5 import read_encoder
 
@@ -88,7 +88,7 @@ class LlamaGenConfig:
         return -(-wanted // self.multiple_of) * self.multiple_of
 
 
-def rotary_table(c: LlamaGenConfig) -> Tensor:
+def make_rotary_table(c: LlamaGenConfig) -> Tensor:
     """Cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half the column."""
     half = c.dim // c.heads // 2
     frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
         self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm, self.output = nn.RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
-        self.register_buffer("table", rotary_table(c), persistent=False)
+        self.register_buffer("table", make_rotary_table(c), persistent=False)
 
     @property
     def key_shape(self) -> tuple[int, int]:
@@ -200,13 +200,13 @@ class Transformer(nn.Module):
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
         """The hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
         x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
-        mask = prefix_mask(valid, x.shape[1])
+        mask = make_prefix_mask(valid, x.shape[1])
         for layer in self.layers:
             x = layer(x, self.table[None, : x.shape[1]], mask)
         return self.norm(x[:, self.config.prefix - 1 :])
 
 
-def prefix_mask(valid: Tensor, length: int) -> Tensor:
+def make_prefix_mask(valid: Tensor, length: int) -> Tensor:
     """Causal mask bool [B, 1, length, length] whose padded prefix keys are off, the diagonal on."""
     i = torch.arange(length, device=valid.device)
     on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
@@ -220,9 +220,9 @@ class FeatureDrafter(DrafterNet):
         super().__init__()
         self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), nn.RMSNorm(c.dim, c.eps)
 
-    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         none = target.prefix_states[:, :0]
-        return Seen(target.embeddings, none, none, none.any(-1), target.shift - target.net.config.prefix)
+        return DrafterContext(target.embeddings, none, none, none.any(-1), target.shift - target.net.config.prefix)
 
 
 class CaptionedDrafter(DrafterNet):
@@ -236,11 +236,11 @@ class CaptionedDrafter(DrafterNet):
         self.norm = nn.Identity()
         self.layer.register_module("attention_norm", nn.Identity())
 
-    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
         on = torch.ones_like(words[..., 0], dtype=torch.bool)
         before = target.net.config.prefix - words.shape[1]
-        return Seen(self.tokens.weight, words, target.prefix_states, on, target.shift - before)
+        return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - before)
 
 
 NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
@@ -250,7 +250,7 @@ NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
 }  # fmt: skip
 
 
-def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
     of EAGLE-1 and LANTERN, a folder with config.json or its file of weights. ParityError for one of another target."""
     if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
@@ -284,7 +284,7 @@ def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its side."""
     grid = sizes(manifest).grid
-    return grid, grid * vq.config_of(Path(manifest["files"]["vq"])).stride
+    return grid, grid * vq.read_config(Path(manifest["files"]["vq"])).stride
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
@@ -311,7 +311,7 @@ def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net", "vq", "drafter" or "draft"; ParityError for files that do not fit together."""
     files = {part: Path(file) for part, file in manifest["files"].items()}
-    config, tokenizer = sizes(manifest), vq.config_of(files["vq"])
+    config, tokenizer = sizes(manifest), vq.read_config(files["vq"])
     if tokenizer.codebook != config.vocab:
         raise ParityError(
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
@@ -350,10 +350,10 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Indicators bool [G, V] of codes that look alike."""
-    return vq.above_median(nets["vq"].quantize.codes)
+    return vq.mark_above_median(nets["vq"].quantize.codes)
 
 
-def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
+def read_labels(captions: list[str], classes: int) -> dict[str, Tensor]:
     """Class numbers, as text, to label [B]. ParityError for a text that is no class."""
     for caption in captions:
         if not caption.isdecimal() or int(caption) >= classes:
@@ -364,7 +364,7 @@ def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch; a class-conditional model's are numbers of classes."""
     if classes := sizes(manifest).classes:
-        return partial(labels, classes=classes)
+        return partial(read_labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
 
 

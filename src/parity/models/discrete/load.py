@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parity.models.compiling import compiled
+from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.vq import to_pixels
 
 
-def family(manifest: Mapping[str, Any]) -> Any:
+def load_family(manifest: Mapping[str, Any]) -> Any:
     """The module of the family that a manifest names."""
     return importlib.import_module(f"parity.models.discrete.{manifest['family']}")
 
@@ -31,7 +31,7 @@ class Loaded:
     run: Pass = logits_pass  # compiled or not
 
     def __post_init__(self) -> None:
-        self.family = family(self.manifest)
+        self.family = load_family(self.manifest)
         self.width, self.side = self.family.shape(self.manifest)  # tokens in a row; pixels of a picture's side
 
     @torch.inference_mode()
@@ -61,29 +61,29 @@ def load(
     fast: bool = False,
 ) -> Loaded:
     """The networks of a manifest; of "drafter" and "draft" the one needed."""
-    nets = networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
+    nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     place = torch.device(device)
-    return Loaded(manifest, nets, place, compiled(logits_pass, place.type) if fast else logits_pass)
+    return Loaded(manifest, nets, place, compile_pass(logits_pass, place.type) if fast else logits_pass)
 
 
-def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
+def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
     """The image tokenizer alone, for `pictures` and `groups`: no transformer is read."""
-    return Loaded(manifest, networks(manifest, ("vq",), device), torch.device(device))
+    return Loaded(manifest, load_networks(manifest, ("vq",), device), torch.device(device))
 
 
-def networks(
+def load_networks(
     manifest: Mapping[str, Any], parts: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
     """The networks asked for, of "net", "vq", "drafter" and "draft". The image tokenizer stays in float32."""
-    read = family(manifest).load
+    read = load_family(manifest).load
     return {part: read(manifest, part, device, torch.float32 if part == "vq" else dtype).eval() for part in parts}
 
 
-def side(manifest: Mapping[str, Any]) -> int:
+def picture_side(manifest: Mapping[str, Any]) -> int:
     """Pixels a side of the pictures a model makes, known before it is loaded."""
-    return family(manifest).shape(manifest)[1]
+    return load_family(manifest).shape(manifest)[1]
 
 
-def encoder(manifest: Mapping[str, Any], device: str = "cpu") -> Any:
+def load_encoder(manifest: Mapping[str, Any], device: str = "cpu") -> Any:
     """Captions (a list) to tensors of what `Loaded.model` reads of them, a row each: the text encoder of a model."""
-    return family(manifest).encoder(manifest, device)
+    return load_family(manifest).encoder(manifest, device)

@@ -114,7 +114,7 @@ class DraftedModel(TokenModel, Protocol):
     def drafter(self) -> Drafter: ...
 
 
-def ancestors(parents: Tensor) -> Tensor:
+def find_ancestors(parents: Tensor) -> Tensor:
     """parents [B, S], -1 for none, to bool [B, S, S]: whether the second node is the first, or one that it follows."""
     S = parents.shape[1]
     reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)

@@ -61,11 +61,11 @@ class Sampled:
         return self._law(self.model.tree, tokens, positions, parents)
 
     def keep(self, nodes: Tensor) -> None:
-        self.model.keep(self._of_model(nodes))
+        self.model.keep(self._repeat_rows(nodes))
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
         """See TokenModel."""
-        self.model.join(self._of_model(rows), fresh.model)
+        self.model.join(self._repeat_rows(rows), fresh.model)
 
     @property
     def drafter(self) -> Any:
@@ -79,13 +79,13 @@ class Sampled:
         inner = getattr(self.model, "draft", None)
         return None if inner is None else Sampled(inner, self.sampling)
 
-    def _of_model(self, rows: Tensor) -> Tensor:
+    def _repeat_rows(self, rows: Tensor) -> Tensor:
         """Rows of the batch as the model's: guided, they are there twice."""
         return rows if self.sampling.guidance == 1 else torch.cat([rows, rows])
 
     def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling
-        logits = logits_of(*map(self._of_model, (tokens, positions, *more)))
+        logits = logits_of(*map(self._repeat_rows, (tokens, positions, *more)))
         if s.guidance != 1:
             conditional, unconditional = logits.chunk(2)
             logits = torch.lerp(unconditional, conditional, s.guidance)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import T5EncoderModel
 
 
-def t5_encoder() -> "T5EncoderModel":
+def make_t5_encoder() -> "T5EncoderModel":
     """The embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
     from transformers import T5Config, T5EncoderModel
 
@@ -35,7 +35,7 @@ def t5_encoder() -> "T5EncoderModel":
     return T5EncoderModel(T5Config(vocab_size=VOCAB, **sizes, feed_forward_proj="gated-gelu", dropout_rate=0.0))
 
 
-def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Right-padded encoder output [B, T, D] and mask [B, T] left-padded, as LlamaGen reads them; padding is zeroed."""
     T = valid.shape[1]
     order = (torch.arange(T, device=valid.device)[None] + valid.sum(1, keepdim=True)) % T
@@ -43,7 +43,7 @@ def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return embeddings, valid.gather(1, order)
 
 
-def published_encoder(path: Path) -> "T5EncoderModel":
+def load_encoder(path: Path) -> "T5EncoderModel":
     """The encoder in a folder of transformers' layout, in float32; of pickled files tensors alone are read.
     ParityError for half a folder, and for one that is none."""
     from transformers import T5EncoderModel
@@ -60,7 +60,7 @@ def published_encoder(path: Path) -> "T5EncoderModel":
     return net
 
 
-def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
+def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
     """Captions to input_ids and attention_mask [B, length] by the tokenizer in a published encoder's folder;
     ParityError for a folder without one."""
     from transformers import AutoTokenizer
@@ -88,9 +88,9 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     """
     tokenizer: Callable[[list[str]], Any]
     if path.is_dir():
-        tokenizer, net = published_tokenizer(path, length), published_encoder(path)
+        tokenizer, net = load_tokenizer(path, length), load_encoder(path)
     else:
-        net, tokenizer = t5_encoder(), partial(encode, max_length=length)
+        net, tokenizer = make_t5_encoder(), partial(encode, max_length=length)
         load_weights(net, path)
     net.eval().to(device)
 
@@ -98,7 +98,7 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     def encoded(captions: list[str]) -> dict[str, Tensor]:
         words = tokenizer(captions)
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
-        hidden, mask = left_pad(net(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+        hidden, mask = pad_left(net(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
         return {"embeddings": hidden.float(), "valid": mask}
 
     return encoded
@@ -168,25 +168,25 @@ WORDS: Rules = [
 JOINS = re.compile(r"[-_]")  # more than three of them join words that stand apart elsewhere
 
 
-def replaced(caption: str, rules: Rules) -> str:
+def apply_rules(caption: str, rules: Rules) -> str:
     for pattern, by in rules:
         caption = re.sub(pattern, by, caption)
     return caption
 
 
-def once(caption: str) -> str:
+def clean_once(caption: str) -> str:
     """One round of the cleaning."""
     import ftfy
     from bs4 import BeautifulSoup
 
-    caption = replaced(unquote_plus(caption).strip().lower(), ADDRESSES)
-    caption = replaced(BeautifulSoup(caption, features="html.parser").text, SIGNS)
+    caption = apply_rules(unquote_plus(caption).strip().lower(), ADDRESSES)
+    caption = apply_rules(BeautifulSoup(caption, features="html.parser").text, SIGNS)
     if len(JOINS.findall(caption)) > 3:
         caption = JOINS.sub(" ", caption)
     caption = html.unescape(html.unescape(ftfy.fix_text(caption))).strip()
-    return replaced(caption, WORDS).strip()
+    return apply_rules(caption, WORDS).strip()
 
 
 def clean(caption: str) -> str:
     """The caption that the published encoder reads: the cleaning applied twice, as in its training."""
-    return once(once(caption))
+    return clean_once(clean_once(caption))

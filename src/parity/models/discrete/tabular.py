@@ -67,7 +67,7 @@ class StateModel:
     def join(self, rows: Tensor, fresh: "StateModel") -> None:
         """See TokenModel: every prompt is the same here, and what was fed is replaced."""
 
-    def carry_on(self, first: int, last: int) -> None:
+    def extend_states(self, first: int, last: int) -> None:
         """States behind the tokens at positions first to last - 1."""
         for i in range(first, last):
             token = torch.full_like(self.memory[:, :1], NOTHING) if self.silent[i] else self.memory[:, i + 1 : i + 2]
@@ -77,13 +77,13 @@ class StateModel:
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """See TokenModel."""
         self.memory[self.rows, positions + 1] = tokens
-        self.carry_on(max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1)
+        self.extend_states(max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1)
         return self.laws(self.states[self.rows, positions + 1])
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """See TokenModel."""
         at = positions.clamp(0, self.length)
-        self.carry_on(self.reached, max(self.reached, int(at[:, 0].max())))
+        self.extend_states(self.reached, max(self.reached, int(at[:, 0].max())))
         fed = torch.where(self.silent[at], NOTHING, tokens)
         stored, over = self.states[self.rows, at], lambda mask: mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
         after = stored
@@ -123,7 +123,7 @@ class TabularModel(StateModel):
         forced: Tensor | None = None,
         drafts: Tensor | None = None,
     ):
-        V, N = table.shape[-1], nodes(table.shape[-1], length)
+        V, N = table.shape[-1], count_prefixes(table.shape[-1], length)
         if table.shape[-2] != N:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {N} for V={V}, L={length}")
         if drafts is None:
@@ -153,7 +153,7 @@ class Law(NamedTuple):
     emit: Tensor
 
 
-def paired(conditional: Law, unconditional: Law) -> Law:
+def pair_laws(conditional: Law, unconditional: Law) -> Law:
     return Law(*(torch.stack(both) for both in zip(conditional, unconditional, strict=True)))
 
 
@@ -174,17 +174,17 @@ class HiddenMarkov(StateModel):
         total = belief.sum(-1, keepdim=True)
         if not bool((total > 0).all()):
             belief, total = torch.where(total > 0, belief, states), torch.where(total > 0, total, 1)
-        return self.times(belief / total, self.step)
+        return self.multiply(belief / total, self.step)
 
     def laws(self, states: Tensor) -> Tensor:
-        return self.times(states, self.emit).log()
+        return self.multiply(states, self.emit).log()
 
-    def times(self, states: Tensor, matrix: Tensor) -> Tensor:
+    def multiply(self, states: Tensor, matrix: Tensor) -> Tensor:
         """States [R, S, H] by the matrix [halves, H, K] of their half."""
         return (states.unflatten(0, (len(matrix), -1)).flatten(1, 2) @ matrix).view(*states.shape[:2], -1)
 
 
-def chain(table: Tensor) -> Law:
+def make_chain(table: Tensor) -> Law:
     """A Markov chain of tokens: table [V, V] of the next token after each, or [V, V, V] after each two. It begins
     uniformly."""
     V, order = table.shape[-1], table.ndim - 1
@@ -195,7 +195,7 @@ def chain(table: Tensor) -> Law:
     return Law(table.new_full((V**order,), V**-order), step.sum(1), emit)
 
 
-def counter(table: Tensor) -> Law:
+def make_counter(table: Tensor) -> Law:
     """Tokens that are added up modulo M, and the next one's law table [M, V] by what they come to: every token matters
     to all that follow."""
     M, V = table.shape
@@ -240,12 +240,12 @@ class TabularDrafter:
         return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
 
 
-def nodes(vocab: int, length: int) -> int:
+def count_prefixes(vocab: int, length: int) -> int:
     """Number of prefixes, the empty one included, of sequences of `length` tokens."""
     return sum(vocab**i for i in range(length))
 
 
-def joint(model: TokenModel, vocab: int, length: int) -> Tensor:
+def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
     """Exact law of the sequences, float64 [V^L] with the first token most significant; `model` must hold V^L rows."""
     sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
     inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
@@ -255,5 +255,5 @@ def joint(model: TokenModel, vocab: int, length: int) -> Tensor:
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:
     """Gaussian logits, float64."""
-    shape = (2, nodes(vocab, length), vocab) if pair else (nodes(vocab, length), vocab)
+    shape = (2, count_prefixes(vocab, length), vocab) if pair else (count_prefixes(vocab, length), vocab)
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -98,7 +98,7 @@ def _mid(c: VQConfig, n: int) -> nn.ModuleList:
     return nn.ModuleList([ResnetBlock(c, n, n), AttnBlock(c, n), ResnetBlock(c, n, n)])
 
 
-def _through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+def _apply_all(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
     for module in modules:
         x = module(x)
     return x
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         self.norm_out, self.conv_out = _norm(widths[-1], c), nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = _through((self.conv_in, *self.conv_blocks, *self.mid), x)
+        h = _apply_all((self.conv_in, *self.conv_blocks, *self.mid), x)
         return self.conv_out(F.silu(self.norm_out(h)))
 
 
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, z: Tensor) -> Tensor:
-        h = _through((self.conv_in, *self.mid, *self.conv_blocks), z)
+        h = _apply_all((self.conv_in, *self.mid, *self.conv_blocks), z)
         return self.conv_out(F.silu(self.norm_out(h)))
 
 
@@ -176,14 +176,14 @@ class VQ(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
-        side = side_of(tokens.shape[1])
+        side = find_side(tokens.shape[1])
         return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
 
     def decode_latents(self, codes: Tensor) -> Tensor:
         return self.decoder(self.post_quant_conv(codes.permute(0, 3, 1, 2)))
 
 
-def above_median(codes: Tensor) -> np.ndarray:
+def mark_above_median(codes: Tensor) -> np.ndarray:
     """Indicators bool [G, V], G <= 8, of codes [V, D] that look alike: whether a code's k-th coordinate is above its
     median."""
     first = codes.detach().float().cpu().numpy()[:, :8]
@@ -199,7 +199,7 @@ def diffusion_name(name: str, levels: int) -> str:
     return re.sub(r"(conv_blocks\.\d)\.block\.", r"\1.res.", name)
 
 
-def side_of(tokens: int) -> int:
+def find_side(tokens: int) -> int:
     """Tokens a side of a square picture; ParityError if it is none."""
     side = round(tokens**0.5)
     if side * side != tokens:
@@ -211,23 +211,23 @@ def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
     """Of a published tokenizer, from the shapes of its decoder's tensors. ParityError for shapes that are none's."""
     try:
         codebook, code_dim = shapes_by_name["quantize.embedding.weight"]
-        levels, first = count(shapes_by_name, "decoder.conv_blocks."), "decoder.conv_blocks.0."
+        levels, first = count_blocks(shapes_by_name, "decoder.conv_blocks."), "decoder.conv_blocks.0."
         widths = [shapes_by_name[f"decoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in reversed(range(levels))]
         return VQConfig(
             codebook, code_dim, widths[0], tuple(w // widths[0] for w in widths),
-            count(shapes_by_name, f"{first}res.") - 1, shapes_by_name["post_quant_conv.weight"][0],
-            decoder_attention=count(shapes_by_name, f"{first}attn.") > 0,
+            count_blocks(shapes_by_name, f"{first}res.") - 1, shapes_by_name["post_quant_conv.weight"][0],
+            decoder_attention=count_blocks(shapes_by_name, f"{first}attn.") > 0,
         )  # fmt: skip
     except (KeyError, ValueError, IndexError) as error:
         raise ParityError(f"not an image tokenizer of LlamaGen: {error}") from None
 
 
-def count(names: Iterable[str], prefix: str) -> int:
+def count_blocks(names: Iterable[str], prefix: str) -> int:
     """How many numbers follow a prefix in names."""
     return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})
 
 
-def config_of(file: Path) -> VQConfig:
+def read_config(file: Path) -> VQConfig:
     """A tokenizer's sizes: of its header where it has one, else of its tensors."""
     if header(file):
         return configured(VQConfig, file)
@@ -239,7 +239,7 @@ def config_of(file: Path) -> VQConfig:
 
 def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
     """A tokenizer in float32 from its file, of the sizes given, or the file's own; ParityError unless they fit."""
-    return loaded(partial(VQ, config or config_of(file)), file, ("quantize.codebook_used",), device)
+    return loaded(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
 
 
 def to_pictures(pixels: np.ndarray) -> Tensor:
@@ -252,6 +252,6 @@ def to_pixels(pictures: Tensor) -> np.ndarray:
     return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
-def truncated(pictures: Tensor) -> np.ndarray:
+def truncate_to_pixels(pictures: Tensor) -> np.ndarray:
     """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3 and Janus do: to [0, 255], then cut off."""
     return (127.5 * (pictures.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()

@@ -25,7 +25,7 @@ from parity.equality.targets.continuous import energy_p
 from parity.experiment.options import needs
 from parity.models.continuous import diffusion
 from parity.models.continuous.load import load
-from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, path_noise
+from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, make_path_noise
 
 ROLES = ("control", "method")
 WHEN = "drafted"
@@ -124,8 +124,8 @@ def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
     tokens, here = image[0], torch.zeros_like(noise.keys)[:, None]
     both = (model for model in at_one_place(pair, image, len(here)) if model is not None)
     target, draft = (model.conditions(tokens, here, here, here) for model in both)
-    path = path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
-    return diffusion.single_path_log_ratio(target, draft, path)
+    path = make_path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
+    return diffusion.compute_single_path_log_ratio(target, draft, path)
 
 
 def tests_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:

@@ -26,7 +26,7 @@ def rows(cell: CellFiles) -> list[Row]:
     plain = {**spec, "method": plain_method("continuous"), "options": plain_options("continuous")}
     loaded = loop.load("continuous", cell.manifest, spec, cell.device)
     tokens = [loop.decode("continuous", loaded, one, inputs, 1).tokens for one in (spec, plain)]
-    pictures = np.stack([loaded.seen(x).cpu().numpy() for x in tokens])
+    pictures = np.stack([loaded.decode(x).cpu().numpy() for x in tokens])
     return [distance_row(np.stack(tokens), pictures, eps=spec["options"]["eps"], **cell.place, seed=spec["seed"])]
 
 
