@@ -62,10 +62,10 @@ def add_model() -> None:
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
-    elsewhere = {part: path for part in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, part))}
+    local_parts = {component: path for component in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, component))}
     out = a.out or Path(f"{a.name}.yaml")
     add.check_free(out)
-    add.write(a.name, add.identify(a.where, a.grid, elsewhere, a.pixels), out, a.captions)
+    add.write(a.name, add.identify(a.where, a.grid, local_parts, a.pixels), out, a.captions)
 
 
 def pin_models() -> None:
@@ -93,9 +93,9 @@ def plan_needs() -> None:
         return
     models = weights.models(config, "discrete").items()
     listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    every, free = plan.list_needs(config, listed), plan.measure_free_bytes()
-    print("\n".join(plan.describe_needs(config.image.batch, every, free)))
-    plan.check(config.image.batch, every, free)
+    model_needs, free = plan.list_needs(config, listed), plan.measure_free_bytes()
+    print("\n".join(plan.describe_needs(config.image.batch, model_needs, free)))
+    plan.check(config.image.batch, model_needs, free)
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:

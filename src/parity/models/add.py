@@ -60,7 +60,7 @@ def find(
 
 def add_digests(model: PublishedModel) -> PublishedModel:
     """The model with the SHA-256 of its parts in its entry; ParityError for a drafter of another target."""
-    digests = {part: sha256(path) for part, path in model.paths.items()}
+    digests = {component: sha256(path) for component, path in model.paths.items()}
     network = model.entry.pop("network")
     model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
     if weights.kind_of(model.entry["family"]) == "discrete":
@@ -76,7 +76,7 @@ def identify(
     grid is tokens a side and pixels a picture's side, where no file tells them; elsewhere: parts that do not lie there,
     but on this machine. ParityError for a model that is not known, or would not load.
     """
-    local = {part: path.resolve() for part, path in (elsewhere or {}).items() if part != "tokenizer"}
+    local = {component: path.resolve() for component, path in (elsewhere or {}).items() if component != "tokenizer"}
     for path in local.values():
         parts(path)  # it has weights that can be verified
     listed, source, config = None, {"source": "files"}, Path(where, "config.json")
@@ -149,7 +149,7 @@ def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int |
     """A model of a family whose files are a folder in transformers' layout."""
     in_name = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(source.get("repo", folder)).name)
     network = load_family(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
-    files = {"model": "." if "repo" in source else str(folder)} | {part: str(path) for part, path in local.items()}
+    files = {"model": "." if "repo" in source else str(folder)} | {component: str(path) for component, path in local.items()}
     return make_image_model(
         {"family": family, **source, "files": files, "network": network}, {"model": folder, **local}
     )
@@ -159,7 +159,7 @@ def list_identifying_tensors() -> list[tuple[str, str, tuple[str, ...]]]:
     """Family, part and the tensors that identify a published file; the networks of a pair are all "network"."""
     pairs = [(family, "network", weights.declared(family)["tensors"]) for family in published.RELEASED]
     tables = {name: constant("models/discrete", name, "TENSORS", {}) for name in weights.families("discrete")}
-    images = [(family, part, t) for family, table in tables.items() for part, t in table.items() if part != "text"]
+    images = [(family, component, tensors) for family, table in tables.items() for component, tensors in table.items() if component != "text"]
     return [*pairs, ("", "kl", KL), *images]
 
 
@@ -174,45 +174,45 @@ def identify_tensors(
     """The model among these files, identified by their tensors. ParityError that lists the files, or begins with
     `unknown`, if none is, and for two files of one part."""
     local = dict(local or {})
-    every, known = read_shapes(candidates), list_identifying_tensors()
+    files_read, identifying = read_shapes(candidates), list_identifying_tensors()
     by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
-    for name, file in every.items():
-        for family, part, tensors in known:
-            if all(t in file.shapes for t in tensors) and not (part == "kl" and CODES in file.shapes):
-                by_part.setdefault(part, {})[name] = family
+    for name, file in files_read.items():
+        for family, component, tensors in identifying:
+            if all(t in file.shapes for t in tensors) and not (component == "kl" and CODES in file.shapes):
+                by_part.setdefault(component, {})[name] = family
     kl = sorted(by_part.pop("kl", {}))
     if "network" in by_part:
-        return make_pair_model(by_part["network"], kl, every, source, grid, tokenizer)
-    for part, (first, *others) in by_part.items():
-        if others:
-            raise ParityError(f"{part}: both {first} and {others[0]}; allowed: one, in a folder of its own")
+        return make_pair_model(by_part["network"], kl, files_read, source, grid, tokenizer)
+    for component, (first, *more_files) in by_part.items():
+        if more_files:
+            raise ParityError(f"{component}: both {first} and {more_files[0]}; allowed: one, in a folder of its own")
     if "transformer" not in by_part:
-        families = ", ".join(dict.fromkeys(family for family, part, _ in known if part == "transformer"))
+        families = ", ".join(dict.fromkeys(family for family, component, _ in identifying if component == "transformer"))
         layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(list_model_types()))
         problem = f"no transformer among {', '.join(candidates) or 'no files'}; allowed: files of {families}"
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
-    files = {part: next(iter(names)) for part, names in by_part.items()}
+    files = {component: next(iter(names)) for component, names in by_part.items()}
     family = by_part["transformer"][files["transformer"]]
-    tokenizers = read_shapes({"vq": local["vq"]}) if "vq" in local else every
+    tokenizers = read_shapes({"vq": local["vq"]}) if "vq" in local else files_read
     vq = "vq" if "vq" in local else files.get("vq")
     stride = load_family(family).stride(tokenizers[vq].shapes) if vq else 16
     side = count_tokens_a_side(files["transformer"], grid, stride)
-    network = load_family(family).read_sizes(every[files["transformer"]].shapes, side)
-    paths = {part: every[name].path for part, name in files.items()}
+    network = load_family(family).read_sizes(files_read[files["transformer"]].shapes, side)
+    paths = {component: files_read[name].path for component, name in files.items()}
     if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
         files["drafter"], paths["drafter"] = str(Path(files["drafter"]).parent), paths["drafter"].parent
-    files |= {part: str(path) for part, path in local.items()}
+    files |= {component: str(path) for component, path in local.items()}
     return make_image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
 
 
 def read_shapes(candidates: Paths) -> dict[str, Weights]:
     """Files of weights by name; the shards of one network are its folder."""
-    every: dict[str, Weights] = {}
+    networks: dict[str, Weights] = {}
     for name, file in candidates.items():
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
-        network = every.setdefault((shard[1] or ".") if shard else name, Weights(file.parent if shard else file, {}))
+        network = networks.setdefault((shard[1] or ".") if shard else name, Weights(file.parent if shard else file, {}))
         network.shapes.update({plain(tensor): tuple(v.shape) for tensor, v in shapes(file).items()})
-    return every
+    return networks
 
 
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
@@ -225,18 +225,18 @@ def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
     return grid or int(pixels[1]) // stride  # type: ignore[index]
 
 
-def check_has(entry: Mapping[str, Any], part: str) -> None:
+def check_has(entry: Mapping[str, Any], component: str) -> None:
     """ParityError for a model without a part that its family needs, with the flag that gives it."""
-    needed = part in weights.declared(entry["family"]).get("files", ())
-    if needed and part not in entry["files"] and not (part == "text" and entry["network"].get("classes")):
-        raise ParityError(f"{entry['family']}: no {part} among {', '.join(entry['files'].values())}; {ASKED[part]}")
+    needed = component in weights.declared(entry["family"]).get("files", ())
+    if needed and component not in entry["files"] and not (component == "text" and entry["network"].get("classes")):
+        raise ParityError(f"{entry['family']}: no {component} among {', '.join(entry['files'].values())}; {ASKED[component]}")
 
 
 def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     """A model of images, with its authors' sampling; ParityError for one that would not load. Its networks are built
     without their numbers."""
     check_has(entry, "vq")
-    manifest = entry | {"files": {part: str(path) for part, path in paths.items()}, "sha256": {}}
+    manifest = entry | {"files": {component: str(path) for component, path in paths.items()}, "sha256": {}}
     loading.load_networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(paths):
         loading.load_encoder(manifest, "meta")
@@ -254,34 +254,34 @@ def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
 def make_pair_model(
     networks: Mapping[str, str],
     kl: list[str],
-    every: Mapping[str, Weights],
+    files_read: Mapping[str, Weights],
     source: dict[str, Any],
     grid: int | None,
     tokenizer: Path | None,
 ) -> PublishedModel:
     """A pair of continuous models: the largest of `networks` (families by name), the smallest as its draft, and their
     autoencoder. ParityError for several families, a part that is missing, or one that would not load."""
-    names, (family, *others) = ", ".join(every), sorted(set(networks.values()))
-    if others:
-        several = " and ".join([family, *others])
+    names, (family, *more_families) = ", ".join(files_read), sorted(set(networks.values()))
+    if more_families:
+        several = " and ".join([family, *more_families])
         raise ParityError(f"{names}: networks of {several}; allowed: one, in a folder of its own")
-    largest, *smaller = sorted(networks, key=lambda name: (-sum(map(math.prod, every[name].shapes.values())), name))
-    for one, other in itertools.pairwise([largest, *smaller]):
-        if every[one].shapes == every[other].shapes:
-            raise ParityError(f"both {one} and {other}: networks of one size; allowed: one of each size")
+    largest, *smaller = sorted(networks, key=lambda name: (-sum(map(math.prod, files_read[name].shapes.values())), name))
+    for first_name, second in itertools.pairwise([largest, *smaller]):
+        if files_read[first_name].shapes == files_read[second].shapes:
+            raise ParityError(f"both {first_name} and {second}: networks of one size; allowed: one of each size")
     if len(kl) > 1:
         raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
-    target, own, declared = every[largest].shapes, load_family(family), weights.declared(family)
+    target, family_module, declared = files_read[largest].shapes, load_family(family), weights.declared(family)
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
     files = {"target": largest, **({"draft": smaller[-1]} if smaller else {}), **({"kl": kl[0]} if kl else {})}
-    paths = {part: every[name].path for part, name in files.items()}
-    if hasattr(own, "PROMPT"):
+    paths = {component: files_read[name].path for component, name in files.items()}
+    if hasattr(family_module, "PROMPT"):
         tokenizer = tokenizer or next(iter(sorted(paths["target"].parent.rglob("tokenizer.json"))), None)
         if tokenizer is None:
             raise ParityError(f"{family} reads captions: no tokenizer.json beside it; give --tokenizer")
         files["tokenizer"], paths["tokenizer"] = str(tokenizer), published.find_tokenizer(tokenizer)
-    resized, prefix = hasattr(own, "resize"), "mar." if "mar.z_proj.weight" in target else ""
+    resized, prefix = hasattr(family_module, "resize"), "mar." if "mar.z_proj.weight" in target else ""
     table = target.get(f"{prefix}diffusion_pos_embed_learned") or target[f"{prefix}encoder_pos_embed_learned"]
     side = math.isqrt(table[1])
     if grid and not resized and grid != side:
@@ -296,12 +296,12 @@ def make_pair_model(
 
 def check_companions(model: PublishedModel) -> None:
     """ParityError for a drafter or draft model of another target."""
-    files = {part: str(path.resolve()) for part, path in model.paths.items()}
+    files = {component: str(path.resolve()) for component, path in model.paths.items()}
     spec = validate(ModelSpec, {**model.entry, "files": files}, "model")
-    for part in weights.COMPANIONS:
-        if path := model.paths.get(part):
-            getattr(load_family(spec.family), "read_published", lambda *_: None)(part, path, spec)
-            weights.check_companion(spec.family, spec, path, part)
+    for component in weights.COMPANIONS:
+        if path := model.paths.get(component):
+            getattr(load_family(spec.family), "read_published", lambda *_: None)(component, path, spec)
+            weights.check_companion(spec.family, spec, path, component)
 
 
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
@@ -319,10 +319,10 @@ def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str,
         if captions is None:
             raise ParityError(f"{family} reads captions; give --captions, a file with one a line")
         section["captions"] = {"file": str(captions)}
-    causal, most = weights.declared(family)["causal"], (network["grid"] // network.get("cell", 1)) ** 2
-    methods = {"mar": [{}] if causal else [{}, {"iterations": min(64, most)}]}
+    causal, n_tokens = weights.declared(family)["causal"], (network["grid"] // network.get("cell", 1)) ** 2
+    methods = {"mar": [{}] if causal else [{}, {"iterations": min(64, n_tokens)}]}
     if "draft" in model.entry["files"]:
-        methods["cspd"] = [{"gamma": min(2 if causal else 8, most)}]
+        methods["cspd"] = [{"gamma": min(2 if causal else 8, n_tokens)}]
     return {**section, "methods": methods}
 
 
@@ -350,7 +350,7 @@ def write(
         publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
     text = yaml.safe_dump(experiment(model.entry), sort_keys=False, width=120)
     publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
-    parts_found = ", ".join(f"{part} {Path(file).name or file}" for part, file in model.entry["files"].items())
+    parts_found = ", ".join(f"{component} {Path(file).name or file}" for part, file in model.entry["files"].items())
     tell(f"written: {out} ({model.entry['family']}: {parts_found})")
 
 

@@ -42,8 +42,8 @@ def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = Fals
                 return tuple(x.clone() for x in out) if captured else out  # a captured graph overwrites its outputs
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 failed = True
-                what = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-                print(f"compile: {function.__name__}: {what}; it runs as it is", file=sys.stderr)
+                cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+                print(f"compile: {function.__name__}: {cause}; it runs as it is", file=sys.stderr)
         return function(*arguments)
 
     return run

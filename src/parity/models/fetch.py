@@ -32,9 +32,9 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     captions = raw.get("captions")
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
     if kind == "continuous":
-        converted_here = spec.source == "embedded" or spec.folder
+        is_converted = spec.source == "embedded" or spec.folder
         files = verify_pair(
-            spec, weights.pair_folder(spec) if converted_here else convert_pair(name, spec, folder), name
+            spec, weights.pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name
         )
     elif spec.source == "embedded":
         files = verify_embedded(kind, spec, f"models.{name}")
@@ -48,28 +48,28 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     return result
 
 
-def verify_embedded(kind: str, spec: ModelSpec, where: str) -> Files:
+def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
     """Files of an embedded model of images or text."""
     if kind == "anysubset":
         parts = {part: f"{part}.safetensors" for part in weights.declared(spec.family)["files"]}
-        return verified_files(weights.ROOT / kind, parts, where, MADE)
+        return verified_files(weights.ROOT / kind, parts, key, MADE)
     parts = weights.embedded_files(spec)
     if spec.grid == 16:
-        known = sums(weights.EMBEDDED)
-        parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
-    return verified_files(weights.EMBEDDED, parts, where, MADE)
+        listed = sums(weights.EMBEDDED)
+        parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in listed}
+    return verified_files(weights.EMBEDDED, parts, key, MADE)
 
 
 def locate(
-    file: str, digest: str, folder: Path, repo: str = "", revision: str = "", part: str = "", what: str = ""
+    file: str, digest: str, folder: Path, repo: str = "", revision: str = "", component: str = "", key: str = ""
 ) -> Path:
     """A part of a model on this machine, fetched where it is elsewhere, and verified where there is a digest.
 
     file: an address, `hub:owner/name@commit[:path]`, a path in `repo` (a folder unless its name ends as one of FILES),
     or, without `repo`, a path on this machine.
     """
-    if other := PINNED.fullmatch(file):
-        repo, revision, file = other["repo"], other["commit"], other["path"] or "."
+    if pinned := PINNED.fullmatch(file):
+        repo, revision, file = pinned["repo"], pinned["commit"], pinned["path"] or "."
     if file.startswith(("https://", "http://")):
         local = hub.download_address(file, digest, folder / "downloads")
     elif not repo:
@@ -77,31 +77,31 @@ def locate(
     elif Path(file).suffix in FILES and not file.endswith("/"):
         local = hub.download(repo, revision, file)
     else:
-        local = hub.download_folder(repo, revision, file, weights=part != "tokenizer")
+        local = hub.download_folder(repo, revision, file, weights=component != "tokenizer")
     if digest:
-        check(local / "tokenizer.json" if part == "tokenizer" and local.is_dir() else local, digest, what)
+        check(local / "tokenizer.json" if component == "tokenizer" and local.is_dir() else local, digest, key)
     return local
 
 
 def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
     """A published model's files on this machine, each with the digest of the configuration."""
     local: dict[str, Path] = {}
-    for part, file in spec.files.items():
-        repo = spec.repo if spec.source == "hub" and not pins.at_home(part, file) else ""
-        digest, what = spec.sha256.get(part, ""), f"models.{name}.files.{part}"
-        local[part] = locate(file, digest, folder, repo, spec.revision, part, what)
+    for component, file in spec.files.items():
+        repo = spec.repo if spec.source == "hub" and not pins.at_home(component, file) else ""
+        digest, key = spec.sha256.get(component, ""), f"models.{name}.files.{component}"
+        local[component] = locate(file, digest, folder, repo, spec.revision, component, key)
     return local
 
 
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
     """Files of a published model of images, pickled ones converted into `folder`."""
     module, files = importlib.import_module(f"parity.models.discrete.{spec.family}"), {}
-    for part, local in fetch_parts(name, spec, folder).items():
-        own = getattr(module, "read_published", lambda *_: None)(part, local, spec)
-        out = folder / f"{part}.safetensors"
-        if own:
-            save_weights(own[0], out, own[1])
-        files[part] = str(out if own else convert_pickled(local, out))
+    for component, local in fetch_parts(name, spec, folder).items():
+        renamed = getattr(module, "read_published", lambda *_: None)(component, local, spec)
+        out = folder / f"{component}.safetensors"
+        if renamed:
+            save_weights(renamed[0], out, renamed[1])
+        files[component] = str(out if renamed else convert_pickled(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
             weights.check_companion(name, spec.model_copy(update={"files": files}), Path(files[companion]), companion)
@@ -112,21 +112,21 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
     """Folders of a published text model and its judge, as transformers saves them."""
     from parity.models.anysubset.vocabulary import check_words
 
-    files = {part: str(path) for part, path in fetch_parts(name, spec, folder).items()}
+    files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
     weights.check_text_folders(name, files)
     needed = weights.declared(spec.family)["files"]
-    digests = {part: spec.sha256.get(part) or sha256(Path(files[part])) for part in needed}
+    digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
     check_words(files)
     return {"files": files, "sha256": digests}
 
 
-def verify_pair(spec: ModelSpec, where: Path, name: str) -> Files:
+def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
     """Files of a continuous pair in a folder that `convert` or the training wrote."""
     family = spec.family
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
-    parts = {part: f"{file}.safetensors" for part, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
-    needed = {part: file for part, file in parts.items() if part in ("target", "kl") or file in sums(where)}
-    return verified_files(where, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
+    parts = {component: f"{file}.safetensors" for component, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
+    needed = {component: file for component, file in parts.items() if component in ("target", "kl") or file in sums(folder)}
+    return verified_files(folder, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
 
 
 def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
@@ -147,9 +147,9 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
 
 def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The manifest of an entry of `networks`, in which `family` is the network's name there."""
-    what = f"networks.{name}"
-    spec = validate(NetworkSpec, raw, what)
-    local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, what=f"{what}.file")
+    key = f"networks.{name}"
+    spec = validate(NetworkSpec, raw, key)
+    local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, what=f"{key}.file")
     if name != "inception":  # whose library reads the pickle
         local = convert_pickled(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}

@@ -72,7 +72,7 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
     what, start = f"{repo}/{folder_prefix(path)}", folder_prefix(path)
     fetch = lambda **how: Path(snapshot_download(repo, revision=revision, **how), start)  # noqa: E731
     try:
-        every = explain_errors(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
+        all_names = explain_errors(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
     except ParityError as error:
         try:  # without a network: what was fetched before
             folder = fetch(local_files_only=True, allow_patterns=[])
@@ -81,7 +81,7 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
             return folder
         except Exception:
             raise error from None
-    names = [name.removeprefix(start) for name in every if name.startswith(start)]
+    names = [name.removeprefix(start) for name in all_names if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
     wanted = select_weights(repo, revision, start, flat) if weights else []
     if weights and not wanted:
@@ -136,7 +136,7 @@ def retry_request(get: Callable[[], T]) -> T:
     return get()
 
 
-def explain_errors(what: str, revision: str | None, get: Callable[[], T]) -> T:
+def explain_errors(name: str, revision: str | None, get: Callable[[], T]) -> T:
     """The result of `get`; ParityError with the hub's reason, and what to do where that is known."""
     try:
         return retry_request(get)
@@ -153,5 +153,5 @@ def explain_errors(what: str, revision: str | None, get: Callable[[], T]) -> T:
         }
         hint = next((f"; {text}" for kind, text in hints.items() if isinstance(error, kind)), "")
         cause = next(iter(str(error.__cause__ or error).strip().splitlines()), "")
-        at = (revision or "main")[:8]
-        raise ParityError(f"models: {what} at {at} cannot be had: {type(error).__name__}: {cause}{hint}") from None
+        commit = (revision or "main")[:8]
+        raise ParityError(f"models: {name} at {commit} cannot be had: {type(error).__name__}: {cause}{hint}") from None

@@ -29,8 +29,8 @@ def find_weights(listed: Listed, path: str) -> dict[str, str]:
     if path in listed.files:
         return {PurePosixPath(path).name: path}
     start = folder_prefix(path)
-    inside = [name.removeprefix(start) for name in listed.files if name.startswith(start)]
-    if names := select_weights(listed.repo, listed.commit, start, [name for name in inside if "/" not in name]):
+    names_inside = [name.removeprefix(start) for name in listed.files if name.startswith(start)]
+    if names := select_weights(listed.repo, listed.commit, start, [name for name in names_inside if "/" not in name]):
         return {name: start + name for name in names}
     holds = ", ".join(sorted(listed.files)[:8])
     raise ParityError(f"{listed.repo} at {listed.commit[:8]}: no weights at {path!r}; it holds {holds}")
@@ -49,8 +49,8 @@ def find_pin(name: str) -> dict[str, Any]:
     """The pin of "owner/name[@branch]:path", or of "here:path"."""
     if name.startswith(pins.HERE):
         return {"commit": pins.NONE["commit"], "sha256": sha256(Path(name.removeprefix(pins.HERE)))}
-    where, _, path = name.partition(":")
-    repo, _, branch = where.partition("@")
+    repo_and_branch, _, path = name.partition(":")
+    repo, _, branch = repo_and_branch.partition("@")
     listed = list_files(repo, branch or None)
     return {"commit": listed.commit, "sha256": digest(listed, path)}
 
@@ -60,13 +60,13 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
     answer."""
     total = 0
     try:
-        for part, path in files.items():
-            if pins.at_home(part, path):
+        for component, path in files.items():
+            if pins.at_home(component, path):
                 continue
-            other = PINNED.fullmatch(path)
-            listed = list_files(*((other["repo"], other["commit"]) if other else (repo, commit)))
-            where = (other["path"] or ".") if other else path
-            total += sum(listed.bytes[name] for name in find_weights(listed, where).values())
+            pinned = PINNED.fullmatch(path)
+            listed = list_files(*((pinned["repo"], pinned["commit"]) if pinned else (repo, commit)))
+            path_in_repo = (pinned["path"] or ".") if pinned else path
+            total += sum(listed.bytes[name] for name in find_weights(listed, path_in_repo).values())
     except ParityError:
         return None
     return total
@@ -75,19 +75,19 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
     """Add to the pins in `out` those that an experiment needs and that are not there."""
     raw = read_experiment(experiment)
-    known, answers = pins.read(out), dict[str, Mapping[str, Any]]()
+    pinned, answers = pins.read(out), dict[str, Mapping[str, Any]]()
 
     def pin(name: str) -> Mapping[str, Any]:
         if name not in answers:
-            here = name.startswith(pins.HERE)  # which may have changed since
-            answers[name] = (None if here else known.get(name)) or find_pin(name)
-            old = " (as before)" if name in known and not here else ""
-            tell(f"{name}: {answers[name]['sha256' if here else 'commit']}{old}")
+            is_local = name.startswith(pins.HERE)  # which may have changed since
+            answers[name] = (None if is_local else pinned.get(name)) or find_pin(name)
+            suffix = " (as before)" if name in pinned and not is_local else ""
+            tell(f"{name}: {answers[name]['sha256' if is_local else 'commit']}{suffix}")
         return answers[name]
 
     pins.filled(copy.deepcopy(raw), pin)
     if not answers:
         tell(f"{experiment}: names no repository without a commit")
         return
-    publish(out, yaml.safe_dump({**known, **{k: dict(v) for k, v in answers.items()}}, width=120).encode())
+    publish(out, yaml.safe_dump({**pinned, **{k: dict(v) for k, v in answers.items()}}, width=120).encode())
     tell(f"written: {out}")

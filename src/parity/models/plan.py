@@ -51,7 +51,7 @@ class Needs:
 def measure_files(files: list[Path]) -> int | None:
     """Bytes of files, or of folders' weights; None if one is not on this machine."""
     try:
-        return sum(part.stat().st_size for file in files for part in parts(file))
+        return sum(component.stat().st_size for file in files for component in parts(file))
     except (ParityError, OSError):
         return None
 
@@ -63,9 +63,9 @@ def count_cached(spec: ModelSpec) -> int | None:
         return 2 * int(sizes["layers"]) * int(sizes["dim"])
     if spec.source != "files" or not file.is_file():
         return None
-    whole = foreign_json(file)
-    nested = [whole[key] for key in ("text_config", "language_config") if isinstance(whole.get(key), dict)]
-    config: dict[str, Any] = [*nested, whole][0]
+    record = foreign_json(file)
+    nested = [record[key] for key in ("text_config", "language_config") if isinstance(record.get(key), dict)]
+    config: dict[str, Any] = [*nested, record][0]
     heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
     return 2 * int(config["num_hidden_layers"]) * heads * width
@@ -103,46 +103,46 @@ def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], ima
 
 def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
     """The needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
-    section, every = config.image, []
+    section, result = config.image, []
     if section is None:
         return []
     cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # whatever the words of the prompts
     images = section.prompts.limit * section.prompts.repeats
     for name, spec in weights.models(config, "discrete").items():
-        own = [cell for cell in cells if cell.spec["model"] == name]
+        model_cells = [cell for cell in cells if cell.spec["model"] == name]
         if spec.source == "embedded":
             files = [weights.EMBEDDED / f for f in weights.embedded_files(spec).values()]
         else:
             files = [Path(file) for file in spec.files.values()]
-        here = None if spec.source == "hub" else measure_files(files)
-        download = listed.get(name) if here is None else 0
+        local_bytes = None if spec.source == "hub" else measure_files(files)
+        download = listed.get(name) if local_bytes is None else 0
         cached = count_cached(spec)
         row = None if cached is None else estimate_row_bytes(section, spec, cached)
-        held = here if here is not None else listed.get(name)
-        every.append(Needs(name, download, held, row, images * len(own), estimate_hours(spec, cached, own, images)))
-    return every
+        weight_bytes = local_bytes if local_bytes is not None else listed.get(name)
+        result.append(Needs(name, download, weight_bytes, row, images * len(model_cells), estimate_hours(spec, cached, model_cells, images)))
+    return result
 
 
 def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
     return "not known" if value is None else f"{value / scale:,.1f} {unit}"
 
 
-def describe_needs(batch: int, every: list[Needs], free: int) -> list[str]:
+def describe_needs(batch: int, models_needs: list[Needs], free: int) -> list[str]:
     """The plan in words, a line a model."""
     return [
         f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
         f" weights {format_size(n.held, 'GB', 1e9)}; an image of a batch {format_size(n.row, 'MB', 1e6)};"
         f" batch {batch} {format_size(n.memory(batch), 'GB', 1e9)} of {free / 1e9:,.1f} GB;"
         f" GPU {format_size(n.hours, 'hours')}"
-        for n in every
+        for n in models_needs
     ]
 
 
-def check(batch: int, every: list[Needs], free: int) -> None:
+def check(batch: int, models_needs: list[Needs], free: int) -> None:
     """ParityError for a batch that does not fit into `free` bytes, with the largest that does."""
-    for n in every:
-        if (most := n.largest(free)) is not None and most < batch:
-            allowed = f"at most {most}" if most else "a device with more memory; not one image fits"
+    for n in models_needs:
+        if (largest := n.largest(free)) is not None and largest < batch:
+            allowed = f"at most {largest}" if most else "a device with more memory; not one image fits"
             raise ParityError(
                 f"image.batch = {batch}: {n.model} needs {format_size(n.memory(batch), 'GB', 1e9)},"
                 f" {free / 1e9:,.1f} GB are free; allowed: {allowed}"

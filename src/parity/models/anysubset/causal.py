@@ -30,36 +30,36 @@ class Causal:
         self.fed = torch.empty(0, dtype=torch.int64)  # [B] inputs of each row in the cache
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         if ranks.shape[1] != 1:
             raise ValueError(f"ranks: {ranks.shape[1]} a pass; allowed for a causal model: 1")
         B, N = tokens.shape
         feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), tokens], 1)  # input i: law of position i
         if not self.cache:
-            logits = self.net(feed[:, : int(seen.max()) + 1]).logits
-            at = seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
-            return exclude(logits.gather(1, at), self.mask)
-        wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
-        fed = self.fed if self.fed.shape == wanted.shape else torch.full_like(wanted, -1)
-        new_rows = (wanted != fed + 1) & (wanted != fed) | (fed < 0)
-        restart, width, whole = torch.stack([new_rows.any(), (wanted - fed).max(), wanted.max()]).tolist()
+            logits = self.net(feed[:, : int(n_seen.max()) + 1]).logits
+            input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
+            return exclude(logits.gather(1, input_number), self.mask)
+        n_inputs = n_seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
+        fed = self.fed if self.fed.shape == n_inputs.shape else torch.full_like(n_inputs, -1)
+        new_rows = (n_inputs != fed + 1) & (n_inputs != fed) | (fed < 0)
+        restart, width, longest = torch.stack([new_rows.any(), (n_inputs - fed).max(), n_inputs.max()]).tolist()
         if restart:
             from transformers import DynamicCache
 
-            self.fed, self.past, width = torch.zeros_like(wanted), DynamicCache(), whole
+            self.fed, self.past, width = torch.zeros_like(n_inputs), DynamicCache(), longest
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
         width = max(1, width)
-        at = self.fed[:, None] + torch.arange(width, device=tokens.device)
+        input_number = self.fed[:, None] + torch.arange(width, device=tokens.device)
         # rows are at different positions: every pass takes the next slots, and a slot that holds no input of its row is
         # masked from then on
-        self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
-        place = at.clamp(max=N)
-        mask = self.valid if place.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
+        self.valid = torch.cat([self.valid, (input_number < n_inputs[:, None]).long()], 1)
+        position_ids = input_number.clamp(max=N)
+        mask = self.valid if position_ids.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
         cache = {"past_key_values": self.past, "use_cache": True}
-        out = self.net(feed.gather(1, place), position_ids=place, attention_mask=mask, **cache)
-        last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
-        self.fed = wanted
-        return exclude(out.logits.gather(1, last), self.mask)
+        out = self.net(feed.gather(1, position_ids), position_ids=position_ids, attention_mask=mask, **cache)
+        last_slot = (n_inputs - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
+        self.fed = n_inputs
+        return exclude(out.logits.gather(1, last_slot), self.mask)
 
 
 def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
@@ -68,8 +68,8 @@ def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     transformers reads the values of a mask of two dimensions, which would wait for a GPU.
     """
     slot = torch.arange(valid.shape[1], device=valid.device)
-    seen = (valid[:, None, None] > 0) & (slot <= slot[-width:, None])
-    return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill(~seen, torch.finfo(dtype).min)
+    is_read = (valid[:, None, None] > 0) & (slot <= slot[-width:, None])
+    return torch.zeros(is_read.shape, dtype=dtype, device=valid.device).masked_fill(~is_read, torch.finfo(dtype).min)
 
 
 @torch.inference_mode()

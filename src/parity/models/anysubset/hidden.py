@@ -17,8 +17,8 @@ CHUNK = 2**21  # known words in one call of a rule
 class Rule(Protocol):
     words: int  # V
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        """Laws [Q, V] of the words at positions `at` [Q], given the known words [Q, N]; V stands for unknown."""
+    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Laws [Q, V] of the words at positions `positions` [Q], given the known words [Q, N]; V stands for unknown."""
         ...
 
 
@@ -38,20 +38,20 @@ class Strided:
         powers = [torch.eye(self.words, dtype=table.dtype)]
         while len(powers) <= -(-length // stride):
             powers.append(powers[-1] @ table)
-        each = torch.stack(powers)
+        all_powers = torch.stack(powers)
         # by distance and word on that side; the last row is for no word
-        self.left = torch.cat([each, stationary.expand(len(each), 1, -1)], 1)
-        self.right = torch.cat([each.mT, torch.ones_like(each[:, :1])], 1)
+        self.left = torch.cat([all_powers, stationary.expand(len(all_powers), 1, -1)], 1)
+        self.right = torch.cat([all_powers.mT, torch.ones_like(all_powers[:, :1])], 1)
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        place = torch.arange(known.shape[1])
-        away = place - at[:, None]
-        own = (known < self.words) & (away % self.stride == 0)
+    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        position = torch.arange(words.shape[1])
+        offset = position - positions[:, None]
+        same_chain = (words < self.words) & (offset % self.stride == 0)
         sides = []
-        for table, here in ((self.left, own & (away < 0)), (self.right, own & (away > 0))):
-            far = torch.where(here, away.abs(), known.shape[1])
-            distance, nearest = far.min(1)
-            word = torch.where(distance < known.shape[1], known.gather(1, nearest[:, None])[:, 0], self.words)
+        for table, side in ((self.left, same_chain & (offset < 0)), (self.right, same_chain & (offset > 0))):
+            distances = torch.where(side, offset.abs(), words.shape[1])
+            distance, nearest = distances.min(1)
+            word = torch.where(distance < words.shape[1], words.gather(1, nearest[:, None])[:, 0], self.words)
             sides.append(table[torch.where(word < self.words, distance // self.stride, 0), word])
         return normalise(sides[0] * sides[1])
 
@@ -69,15 +69,15 @@ class Parity:
             weights.append((base * weights[-1][sums]).sum(1))
         self.weights = torch.stack(weights)
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        place = torch.arange(known.shape[1])
-        own = (place // self.period == (at // self.period)[:, None]) & (place != at[:, None])
-        readable = own & (known < self.words)
-        unknown, total = (own & ~readable).sum(1), torch.where(readable, known, 0).sum(1)
+    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        position = torch.arange(words.shape[1])
+        same_block = (position // self.period == (positions // self.period)[:, None]) & (position != positions[:, None])
+        readable = same_block & (words < self.words)
+        unknown, total = (same_block & ~readable).sum(1), torch.where(readable, words, 0).sum(1)
         sums = (total[:, None] + torch.arange(self.words)) % self.words
         unknown = unknown.clamp(max=self.period - 1)
         weights = self.base * self.weights[unknown[:, None], sums]
-        return normalise(torch.where((at < self.whole)[:, None], weights, self.base))
+        return normalise(torch.where((positions < self.whole)[:, None], weights, self.base))
 
 
 class Hidden:
@@ -88,18 +88,18 @@ class Hidden:
         # times V, so that products over hundreds of words do not underflow; 1 for an unknown word
         self.evidence = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
+    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
         """Neighbouring rows of the same words share their messages."""
-        new = torch.cat([torch.ones(1, dtype=torch.bool), (known[1:] != known[:-1]).any(1)])
-        rows, which = known[new], new.cumsum(0) - 1
+        new = torch.cat([torch.ones(1, dtype=torch.bool), (words[1:] != words[:-1]).any(1)])
+        rows, group = words[new], new.cumsum(0) - 1
         columns = (rows < self.words).any(0).nonzero()
-        last = int(columns.max()) if len(columns) else 0
+        last_known = int(columns.max()) if len(columns) else 0
         forward, backward = [self.begin.expand(len(rows), -1)], [torch.ones_like(self.begin).expand(len(rows), -1)]
-        for i in range(int(at.max())):
+        for i in range(int(positions.max())):
             forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
-        for i in range(last, 0, -1):  # backward[j] holds the words behind position last - j
+        for i in range(last_known, 0, -1):  # backward[j] holds the words behind position last - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
-        state = torch.stack(forward)[at, which] * torch.stack(backward)[(last - at).clamp(min=0), which]
+        state = torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
         return normalise(state @ self.emit)
 
 
@@ -109,8 +109,8 @@ class Sharpened:
     def __init__(self, rule: Rule, power: float):
         self.rule, self.words, self.power = rule, rule.words, power
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        return normalise(self.rule.laws_given(known, at) ** self.power)
+    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        return normalise(self.rule.laws_given(words, positions) ** self.power)
 
 
 class LongSubset:
@@ -119,37 +119,37 @@ class LongSubset:
     def __init__(self, rule: Rule):
         self.rule, self.vocab, self.mask = rule, rule.words + 1, rule.words
 
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         (B, N), S = tokens.shape, ranks.shape[1]
-        rank, at = invert_order(order), order.gather(1, ranks.clamp(max=N - 1))
+        rank, positions = invert_order(order), order.gather(1, ranks.clamp(max=N - 1))
         size, result = max(1, CHUNK // (N * max(S, 1))), []
         for a in range(0, B, size):
             b = slice(a, a + size)
-            known = torch.where(rank[b, None] < seen[b, :, None], tokens[b, None], self.mask)
-            result.append(self.rule.laws_given(known.flatten(0, 1), at[b].flatten()).unflatten(0, (-1, S)))
+            words_seen = torch.where(rank[b, None] < n_seen[b, :, None], tokens[b, None], self.mask)
+            result.append(self.rule.laws_given(words_seen.flatten(0, 1), positions[b].flatten()).unflatten(0, (-1, S)))
         laws = torch.cat(result)
         return torch.cat([laws, laws.new_zeros(B, S, 1)], -1)
 
 
 def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
     """Texts [n, N] of a rule's joint, word by word from the left, from uniform numbers [n, N]."""
-    known = torch.full(uniform.shape, rule.words)
+    words = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
-        law = rule.laws_given(known, torch.full((len(known),), i))
-        known[:, i] = (uniform[:, i : i + 1] > law.cumsum(1)).sum(1).clamp(max=rule.words - 1)
-    return known
+        law = rule.laws_given(words, torch.full((len(words),), i))
+        words[:, i] = (uniform[:, i : i + 1] > law.cumsum(1)).sum(1).clamp(max=rule.words - 1)
+    return words
 
 
 def compute_pair_law(rule: Rule, length: int) -> Tensor:
     """Joint law [N, V, N, V] of every two words."""
     N, V = length, rule.words
-    at = torch.arange(N)
-    one = rule.laws_given(torch.full((N, N), V), at)
+    positions = torch.arange(N)
+    marginals = rule.laws_given(torch.full((N, N), V), positions)
     result = []
     for i in range(N):
-        known = torch.full((V, N), V)
-        known[:, i] = torch.arange(V)
-        law = rule.laws_given(known.repeat_interleave(N, 0), at.repeat(V)).view(V, N, V)
+        words = torch.full((V, N), V)
+        words[:, i] = torch.arange(V)
+        law = rule.laws_given(words.repeat_interleave(N, 0), positions.repeat(V)).view(V, N, V)
         law[:, i] = torch.eye(V, dtype=law.dtype)
-        result.append(one[i, :, None, None] * law)
+        result.append(marginals[i, :, None, None] * law)
     return torch.stack(result)

@@ -32,22 +32,22 @@ class Loaded:
     device: torch.device
     dtype: torch.dtype = torch.float32
 
-    def file(self, part: str) -> Path:
+    def file(self, component: str) -> Path:
         """The file or folder of "xlnet", "judge" or "tokenizer"; what ships with the package is verified. ParityError
         for one that is gone."""
-        file = Path(self.manifest["files"][part])
+        file = Path(self.manifest["files"][component])
         if not file.exists():
-            raise ParityError(f"{part} = {str(file)!r}: no such file; it was there when the run was planned")
+            raise ParityError(f"{component} = {str(file)!r}: no such file; it was there when the run was planned")
         if self.manifest["source"] == "embedded":
-            check(file, self.manifest["sha256"][part], part)
+            check(file, self.manifest["sha256"][component], component)
         return file
 
-    def vocabulary(self, part: str) -> Words | Pieces:
-        file = self.file(part)
+    def vocabulary(self, component: str) -> Words | Pieces:
+        file = self.file(component)
         if not file.is_dir():
             return Words(header(file)["words"])
-        apart = part == "xlnet" and "tokenizer" in self.manifest["files"]
-        return read_pieces(self.file("tokenizer") if apart else file)
+        has_tokenizer = component == "xlnet" and "tokenizer" in self.manifest["files"]
+        return read_pieces(self.file("tokenizer") if has_tokenizer else file)
 
     @cached_property
     def words(self) -> Words | Pieces:
@@ -63,9 +63,9 @@ class Loaded:
         words, judge = self.words, self.judge_words
         return isinstance(words, Words) and isinstance(judge, Words) and words.words == judge.words
 
-    def read(self, part: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def read(self, component: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Configuration and weights of a part."""
-        file = self.file(part)
+        file = self.file(component)
         config = foreign_json(file / "config.json") if file.is_dir() else header(file)["network"]
         weights = dict(tensors(file, str(self.device), self.dtype))
         for name, tensor in weights.items():
@@ -99,19 +99,19 @@ class Loaded:
         config, weights = self.read("judge")
         return self.fit_weights(causal.build(config), weights, "judge")
 
-    def fit_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> Any:
+    def fit_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> Any:
         """transformers' network with its weights; ParityError unless every one fits, tied and derived ones aside."""
-        net.load_state_dict(self.rename_weights(net, weights, part), strict=False)
+        net.load_state_dict(self.rename_weights(net, weights, component), strict=False)
         net.tie_weights()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
-    def rename_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    def rename_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> dict[str, Tensor]:
         """The weights under the network's names; ParityError unless they are its own, tied and derived ones aside."""
-        own, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
-        named = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}
-        if bad := [k for k in sorted(own.keys() ^ named.keys()) if not k.endswith(TIED)]:
+        expected, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
+        named = {k if k in expected else f"{prefix}.{k}": v for k, v in weights.items()}
+        if bad := [k for k in sorted(expected.keys() ^ named.keys()) if not k.endswith(TIED)]:
             raise ParityError(
-                f"text model: {self.file(part)} lacks or has too much: {', '.join(bad[:3])};"
+                f"text model: {self.file(component)} lacks or has too much: {', '.join(bad[:3])};"
                 " allowed: the weights its configuration names"
             )
         return named

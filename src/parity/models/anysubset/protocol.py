@@ -33,12 +33,12 @@ class AnySubsetModel(Protocol):
     vocab: int  # V, with the mask, which has probability 0 and never occurs in a finished text
     mask: int  # the token for "unknown"
 
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        """tokens, order [B, N], begin [B], ranks, seen [B, S] -> probabilities [B, S, V], in one pass.
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """tokens, order [B, N], n_prompt [B], ranks, n_seen [B, S] -> probabilities [B, S, V], in one pass.
 
-        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the
+        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `n_prompt` ranks, the
         prompt, see one another; each later rank sees those before it. A draft has seen = n for all ranks, a joint
-        density seen = ranks (Eq. 6). A rank may be asked for under several `seen`; slots with a rank of N or more have
+        density seen = ranks (Eq. 6). A rank may be asked for under several `n_seen`; slots with a rank of N or more have
         no meaning.
         """
         ...
@@ -50,42 +50,42 @@ def invert_order(order: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
 
 
-def make_lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Order [B, N], begin [B], end [B] of known positions bool [B, N]: from left to right, then the others (Eq. 4)."""
-    B, N = known.shape
-    end = torch.full((B,), N, device=known.device) if end is None else end
-    position = torch.arange(N, device=known.device).expand(B, N)
-    inside = position < end[:, None]
-    known = known & inside
-    order = (position + N * ~known + N * ~inside).argsort(1)
-    return order, known.sum(1), end
+    B, N = is_known.shape
+    end = torch.full((B,), N, device=is_known.device) if end is None else end
+    position = torch.arange(N, device=is_known.device).expand(B, N)
+    in_row = position < end[:, None]
+    is_known = is_known & in_row
+    order = (position + N * ~is_known + N * ~in_row).argsort(1)
+    return order, is_known.sum(1), end
 
 
-def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tensor:
-    """values [B, N] with new [B, W] at positions [B, W] `where` true."""
+def write(values: Tensor, positions: Tensor, new: Tensor, selected: Tensor) -> Tensor:
+    """values [B, N] with new [B, W] at positions [B, W] `selected` true."""
     spare = torch.cat([values, values[:, :1]], 1)  # the last column takes the others
-    return spare.scatter_(1, torch.where(where, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
+    return spare.scatter_(1, torch.where(selected, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
-def make_infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """The task of filling in what is not `known` [B, N] of tokens [B, N].
+def make_infilling(tokens: Tensor, is_known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
+    """The task of filling in what is not `is_known` [B, N] of tokens [B, N].
 
     ParityError for a row of which nothing or everything is known, or for a known token that is no word.
     """
-    order, begin, end = make_lattice(known, end)
+    order, n_known, end = make_lattice(is_known, end)
     for row in range(len(tokens)):
-        if int(begin[row]) == int(end[row]):
+        if int(n_known[row]) == int(end[row]):
             raise ParityError(f"row {row}: no masked position among {int(end[row])}; there is nothing to fill in")
-        if int(begin[row]) == 0:
+        if int(n_known[row]) == 0:
             raise ParityError(f"row {row}: all {int(end[row])} positions are masked; allowed: at least one known token")
-    bad = known & ((tokens < 0) | (tokens >= vocab) | (tokens == mask))
+    bad = is_known & ((tokens < 0) | (tokens >= vocab) | (tokens == mask))
     if bad.any():
         row, position = bad.nonzero()[0].tolist()
-        what = f"{int(tokens[row, position])}" + (" (the mask)" if int(tokens[row, position]) == mask else "")
+        problem = f"{int(tokens[row, position])}" + (" (the mask)" if int(tokens[row, position]) == mask else "")
         raise ParityError(
-            f"row {row}, position {position}: known token {what}; allowed: 0 to {vocab - 1} without the mask {mask}"
+            f"row {row}, position {position}: known token {problem}; allowed: 0 to {vocab - 1} without the mask {mask}"
         )
-    return Infilling(torch.where(known, tokens, mask), order, begin, end)
+    return Infilling(torch.where(is_known, tokens, mask), order, n_known, end)
 
 
 class Ranks(NamedTuple):
@@ -101,5 +101,5 @@ def next_ranks(start: Infilling, first: Tensor, k: int) -> Ranks:
     """The k ranks from `first` [B] on."""
     N = start.order.shape[1]
     rank = first[:, None] + torch.arange(k, device=first.device)
-    inside = rank < start.end[:, None]
-    return Ranks(rank, start.order.gather(1, rank.clamp(max=N - 1)), inside, torch.where(inside, rank, N))
+    in_row = rank < start.end[:, None]
+    return Ranks(rank, start.order.gather(1, rank.clamp(max=N - 1)), in_row, torch.where(in_row, rank, N))

@@ -23,9 +23,9 @@ class TabularAnySubset:
         self.table = F.pad(table.double().softmax(-1), (0, 1))  # the mask has probability 0
         self.place = self.vocab ** torch.arange(self.length - 1, -1, -1, device=table.device)
 
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        known = torch.where(invert_order(order)[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
-        return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=self.length - 1))]
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        words_seen = torch.where(invert_order(order)[:, None] < n_seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
+        return self.table[(words_seen * self.place).sum(-1), order.gather(1, ranks.clamp(max=self.length - 1))]
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5) -> Tensor:
@@ -43,8 +43,8 @@ def consistent_table(vocab: int, length: int, generator: torch.Generator, scale:
     for i in range(length):  # one more value, the sum over the token, for "unknown"
         mass = torch.cat([mass, mass.sum(i, keepdim=True)], i)
     partial = torch.tensor(list(itertools.product(range(vocab + 1), repeat=length)))
-    place = (vocab + 1) ** torch.arange(length - 1, -1, -1)
-    code = (partial * place).sum(1)[:, None, None] + (torch.arange(vocab) - partial[..., None]) * place[:, None]
+    radix = (vocab + 1) ** torch.arange(length - 1, -1, -1)
+    code = (partial * radix).sum(1)[:, None, None] + (torch.arange(vocab) - partial[..., None]) * radix[:, None]
     return mass.flatten()[code].log()
 
 
@@ -52,10 +52,10 @@ def compute_joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
     """Law [V^K] of the K missing tokens of the first row of `start`, in decoding order, first rank most significant."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     cells = torch.tensor(list(itertools.product(range(model.words), repeat=K)))
-    one = Infilling(*(x[:1].expand(len(cells), *x.shape[1:]) for x in start))
+    first_row = Infilling(*(x[:1].expand(len(cells), *x.shape[1:]) for x in start))
     ranks = torch.arange(m, m + K).expand(len(cells), K)
-    tokens = one.tokens.clone().scatter_(1, one.order.gather(1, ranks), cells)
-    p = model.laws(tokens, one.order, one.begin, ranks, ranks)
+    tokens = first_row.tokens.clone().scatter_(1, first_row.order.gather(1, ranks), cells)
+    p = model.laws(tokens, first_row.order, first_row.begin, ranks, ranks)
     return p.gather(-1, cells[..., None])[..., 0].prod(1).numpy()
 
 
@@ -64,8 +64,8 @@ def encode_rows(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     drawn = tokens.gather(1, start.order[:, m : m + K])
     if len(bad := ((drawn < 0) | (drawn >= model.words)).nonzero()):
-        row, at = bad[0].tolist()
+        row, column = bad[0].tolist()
         raise ParityError(
-            f"row {row}, position {int(start.order[row, m + at])}: token {int(drawn[row, at])} is not in the vocabulary"
+            f"row {row}, position {int(start.order[row, m + column])}: token {int(drawn[row, column])} is not in the vocabulary"
         )
     return (drawn * model.words ** torch.arange(K - 1, -1, -1)).sum(1).numpy()

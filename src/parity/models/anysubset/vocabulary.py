@@ -51,8 +51,8 @@ class Pieces:
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         self.vocab = len(tokenizer)
-        own = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
-        self.marked = own == tuple(MARKS.values())  # whether source is read and written with marks
+        specials = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
+        self.marked = specials == tuple(MARKS.values())  # whether source is read and written with marks
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -96,17 +96,17 @@ def read_pieces(folder: Path) -> Pieces:
 def check_words(files: Mapping[str, str]) -> None:
     """ParityError for a tokenizer that does not fit its network: more pieces than it has, or no mask. `files` are the
     folders "xlnet", "judge", and "tokenizer" where xlnet's is a folder of its own."""
-    for part in ("xlnet", "judge"):
-        folder = Path(files["tokenizer"] if part == "xlnet" and "tokenizer" in files else files[part])
+    for component in ("xlnet", "judge"):
+        folder = Path(files["tokenizer"] if component == "xlnet" and "tokenizer" in files else files[component])
         pieces = read_pieces(folder)
         try:
-            known = int(foreign_json(Path(files[part], "config.json"))["vocab_size"])
+            n_pieces = int(foreign_json(Path(files[component], "config.json"))["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ParityError(f"{part} = {files[part]!r}: config.json says no vocab_size ({error!r:.80})") from None
-        if pieces.vocab > known:
+            raise ParityError(f"{component} = {files[component]!r}: config.json says no vocab_size ({error!r:.80})") from None
+        if pieces.vocab > n_pieces:
             raise ParityError(
-                f"{part}: its tokenizer {folder} has {pieces.vocab} pieces, the network {known};"
+                f"{component}: its tokenizer {folder} has {pieces.vocab} pieces, the network {n_pieces};"
                 " allowed: the tokenizer it was trained with"
             )
-        if part == "xlnet" and pieces.mask is None:
+        if component == "xlnet" and pieces.mask is None:
             raise ParityError(f"xlnet: its tokenizer {folder} has no mask; allowed: XLNet's")

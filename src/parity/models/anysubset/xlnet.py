@@ -40,12 +40,12 @@ def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLN
     return build(sizes | {"dropout": 0.0, "use_mems_eval": False, "use_mems_train": False})
 
 
-def make_permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+def make_permutation_mask(order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
     """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, and the prompt sees itself whole."""
     N, rank = order.shape[1], invert_order(order)
     # by rank: ranks below this are read; the last slot is for ranks that a row does not have
-    limit = torch.arange(N + 1, device=order.device).maximum(begin[:, None])
-    limit = limit.scatter(1, ranks.clamp(max=N), seen)
+    limit = torch.arange(N + 1, device=order.device).maximum(n_prompt[:, None])
+    limit = limit.scatter(1, ranks.clamp(max=N), n_seen)
     return (rank[:, None, :] >= limit.gather(1, rank)[:, :, None]).float()
 
 
@@ -64,25 +64,25 @@ class XLNet:
         self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        """transformers gives a position, its content too, one `seen`. Unless one forward can serve all slots, there is
-        one for each `seen`."""
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """transformers gives a position, its content too, one `n_seen`. Unless one forward can serve all slots, there is
+        one for each `n_seen`."""
         N = tokens.shape[1]
-        if ((ranks >= N) | (seen == ranks) | (seen == seen.amax(1, keepdim=True))).all():
-            return self._forward(tokens, order, begin, ranks, seen)
-        nth = seen - seen.amin(1, keepdim=True)
-        each = [
-            self._forward(tokens, order, begin, torch.where(nth == i, ranks, N), seen)
+        if ((ranks >= N) | (n_seen == ranks) | (n_seen == n_seen.amax(1, keepdim=True))).all():
+            return self._forward(tokens, order, n_prompt, ranks, n_seen)
+        nth = n_seen - n_seen.amin(1, keepdim=True)
+        passes = [
+            self._forward(tokens, order, n_prompt, torch.where(nth == i, ranks, N), n_seen)
             for i in range(int(nth.max()) + 1)
         ]
-        return torch.stack(each, 2).take_along_dim(nth[..., None, None], 2)[:, :, 0]
+        return torch.stack(passes, 2).take_along_dim(nth[..., None, None], 2)[:, :, 0]
 
-    def _forward(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         N = tokens.shape[1]
-        inside = ranks < N
+        is_rank = ranks < N
         target = torch.zeros(*ranks.shape, N, device=tokens.device, dtype=self.net.dtype)
-        target.scatter_(2, order.gather(1, ranks.clamp(max=N - 1))[..., None], inside[..., None].to(target.dtype))
-        blocked = make_permutation_mask(order, begin, ranks, seen).to(target.dtype)
+        target.scatter_(2, order.gather(1, ranks.clamp(max=N - 1))[..., None], is_rank[..., None].to(target.dtype))
+        blocked = make_permutation_mask(order, n_prompt, ranks, n_seen).to(target.dtype)
         return exclude(self.net(tokens, perm_mask=blocked, target_mapping=target).logits, self.mask)
 
 
@@ -114,9 +114,9 @@ class CachedXLNet:
         self.layers = [{k.removeprefix(p): v for k, v in weights.items() if k.startswith(p)} for p in prefix]
         self.order = self.begin = torch.empty(0, 0)
 
-    def _restart(self, order: Tensor, begin: Tensor) -> None:
+    def _restart(self, order: Tensor, n_prompt: Tensor) -> None:
         B, N = order.shape
-        self.order, self.begin = order, begin
+        self.order, self.begin = order, n_prompt
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
         self.rank = invert_order(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
@@ -128,60 +128,60 @@ class CachedXLNet:
         wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.words.dtype)
         self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
-    def _knows(self, order: Tensor, begin: Tensor) -> bool:
+    def _knows(self, order: Tensor, n_prompt: Tensor) -> bool:
         """Whether the cache is of this batch. Values are compared on a CPU alone: a GPU would have to be waited for."""
-        if self.order is order and self.begin is begin:
+        if self.order is order and self.begin is n_prompt:
             return True
         if order.device.type != "cpu" or self.order.shape != order.shape:
             return False
-        return torch.equal(self.order, order) and torch.equal(self.begin, begin)
+        return torch.equal(self.order, order) and torch.equal(self.begin, n_prompt)
 
-    def _count_missing(self, missing: Tensor, most: int) -> int:
-        """The most ranks that a row misses, of `missing` [B]. A GPU computes `most`, so that nothing waits for it, and
+    def _count_missing(self, missing: Tensor, bound: int) -> int:
+        """The most ranks that a row misses, of `missing` [B]. A GPU computes `bound`, so that nothing waits for it, and
         stops if a row misses more: a decoder may replace no more tokens than it asks for laws."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
         torch._assert_async(
-            missing.max() <= most, f"CachedXLNet: more than {most} tokens were replaced since the last pass"
+            missing.max() <= bound, f"CachedXLNet: more than {bound} tokens were replaced since the last pass"
         )
-        return most
+        return bound
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         B, N = tokens.shape
-        again = not self._knows(order, begin)
-        if again:
-            self._restart(order, begin)
-        upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
-        clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
-        clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
-        new = self._count_missing(upto - clean, N if again else ranks.shape[1])
-        fresh = clean[:, None] + torch.arange(new, device=tokens.device)  # [B, W] ranks to compute
-        real = fresh < upto[:, None]
-        place = order.gather(1, fresh.clamp(max=N - 1))
-        slot = torch.where(real, place, N)
+        is_new = not self._knows(order, n_prompt)
+        if is_new:
+            self._restart(order, n_prompt)
+        upto = torch.where(ranks < N, n_seen, 0).amax(1)  # ranks whose content is read
+        n_clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
+        n_clean = torch.where(n_clean < n_prompt, 0, n_clean)  # the prompt sees itself whole: one new token renews all of it
+        n_new = self._count_missing(upto - n_clean, N if is_new else ranks.shape[1])
+        new_ranks = n_clean[:, None] + torch.arange(n_new, device=tokens.device)  # [B, W] ranks to compute
+        is_new_rank = new_ranks < upto[:, None]
+        content_position = order.gather(1, new_ranks.clamp(max=N - 1))
+        slot = torch.where(is_new_rank, content_position, N)
         # everything behind a changed token was computed from another past, even where the token itself comes back
-        line = torch.where(self.rank < clean[:, None], self.line, -1)
-        self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
+        line = torch.where(self.rank < n_clean[:, None], self.line, -1)
+        self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, content_position))[:, :N]
 
-        W, S = fresh.shape[1], ranks.shape[1]
-        position = torch.cat([place, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of W contents, then of S queries
-        limit = torch.cat([(fresh + 1).maximum(begin[:, None]), seen], 1)
+        W, S = new_ranks.shape[1], ranks.shape[1]
+        position = torch.cat([content_position, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of W contents, then of S queries
+        limit = torch.cat([(new_ranks + 1).maximum(n_prompt[:, None]), n_seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
-        back = position[..., None] - torch.arange(N, device=tokens.device)
-        apart = (N - 1 - back)[:, None].expand(-1, self.heads, -1, -1)
+        distance = position[..., None] - torch.arange(N, device=tokens.device)
+        distance_index = (N - 1 - distance)[:, None].expand(-1, self.heads, -1, -1)
         row = torch.arange(B, device=tokens.device)[:, None]
-        x = torch.cat([F.embedding(tokens.gather(1, place), self.words), self.mask_embedding.expand(B, S, -1)], 1)
+        x = torch.cat([F.embedding(tokens.gather(1, content_position), self.words), self.mask_embedding.expand(B, S, -1)], 1)
         for w, keys, values, distances in zip(self.layers, self.keys, self.values, self.distances, strict=True):
             # keys and values lie by head, so that no product has to copy them
             keys.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
             values.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
             q = torch.einsum("bih,hnd->bind", x, w["rel_attn.q"])
             score = (q + w["rel_attn.r_w_bias"]).transpose(1, 2) @ keys[:, :, :N].transpose(2, 3)
-            score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(-1, apart)
+            score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(-1, distance_index)
             score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
-            read = (score.softmax(-1) @ values[:, :, :N]).transpose(1, 2)
-            x = self._norm(torch.einsum("bind,hnd->bih", read, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
+            context = (score.softmax(-1) @ values[:, :, :N]).transpose(1, 2)
+            x = self._norm(torch.einsum("bind,hnd->bih", context, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
             inner = F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"]))
             x = self._norm(F.linear(inner, w["ff.layer_2.weight"], w["ff.layer_2.bias"]) + x, w, "ff.layer_norm")
         return exclude(F.linear(x[:, W:], self.out, self.bias), self.mask)

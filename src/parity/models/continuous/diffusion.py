@@ -63,19 +63,19 @@ def respace_steps(steps: int) -> list[int]:
     """The `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released code
     (one step is step 0)."""
     stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
-    return [round(at) for at in accumulate(repeat(stride, steps - 1), initial=0.0)]
+    return [round(position) for position in accumulate(repeat(stride, steps - 1), initial=0.0)]
 
 
 @lru_cache
 def make_schedule(steps: int) -> Schedule:
     """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
-    at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
-    f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
+    time = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
+    f = torch.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
     t = torch.tensor(respace_steps(steps))
-    kept = alpha_bar[t]
-    before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
-    return Schedule(t, kept, before, 1 - kept / before)
+    respaced = alpha_bar[t]
+    previous = torch.cat([torch.ones(1, dtype=torch.float64), respaced[:-1]])
+    return Schedule(t, respaced, previous, 1 - respaced / previous)
 
 
 NOTHING = -1e4  # log of a variance of 0: between two infinite ones there would be no number
@@ -86,16 +86,16 @@ def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
     twice the log deviation lies between the third and the fourth (the same for DDIM)."""
     s = make_schedule(steps)
-    ab, before, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
+    ab, previous, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
     if sampler == "ddpm":
-        mean = beta * before.sqrt() / (1 - ab), (1 - before) * (1 - beta).sqrt() / (1 - ab)
+        mean = beta * previous.sqrt() / (1 - ab), (1 - previous) * (1 - beta).sqrt() / (1 - ab)
         return torch.stack([*mean, low, beta.log()], -1)
     # eps = (x - ab^1/2 x_0) / (1 - ab)^1/2; at the last step `before` is 1: eta's share of its neighbour's deviation
     # replaces a zero
     log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, NOTHING)
-    of_eps = (1 - before - log_sigma.exp()).clamp(min=0).sqrt()
+    of_eps = (1 - previous - log_sigma.exp()).clamp(min=0).sqrt()
     of_x = of_eps / (1 - ab).sqrt()
-    return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
+    return torch.stack([previous.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
 
 
 def select_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
@@ -220,34 +220,34 @@ class Steps:
         def some(v: Tensor | None) -> Tensor | None:
             return None if v is None else v[which]
 
-        return Steps(self.net, self.sampling, self.z[which], some(self.unconditional), some(self.guidance))
+        return Steps(self.net, self.sampling, self.z[which], select(self.unconditional), select(self.guidance))
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
         s, flat = make_schedule(self.sampling.steps), x.flatten(0, -2)
         signal, noise = select_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
-        condition, both = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
+        condition, inputs = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
         if x.ndim > 2:
             condition = condition.repeat_interleave(len(flat) // len(x), 0)
         if isinstance(i, int):
             t = torch.full(x.shape[:-1], int(s.t[i - 1]), device=x.device)
         else:
             t = s.t.to(x.device)[i - 1]
-        eps, v = self.net.run(both, t.flatten().repeat(len(both) // len(flat)), condition).to(x.dtype).chunk(2, -1)
+        eps, v = self.net.run(inputs, t.flatten().repeat(len(inputs) // len(flat)), condition).to(x.dtype).chunk(2, -1)
         if self.unconditional is not None and self.guidance is not None:
             n, scale = len(flat), self.guidance.repeat_interleave(len(flat) // len(x))
             eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
-    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        return self.take(wanted.nonzero()[:, 0]).predict(x[wanted], i[wanted])
+    def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        return self.take(mask.nonzero()[:, 0]).predict(x[mask], i[mask])
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         start, v = prediction.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
-        known = compute_coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
-        of_start, of_x, low, high = select_step(known, i, prediction)
+        table = compute_coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
+        of_start, of_x, low, high = select_step(table, i, prediction)
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
         return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 

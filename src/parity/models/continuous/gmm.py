@@ -64,9 +64,9 @@ class GMMNet(nn.Module):
         """tokens [N, S, D] of the first S < L places, labels [N] -> conditions z [N, S + 1, width] of places 0 .. S."""
         x = torch.cat([self.class_emb(labels)[:, None], self.z_proj(tokens)], 1)
         x = x + self.pos_embed_learned[:, : x.shape[1]]
-        before = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+        causal_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         for block in self.blocks:
-            x = block(x, before)
+            x = block(x, causal_mask)
         return self.norm(x)
 
     def law(self, z: Tensor) -> MixtureLaw:
@@ -91,10 +91,10 @@ class GMM:
     def __post_init__(self) -> None:
         self.length, self.dim = self.net.config.tokens, self.net.config.dim
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Tensor:
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Tensor:
         """z [B*n, width]; ValueError where known < places."""
-        z = self.net(select_tokens_before(tokens, places, known, self.length), self.labels)
-        return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
+        z = self.net(select_tokens_before(tokens, ranks, n_known, self.length), self.labels)
+        return z.gather(1, ranks[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
     def law(self, condition: Any, path: PathNoise | None = None) -> MixtureLaw:
         law = self.net.law(condition)

@@ -99,21 +99,21 @@ class HarmonNet(nn.Module):
         prompts = torch.where((prompts < 0).all(1, keepdim=True), without, prompts)
         return prompts[:, (prompts >= 0).any(0)] if prompts.device.type == "cpu" else prompts
 
-    def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
-        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width].
+    def forward(self, tokens: Tensor, is_known: Tensor, prompts: Tensor) -> Tensor:
+        """tokens [N, L, D], is_known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width].
 
         An id below 0 is padding, after a prompt or before it; a row of padding alone is a row without a prompt.
         """
         c, n = self.config, len(tokens)
         prompts = self.prompts(prompts)
-        x, places, real = self.mar.encode(tokens, known, self.mar.fake_latent.expand(n, -1))
+        x, positions, is_token = self.mar.encode(tokens, is_known, self.mar.fake_latent.expand(n, -1))
         image = self.proj_in(x.roll(-c.buffer, 1))  # the buffer last
         text = self.llm.model.embed_tokens(prompts.clamp(min=0))
-        present = torch.cat([prompts >= 0, real, real.new_ones(n, c.buffer)], 1)
-        both, at = torch.cat([text, image], 1), (present.cumsum(1) - 1).clamp(min=0)
-        read = self.llm.model(inputs_embeds=both, attention_mask=present.long(), position_ids=at)
-        back = read.last_hidden_state[:, prompts.shape[1] :].roll(c.buffer, 1)
-        return self.mar.decode(x + self.proj_out(back), places, real)
+        present = torch.cat([prompts >= 0, is_token, is_token.new_ones(n, c.buffer)], 1)
+        inputs, position_ids = torch.cat([text, image], 1), (present.cumsum(1) - 1).clamp(min=0)
+        hidden = self.llm.model(inputs_embeds=inputs, attention_mask=present.long(), position_ids=position_ids)
+        added = hidden.last_hidden_state[:, prompts.shape[1] :].roll(c.buffer, 1)
+        return self.mar.decode(x + self.proj_out(added), positions, is_token)
 
 
 def rename_published(state: dict[str, Tensor]) -> dict[str, Tensor]:

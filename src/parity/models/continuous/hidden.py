@@ -19,8 +19,8 @@ from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walk_mixtu
 class Rule(Protocol):
     dim: int
 
-    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        """Laws of B n tokens, row-major, of `places` [B, n] given the first `known` [B, n] of tokens [B, L, D]."""
+    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        """Laws of B n tokens, row-major, of `ranks` [B, n] given the first `n_known` [B, n] of tokens [B, L, D]."""
         ...
 
 
@@ -30,20 +30,20 @@ class Regimes:
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
         self.begin, self.step, self.means, self.scales, self.dim = begin, step, means, scales, means.shape[1]
 
-    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        B, most = len(tokens), int(known.max())
-        z = (tokens[:, :most, None].double() - self.means) / self.scales  # [B, i, K, D]
+    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        B, n_read = len(tokens), int(n_known.max())
+        z = (tokens[:, :n_read, None].double() - self.means) / self.scales  # [B, i, K, D]
         evidence = (-0.5 * z * z - self.scales.log()).sum(-1)
         evidence = (evidence - evidence.amax(-1, keepdim=True)).exp()
         belief = [self.begin.expand(B, -1)]
         for likelihood in evidence.unbind(1):
             posterior = belief[-1] * likelihood
             belief.append((posterior / posterior.sum(1, keepdim=True)) @ self.step)
-        weights = torch.stack(belief, 1).gather(1, known[..., None].expand(-1, -1, len(self.begin))).flatten(0, 1)
-        ahead = (places - known).flatten()
-        for i in range(int(ahead.max())):
-            weights = torch.where((ahead > i)[:, None], weights @ self.step, weights)
-        shape = (places.numel(), *self.means.shape)
+        weights = torch.stack(belief, 1).gather(1, n_known[..., None].expand(-1, -1, len(self.begin))).flatten(0, 1)
+        distance = (ranks - n_known).flatten()
+        for i in range(int(distance.max())):
+            weights = torch.where((distance > i)[:, None], weights @ self.step, weights)
+        shape = (ranks.numel(), *self.means.shape)
         return MixtureLaw(weights.log(), self.means.expand(shape), self.scales.expand(shape))
 
 
@@ -54,16 +54,16 @@ class Turning:
     def __init__(self, keep: float, turn: Tensor, stride: int):
         self.keep, self.turn, self.stride, self.dim = keep, turn, stride, len(turn)
 
-    def compute_laws(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        back = (places - known).div(self.stride, rounding_mode="floor") + 1  # steps of its chain, back to a known token
-        source = places - back * self.stride
-        at = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
-        powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(back.max()) + 1)])
-        share = torch.where(source >= 0, self.turn.new_tensor(self.keep) ** back, 0.0)
-        mean = share[..., None] * (powers[back] @ tokens.double().gather(1, at)[..., None])[..., 0]
+    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # steps of its chain, back to a known token
+        source = ranks - n_back * self.stride
+        index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
+        powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(n_back.max()) + 1)])
+        share = torch.where(source >= 0, self.turn.new_tensor(self.keep) ** n_back, 0.0)
+        mean = share[..., None] * (powers[n_back] @ tokens.double().gather(1, index)[..., None])[..., 0]
         scale = (1 - share**2).sqrt()[..., None].expand_as(mean)
-        one = torch.zeros(places.numel(), 1, dtype=mean.dtype)
-        return MixtureLaw(one, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
+        log_weights = torch.zeros(ranks.numel(), 1, dtype=mean.dtype)
+        return MixtureLaw(log_weights, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
 
 
 @dataclass
@@ -78,9 +78,9 @@ class LongMixture:
     def __post_init__(self) -> None:
         self.dim = self.rule.dim
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        by_place = tokens.gather(1, order[..., None].expand_as(tokens))
-        return self.rule.compute_laws(by_place, places, known.expand_as(places))
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        by_rank = tokens.gather(1, order[..., None].expand_as(tokens))
+        return self.rule.compute_laws(by_rank, ranks, n_known.expand_as(ranks))
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         return walk_mixture(condition, self.steps, path)

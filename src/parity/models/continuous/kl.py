@@ -42,8 +42,8 @@ class KL(nn.Module):
     def __init__(self, config: KLConfig):
         super().__init__()
         self.config = config
-        same = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
-        c = VQConfig(z_channels=config.dim, **same)
+        shared = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
+        c = VQConfig(z_channels=config.dim, **shared)
         self.encoder, self.decoder = Encoder(replace(c, z_channels=2 * config.dim)), Decoder(c)
         self.quant_conv = nn.Conv2d(2 * config.dim, 2 * config.dim, 1)
         self.post_quant_conv = nn.Conv2d(config.dim, config.dim, 1)

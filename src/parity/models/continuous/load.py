@@ -48,23 +48,23 @@ class Loaded:
         captioned = self.family.FAMILY["condition"] == "caption"
         self.classes = len(CLASSES) if captioned else self.manifest["network"].get("classes", len(CLASSES))
 
-    def network(self, part: str) -> Any:
+    def network(self, component: str) -> Any:
         """Either "target" or "draft"; ParityError for one that the model does not have."""
-        if part not in self.nets:
-            build, file = (self.family.Network, self.family.Config), self.file(part)
+        if component not in self.nets:
+            build, file = (self.family.Network, self.family.Config), self.file(component)
             net: Any = network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = compile_pass(net.diffloss.net.run, self.device.type, dynamic=True)
-            self.nets[part] = net
-        return self.nets[part]
+            self.nets[component] = net
+        return self.nets[component]
 
-    def file(self, part: str) -> Path:
+    def file(self, component: str) -> Path:
         """A part's file, verified."""
-        if part not in self.manifest["files"]:
-            raise ParityError(f"{self.manifest['family']}: has no {part}; allowed: {', '.join(self.manifest['files'])}")
-        file = Path(self.manifest["files"][part])
-        check(file, self.manifest["sha256"][part], f"{self.manifest['family']}: {part}")
+        if component not in self.manifest["files"]:
+            raise ParityError(f"{self.manifest['family']}: has no {component}; allowed: {', '.join(self.manifest['files'])}")
+        file = Path(self.manifest["files"][component])
+        check(file, self.manifest["sha256"][component], f"{self.manifest['family']}: {component}")
         return file
 
     @cached_property
@@ -79,8 +79,8 @@ class Loaded:
         """What an image is to show: its caption, or its class by name, or by number where our names do not apply."""
         if "captions" in self.manifest:
             return self.caption(image)
-        label, named = choose_label(image, self.classes), "classifier" in self.manifest["files"]
-        return CLASSES[label] if named and self.classes == len(CLASSES) else str(label)
+        label, has_names = choose_label(image, self.classes), "classifier" in self.manifest["files"]
+        return CLASSES[label] if has_names and self.classes == len(CLASSES) else str(label)
 
     def caption(self, image: int) -> str:
         """The caption of an image by its number: of the manifest's captions in turn, or of its class."""
@@ -105,9 +105,9 @@ class Loaded:
         rows = [torch.tensor(tokenizer.encode(self.family.PROMPT.format(caption)).ids) for caption in captions]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
-    def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
+    def model(self, component: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
         """Either "target" or "draft", conditioned on the images of these numbers."""
-        return self.family.Model(self.network(part), self.condition(images), HeadSampling(**sampling))
+        return self.family.Model(self.network(component), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
         """Target and, if `draft`, the draft model, conditioned on the images of these numbers."""
@@ -134,8 +134,8 @@ def load(
 ) -> Loaded:
     """The model of a manifest; ParityError if it lacks the companion that is needed, "draft"."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
-    for part in ("target", *([needs] if needs else [])):
-        loaded.network(part)
+    for component in ("target", *([needs] if needs else [])):
+        loaded.network(component)
     return loaded
 
 

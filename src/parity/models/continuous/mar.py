@@ -99,14 +99,14 @@ class MARNet(nn.Module):
     def __init__(self, c: MARConfig):
         super().__init__()
         self.config = c
-        d, places = c.width, c.buffer + c.tokens
+        d, n_positions = c.width, c.buffer + c.tokens
         self.class_emb, self.fake_latent = nn.Embedding(c.classes, d), nn.Parameter(torch.zeros(1, d))
         self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.LayerNorm(d, eps=1e-6)
-        self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
+        self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, n_positions, d))
         self.encoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder))
         self.encoder_norm = nn.LayerNorm(d, eps=1e-6)
         self.decoder_embed, self.mask_token = nn.Linear(d, d), nn.Parameter(torch.zeros(1, 1, d))
-        self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
+        self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, n_positions, d))
         self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
         self.decoder_norm = nn.LayerNorm(d, eps=1e-6)
         self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
@@ -119,55 +119,55 @@ class MARNet(nn.Module):
         """[N, width]; a label below 0 stands for no class."""
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
-    def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """tokens [N, L, D], known [N, L] bool (the others are not read), buffer [N, width] -> x [N, buffer + S, width],
+    def encode(self, tokens: Tensor, is_known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """tokens [N, L, D], is_known [N, L] bool (the others are not read), buffer [N, width] -> x [N, buffer + S, width],
         where S is the largest number of known tokens; their grid positions [N, S], in raster order; and which of them
-        are real [N, S]."""
+        are is_token [N, S]."""
         c, n = self.config, len(tokens)
-        counts, static = known.sum(1), tokens.device.type != "cpu"  # a GPU, not to be waited for, reads every place
-        kept = c.tokens if static else int(counts.max()) if n else 0
-        known_first = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)
-        places = known_first[:, :kept]  # in raster order
-        real = torch.arange(kept, device=tokens.device) < counts[:, None]
-        x = self.z_proj(tokens.gather(1, places[..., None].expand(-1, -1, c.dim)))
+        counts, static = is_known.sum(1), tokens.device.type != "cpu"  # a GPU, not to be waited for, reads every place
+        n_read = c.tokens if static else int(counts.max()) if n else 0
+        known_first = torch.argsort(is_known.to(torch.int8), dim=1, descending=True, stable=True)
+        positions = known_first[:, :n_read]  # in raster order
+        is_token = torch.arange(n_read, device=tokens.device) < counts[:, None]
+        x = self.z_proj(tokens.gather(1, positions[..., None].expand(-1, -1, c.dim)))
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
         position = self.encoder_pos_embed_learned[0]
-        x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + places]], 1))
-        mask = None if not static and bool(real.all()) else F.pad(real, (c.buffer, 0), value=True)[:, None, None]
+        x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + positions]], 1))
+        mask = None if not static and bool(is_token.all()) else F.pad(is_token, (c.buffer, 0), value=True)[:, None, None]
         for block in self.encoder_blocks:
             x = block(x, mask)
-        return self.encoder_norm(x), places, real
+        return self.encoder_norm(x), positions, is_token
 
-    def decode(self, x: Tensor, places: Tensor, real: Tensor) -> Tensor:
+    def decode(self, x: Tensor, positions: Tensor, is_token: Tensor) -> Tensor:
         """What `encode` returns -> z [N, L, width] for every place."""
         c, n = self.config, len(x)
         x = self.decoder_embed(x)
-        whole = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)  # one place more takes what padding writes
-        target = torch.where(real, places, c.tokens)
-        whole = whole.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
-        x = torch.cat([x[:, : c.buffer], whole], 1) + self.decoder_pos_embed_learned
+        all_positions = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)  # one place more takes what padding writes
+        target = torch.where(is_token, positions, c.tokens)
+        all_positions = all_positions.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
+        x = torch.cat([x[:, : c.buffer], all_positions], 1) + self.decoder_pos_embed_learned
         for block in self.decoder_blocks:
             x = block(x)
         return self.decoder_norm(x)[:, c.buffer :] + self.diffusion_pos_embed_learned
 
-    def forward(self, tokens: Tensor, known: Tensor, labels: Tensor) -> Tensor:
-        """tokens [N, L, D], known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
-        return self.decode(*self.encode(tokens, known, self.embed_class(labels)))
+    def forward(self, tokens: Tensor, is_known: Tensor, labels: Tensor) -> Tensor:
+        """tokens [N, L, D], is_known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
+        return self.decode(*self.encode(tokens, is_known, self.embed_class(labels)))
 
 
-def make_known_mask(order: Tensor, known: Tensor) -> Tensor:
-    """[N, L] bool over grid positions: those of the first `known` [N] places of `order` [N, L]."""
-    inside = torch.arange(order.shape[1], device=order.device) < known[:, None]
-    return torch.zeros_like(inside).scatter(1, order, inside)
+def make_known_mask(order: Tensor, n_known: Tensor) -> Tensor:
+    """[N, L] bool over grid positions: those of the first `n_known` [N] places of `order` [N, L]."""
+    is_known = torch.arange(order.shape[1], device=order.device) < n_known[:, None]
+    return torch.zeros_like(is_known).scatter(1, order, is_known)
 
 
-def compute_guidance(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
-    """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
+def compute_guidance(sampling: HeadSampling, n_done: Tensor, length: int) -> Tensor:
+    """Guidance scale when `n_done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
 
     The last draw counts one token as masked, as in the released code.
     """
     linear = sampling.guidance_schedule == "linear"
-    share = done.clamp(max=length - 1) / length if linear else torch.ones_like(done)
+    share = n_done.clamp(max=length - 1) / length if linear else torch.ones_like(n_done)
     return 1 + (sampling.guidance - 1) * share.float()
 
 
@@ -183,27 +183,27 @@ class MAR:
     def __post_init__(self) -> None:
         self.length, self.dim, self.steps = self.net.config.tokens, self.net.config.dim, self.sampling.steps
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Steps:
         """Pairs of a row that know the same tokens share one evaluation."""
-        B, n = places.shape
-        together = known.shape[1] == 1
+        B, n = ranks.shape
+        is_shared = n_known.shape[1] == 1
         rows = torch.arange(B, device=tokens.device)
-        if together:
-            count, each = known[:, 0], rows.repeat_interleave(n)
+        if is_shared:
+            count, evaluation = n_known[:, 0], rows.repeat_interleave(n)
         else:
-            pairs, each = (rows[:, None] * self.length + known).flatten().unique(return_inverse=True)
+            pairs, evaluation = (rows[:, None] * self.length + n_known).flatten().unique(return_inverse=True)
             rows, count = pairs // self.length, pairs % self.length
-        mask, position = make_known_mask(order[rows], count), order.gather(1, places).flatten()
+        mask, position = make_known_mask(order[rows], count), order.gather(1, ranks).flatten()
 
         def read(labels: Tensor) -> Tensor:
-            return self.net(tokens[rows], mask, labels[rows])[each, position]
+            return self.net(tokens[rows], mask, labels[rows])[evaluation, position]
 
         head = self.net.diffloss.net
         if self.sampling.guidance == 1:
             return Steps(head, self.sampling, read(self.labels))
-        scale = compute_guidance(self.sampling, (known + (n if together else 1)).expand(B, n).flatten(), self.length)
-        given, without = read(self.labels), read(torch.full_like(self.labels, -1))
-        return Steps(head, self.sampling, given, without, scale.to(tokens.dtype))
+        scale = compute_guidance(self.sampling, (n_known + (n if is_shared else 1)).expand(B, n).flatten(), self.length)
+        conditional, unconditional = read(self.labels), read(torch.full_like(self.labels, -1))
+        return Steps(head, self.sampling, conditional, unconditional, scale.to(tokens.dtype))
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)
@@ -224,7 +224,7 @@ def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
     width, dim = state["z_proj.weight"].shape
     if width not in WIDE_HEADS and (width % 64 or not width):
         raise ParityError(f"width {width}: allowed: a multiple of 64, as of all released sizes")
-    blocks = {part: count_blocks(state, f"{part}_blocks.") for part in ("encoder", "decoder")}
+    blocks = {half: count_blocks(state, f"{half}_blocks.") for half in ("encoder", "decoder")}
     return {"width": width, "heads": WIDE_HEADS.get(width, width // 64), "dim": dim, **blocks}
 
 

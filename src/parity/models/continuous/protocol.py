@@ -103,8 +103,8 @@ class Chain(Protocol):
         """[..., P] what the network predicts at x_i = x [..., D], in numbers that stay useful at the next steps."""
         ...
 
-    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        """[M, P] of the M points of x [N, K, D] that are `wanted` [N, K], at steps i [N, K]."""
+    def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        """[M, P] of the M points of x [N, K, D] that are `mask` [N, K], at steps i [N, K]."""
         ...
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
@@ -128,9 +128,9 @@ class ContinuousModel(Protocol):
     steps: int  # T: a law reads path(0) .. path(T)
     raster: bool  # whether it decodes in raster order only
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        """tokens [B, L, D], order [B, L], places, known [B, n] -> condition of B*n tokens, row-major: the token of
-        place `places` given those of places 0 .. known-1 (known <= places, both below L). known [B, 1]: the n places of
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Any:
+        """tokens [B, L, D], order [B, L], places, n_known [B, n] -> condition of B*n tokens, row-major: the token of
+        place `ranks` given those of places 0 .. known-1 (known <= places, both below L). n_known [B, 1]: the n places of
         a row are drawn together."""
         ...
 
@@ -160,29 +160,29 @@ class Start(NamedTuple):
     order: Tensor
 
 
-def make_path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
-    """The noise [B*n, D] of the tokens of `places` [B, n], keyed by place, so that two models share it."""
-    return lambda i: noise.normal(use, places * (steps + 1) + i, dim).flatten(0, 1)
+def make_path_noise(noise: Noise, use: str, ranks: Tensor, steps: int, dim: int) -> PathNoise:
+    """The noise [B*n, D] of the tokens of `ranks` [B, n], keyed by place, so that two models share it."""
+    return lambda i: noise.normal(use, ranks * (steps + 1) + i, dim).flatten(0, 1)
 
 
 def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
     """A permutation of the grid for each row [B, L], or raster order."""
-    at = torch.arange(length, device=noise.keys.device)
+    positions = torch.arange(length, device=noise.keys.device)
     if raster:
-        return at.expand(rows, -1)
-    return noise.uniform("order", at[None].expand(rows, -1)).argsort(1)
+        return positions.expand(rows, -1)
+    return noise.uniform("order", positions[None].expand(rows, -1)).argsort(1)
 
 
-def select_tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) -> Tensor:
-    """The tokens that a causal model reads for the places [B, n]: those before the last of them.
+def select_tokens_before(tokens: Tensor, ranks: Tensor, n_known: Tensor, length: int) -> Tensor:
+    """The tokens that a causal model reads for the ranks [B, n]: those before the last of them.
 
     ValueError unless every place's predecessors are all known. On a GPU no value is read, which would wait for it: all
     tokens but the last, unchecked.
     """
-    if places.device.type != "cpu":
+    if ranks.device.type != "cpu":
         return tokens[:, : length - 1]
-    known = known.expand_as(places)
-    if len(short := (known < places).nonzero()):
-        place, before = (int(v[tuple(short[0])]) for v in (places, known))
-        raise ValueError(f"known {before} at place {place}: a causal model has no condition after an unknown place")
-    return tokens[:, : int(places.max())]
+    n_known = n_known.expand_as(ranks)
+    if len(short := (n_known < ranks).nonzero()):
+        rank, n_before = (int(v[tuple(short[0])]) for v in (ranks, n_known))
+        raise ValueError(f"known {n_before} at place {rank}: a causal model has no condition after an unknown place")
+    return tokens[:, : int(ranks.max())]

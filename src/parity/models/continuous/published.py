@@ -169,8 +169,8 @@ def convert(
     write("kl.safetensors", *fit_autoencoder(read_published(vae or target)[0], vae or target))
     for name, file in {model: target, f"{model}-draft": draft}.items():
         if file is not None:
-            state, (what, average) = read_published(file)
-            tell(f"{file}: {what}")
+            state, (held, average) = read_published(file)
+            tell(f"{file}: {held}")
             state, config = fit_network(family, state, file, grid, words)
             header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
             write(f"{name}.safetensors", state, header)

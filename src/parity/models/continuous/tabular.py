@@ -42,8 +42,8 @@ class Mixture(NamedTuple):
     def density(self, prefix: np.ndarray, x: np.ndarray) -> np.ndarray:
         """p(x | prefix) [n] of one token x [n, D]."""
         i = prefix.shape[1]
-        own = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] of each component
-        return (self.posterior(prefix) * own).sum(1)
+        densities = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] of each component
+        return (self.posterior(prefix) * densities).sum(1)
 
     def rosenblatt(self, x: np.ndarray) -> np.ndarray:
         """u [n, L D] of samples x [n, L, D]: each coordinate's CDF given the coordinates before it."""
@@ -96,8 +96,8 @@ class MixtureLaw(NamedTuple):
         if inner != 1:
             raise ParityError(f"inner_temperature {inner}: allowed: 1, since a mixture has no residuals of its own")
         z = (x[:, None] - self.means) / self.scales
-        own = self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)
-        return own.logsumexp(1) - 0.5 * LOG_2PI * x.shape[-1]
+        log_densities = self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)
+        return log_densities.logsumexp(1) - 0.5 * LOG_2PI * x.shape[-1]
 
     def rows(self, which: Tensor) -> "MixtureLaw":
         return MixtureLaw(self.log_weights[which], self.means[which], self.scales[which])
@@ -132,17 +132,17 @@ class MixtureWalk:
         u = torch.special.ndtr(points[..., :1])
         k = (u > w.cumsum(1)[:, None]).sum(-1).clamp(max=w.shape[1] - 1)
         rows = torch.arange(N, device=x.device)[:, None]
-        turned = torch.where(points.abs() < 1, r, -r)
-        parameters = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
+        slopes = torch.where(points.abs() < 1, r, -r)
+        parameters = [slopes, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
         return torch.cat(parameters, -1).reshape(*x.shape[:-1], 4 * D)
 
-    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        return self.predict(x, i)[wanted]
+    def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        return self.predict(x, i)[mask]
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
-        turned, spread, mean, scale = prediction.chunk(4, -1)
+        slopes, spread, mean, scale = prediction.chunk(4, -1)
         final = torch.as_tensor(i == 1, device=mean.device)[..., None]
-        return Affine(mean * final, turned * ~final, torch.where(final, scale, spread))
+        return Affine(mean * final, slopes * ~final, torch.where(final, scale, spread))
 
     def __len__(self) -> int:
         return len(self.law.log_weights)
@@ -173,14 +173,14 @@ class TabularMixture:
     def __post_init__(self) -> None:
         self.length, self.dim = self.mixture.means.shape[1:]
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
         weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
         z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
         evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
         evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
         evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
-        log = weights.log() + evidence.gather(1, known.expand_as(places)[..., None].expand(-1, -1, len(weights)))
-        position = order.gather(1, places).flatten()
+        log = weights.log() + evidence.gather(1, n_known.expand_as(ranks)[..., None].expand(-1, -1, len(weights)))
+        position = order.gather(1, ranks).flatten()
         means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
 

@@ -68,8 +68,8 @@ def compute_rotations(c: XARConfig) -> Tensor:
     """Angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half its column."""
     per_axis = c.width // c.heads // 2
     frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
-    at = torch.arange(c.grid)[:, None] * frequencies
-    grid = torch.cat([at[:, None].expand(-1, c.grid, -1), at[None].expand(c.grid, -1, -1)], -1)
+    angles = torch.arange(c.grid)[:, None] * frequencies
+    grid = torch.cat([angles[:, None].expand(-1, c.grid, -1), angles[None].expand(c.grid, -1, -1)], -1)
     return fold(grid.flatten(0, 1)[None], c.cell).view(c.tokens, -1)
 
 
@@ -85,10 +85,10 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def forward(self, x: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None) -> tuple[Tensor, KeysValues]:
+    def forward(self, x: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None) -> tuple[Tensor, KeysValues]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, angles), rotate(k, angles)
-        keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
+        keys, values = (k, v) if earlier is None else (torch.cat([earlier[0], k], 2), torch.cat([earlier[1], v], 2))
         return self.proj(F.scaled_dot_product_attention(q, keys, values, mask).transpose(1, 2).flatten(2)), (k, v)
 
 
@@ -114,13 +114,13 @@ class Block(nn.Module):
             nn.init.zeros_(p)
 
     def forward(
-        self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None
+        self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None
     ) -> tuple[Tensor, KeysValues]:
         """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of S = cells * k*k tokens."""
         gate1, gate2, scale1, scale2, shift1, shift2 = self.ada_lin(y).chunk(6, -1)
-        h, kept = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, before)
+        h, keys_values = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, earlier)
         x = x + h.view_as(x) * gate1
-        return x + self.mlp(self.norm(x) * (1 + scale2) + shift2) * gate2, kept
+        return x + self.mlp(self.norm(x) * (1 + scale2) + shift2) * gate2, keys_values
 
 
 class XARNet(nn.Module):
@@ -147,34 +147,34 @@ class XARNet(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def forward(
-        self, cells: Tensor, t: Tensor, labels: Tensor, places: Tensor, mask: Tensor, before: Sequence[KeysValues] = ()
+        self, cells: Tensor, t: Tensor, labels: Tensor, ranks: Tensor, mask: Tensor, earlier: Sequence[KeysValues] = ()
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `places` [N or 1, n], at times t [N or 1, n
+        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `ranks` [N or 1, n], at times t [N or 1, n
         or 1]; labels [N], below 0: none.
 
-        mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `before`, one pair for each
+        mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `earlier`, one pair for each
         block, then of the tokens given here; their own keys and values come back.
         """
         c, area = self.config, self.config.cell**2
         label = self.class_emb(torch.where(labels < 0, c.classes, labels))
         thousandths = (t * 1000).long().flatten()  # whole ones, as released
         y = label[:, None, None] + self.time_embed(thousandths).view(*t.shape, 1, -1)
-        at = places[..., None] * area + torch.arange(area, device=places.device)
-        angles = self.angles[at.flatten(1)][:, None]  # type: ignore[index]
-        x = self.z_proj_ln(self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, at])
-        kept: list[KeysValues] = []
+        token_numbers = ranks[..., None] * area + torch.arange(area, device=ranks.device)
+        angles = self.angles[token_numbers.flatten(1)][:, None]  # type: ignore[index]
+        x = self.z_proj_ln(self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, token_numbers])
+        keys_values: list[KeysValues] = []
         for i, block in enumerate((*self.encoder_blocks, *self.decoder_blocks)):
             if i == c.encoder:
-                x = self.decoder_embed(self.encoder_norm(x)) + self.decoder_pos_embed_learned[0, at]
-            x, own = block(x, y, angles, mask, before[i] if before else None)
-            kept.append(own)
-        return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), kept
+                x = self.decoder_embed(self.encoder_norm(x)) + self.decoder_pos_embed_learned[0, token_numbers]
+            x, new_keys_values = block(x, y, angles, mask, earlier[i] if earlier else None)
+            keys_values.append(new_keys_values)
+        return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), keys_values
 
     def read(self, cells: Tensor, t: Tensor, labels: Tensor) -> tuple[Tensor, list[KeysValues]]:
         """`forward` of the first n cells [N, n, k*k*D], each reading itself and those before it."""
-        places = torch.arange(cells.shape[1], device=cells.device)
-        number = places.repeat_interleave(self.config.cell**2)
-        return self(cells, t, labels, places[None], number <= number[:, None])
+        ranks = torch.arange(cells.shape[1], device=cells.device)
+        number = ranks.repeat_interleave(self.config.cell**2)
+        return self(cells, t, labels, ranks[None], number <= number[:, None])
 
 
 class Context(NamedTuple):
@@ -215,29 +215,29 @@ class Flow:
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """One pass over all points, with guidance."""
-        s, (before, labels, places) = self.sampling, self.context
-        B, n = places.shape
+        s, (earlier, labels, ranks) = self.sampling, self.context
+        B, n = ranks.shape
         points, area = x.numel() // (B * n * x.shape[-1]), self.net.config.cell**2
-        places = places.repeat_interleave(points, 1)
+        ranks = ranks.repeat_interleave(points, 1)
         time = self.times(i, x)[0]
         t = time[..., 0].reshape(B, n * points) if time.ndim else x.new_full((1, 1), float(time))
-        clean = torch.arange(before[0][0].shape[2], device=x.device) // area
+        clean = torch.arange(earlier[0][0].shape[2], device=x.device) // area
         number = torch.arange(n * points, device=x.device).repeat_interleave(area)
-        own = (number == number[:, None]).expand(B, -1, -1)
-        mask = torch.cat([clean < places[:, number][..., None], own], 2)[:, None]
+        same_cell = (number == number[:, None]).expand(B, -1, -1)
+        mask = torch.cat([clean < ranks[:, number][..., None], same_cell], 2)[:, None]
         cells, guided = x.reshape(B, n * points, -1), len(labels) > B
-        twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
-        v, _ = self.net(twice(cells), twice(t) if time.ndim else t, labels, twice(places), twice(mask), before)
+        double = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
+        v, _ = self.net(double(cells), double(t) if time.ndim else t, labels, double(ranks), double(mask), earlier)
         if guided:
             linear = s.guidance_schedule == "linear"
-            share = places / max(1, self.length - 1) if linear else torch.ones_like(places, dtype=torch.float32)
+            share = ranks / max(1, self.length - 1) if linear else torch.ones_like(ranks, dtype=torch.float32)
             v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
         return x - time * v.reshape(x.shape)
 
-    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+    def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
         """All points from the first step that is wanted on: alone each would need a copy of its row's context."""
-        first = int(wanted.any(0).int().argmax())
-        return self.predict(x[:, first:], i[:, first:])[wanted[:, first:]]
+        first = int(mask.any(0).int().argmax())
+        return self.predict(x[:, first:], i[:, first:])[mask[:, first:]]
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         _, of_start, of_x, std = self.times(i, prediction)
@@ -248,10 +248,10 @@ class Flow:
 
     def take(self, which: Tensor) -> "Flow":
         """Every token with its row's context."""
-        before, labels, places = self.context
-        row = which // places.shape[1]
-        both = torch.cat([row, row + len(places)]) if len(labels) > len(places) else row
-        context = Context([(k[both], v[both]) for k, v in before], labels[both], places.flatten()[which, None])
+        earlier, labels, ranks = self.context
+        row = which // ranks.shape[1]
+        row_of_each = torch.cat([row, row + len(ranks)]) if len(labels) > len(ranks) else row
+        context = Context([(k[row_of_each], v[row_of_each]) for k, v in earlier], labels[row_of_each], ranks.flatten()[which, None])
         return Flow(self.net, self.sampling, self.length, context)
 
 
@@ -273,12 +273,12 @@ class XAR:
         c = self.net.config
         self.length, self.dim, self.steps = c.cells, c.cell**2 * c.dim, self.sampling.steps
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
-        labels, clean = self.labels, select_tokens_before(tokens, places, known, self.length)
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Context:
+        labels, clean = self.labels, select_tokens_before(tokens, ranks, n_known, self.length)
         if self.sampling.guidance != 1:
             labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
-        _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)
-        return Context(before, labels, places)
+        _, earlier = self.net.read(clean, clean.new_zeros(1, 1), labels)
+        return Context(earlier, labels, ranks)
 
     def chain(self, condition: Any) -> "Flow":
         return Flow(self.net, self.sampling, self.length, condition)
@@ -292,8 +292,8 @@ class XAR:
 
 def read_config(state: dict[str, Tensor]) -> XARConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
-    classes, tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
-    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **read_trunk(state))
+    classes, n_tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
+    return XARConfig(classes=classes, grid=math.isqrt(n_tokens), cell=8, **read_trunk(state))
 
 
 Config, Network, Model = XARConfig, XARNet, XAR

@@ -21,16 +21,16 @@ Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 
 
 def run_layers(
-    net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, at: tuple[Any, Any], end: int
+    net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, index: tuple[Any, Any], end: int
 ) -> Tensor:
-    """x [R, S, dim] through the layers to hidden states [R, S, dim]: keys and values go to `at` in the cache, of which
+    """x [R, S, dim] through the layers to hidden states [R, S, dim]: keys and values go to `index` in the cache, of which
     the first `end` slots are attended where mask [R, S, end] says."""
     # once a pass, where attention would do it once a layer
     mask = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, float("-inf"))[:, None]
     for layer, (keys, values) in zip(net.layers, cache, strict=True):
 
         def remember(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
-            keys[at], values[at] = k, v
+            keys[index], values[index] = k, v
             return keys[:, :end], values[:, :end]
 
         x = layer(x, table, mask, remember)
@@ -77,19 +77,19 @@ class SlotCache:
         """Keys and values of the first layer, of the second, ..."""
         return [x for layer in self.cache for x in layer]
 
-    def widen(self, before: int, behind: int) -> None:
+    def widen(self, n_before: int, n_after: int) -> None:
         """Room for so many slots more."""
-        pad = (0, 0, 0, 0, before, behind)
+        pad = (0, 0, 0, 0, n_before, n_after)
         for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
     def drop_done_rows(self, positions: Tensor, length: int) -> None:
         """Rows of positions [R, S] that are done leave the cache."""
-        left = None if self.returns or self.static else find_active(self.going, positions, length)
-        if left is not None:
+        active = None if self.returns or self.static else find_active(self.going, positions, length)
+        if active is not None:
             for name in self.by_row:
-                setattr(self, name, compact_rows(getattr(self, name), left))
-            self.cache = [(compact_rows(keys, left), compact_rows(values, left)) for keys, values in self.cache]
+                setattr(self, name, compact_rows(getattr(self, name), active))
+            self.cache = [(compact_rows(keys, active), compact_rows(values, active)) for keys, values in self.cache]
 
     def select_active(self, *inputs: Tensor) -> list[Tensor]:
         """Of inputs [R, ...] the rows that are not done."""
@@ -110,30 +110,30 @@ class SlotCache:
         self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
         return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
 
-    def read_tree(self, x: Tensor, slots: Tensor, seen: Tensor, above: Tensor) -> Tensor:
-        """The last S nodes x [G, S, dim] of a tree of N: they see slots `seen` [G, S, live] and the nodes `above`
+    def read_tree(self, x: Tensor, slots: Tensor, visible: Tensor, ancestry: Tensor) -> Tensor:
+        """The last S nodes x [G, S, dim] of a tree of N: they see slots `visible` [G, S, live] and the nodes `ancestry`
         [G, S, N]. Keys and values lie behind all that was fed, and are not joined to a copy of the cache, which is
         long."""
-        end = self.live + above.shape[2]
-        if (more := end - self.cache[0][0].shape[1]) > 0:
-            self.widen(0, more + self.on.shape[1] - self.live)  # at once what the end of the picture will need
-        at = slice(None), slice(end - x.shape[1], end)
-        mask = torch.cat([seen, above], -1)
-        return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, at, end)
+        end = self.live + ancestry.shape[2]
+        if (n_missing := end - self.cache[0][0].shape[1]) > 0:
+            self.widen(0, n_missing + self.on.shape[1] - self.live)  # at once what the end of the picture will need
+        index = slice(None), slice(end - x.shape[1], end)
+        mask = torch.cat([visible, ancestry], -1)
+        return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
         """The prompts in `rows` [B] bool become those of `fresh`. prefixes: slots before the picture, here and there:
         prompts end where pictures begin, so the shorter ones have more padding on their left. Returns how many slots
         more there are before the picture."""
-        gap, more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
-        if more:
-            self.widen(more, 0)
-            self.on, self.shift = F.pad(self.on, (more, 0)), self.shift + more
-        at = rows.nonzero()[:, 0].to(self.on.device)
-        self.on[at], self.shift[at] = F.pad(fresh.on, (gap, 0)), fresh.shift + gap
-        for own, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
-            own[at, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
-        return more
+        gap, n_more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
+        if n_more:
+            self.widen(n_more, 0)
+            self.on, self.shift = F.pad(self.on, (n_more, 0)), self.shift + n_more
+        index = rows.nonzero()[:, 0].to(self.on.device)
+        self.on[index], self.shift[index] = F.pad(fresh.on, (gap, 0)), fresh.shift + gap
+        for stored, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
+            stored[index, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
+        return n_more
 
 
 class Cached(SlotCache):
@@ -182,12 +182,12 @@ class Cached(SlotCache):
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
         self.prefix_states = prefix[:, :-1]
         if self.prefix > 1:  # once: of any number of rows, not to be compiled
-            before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            self.prefix_states = self.read(prefix[:, :-1], before)
+            slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
+            self.prefix_states = self.read(prefix[:, :-1], slots)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        known = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
-        return torch.where((positions < 0)[..., None], self.last[:, None], known)
+        embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
+        return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
     def _see(self, rows: Tensor, slots: Tensor) -> None:
         """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
@@ -214,10 +214,10 @@ class Cached(SlotCache):
         B, (tokens, positions, parents) = len(tokens), self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
-        above = find_ancestors(parents)
-        root = (self.slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each's first ancestor
-        seen = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
-        self.hidden, self.behind = self.read_tree(self._embed(tokens, positions), self.slots, seen, above), self.live
+        ancestry = find_ancestors(parents)
+        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each's first ancestor
+        visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
+        self.hidden, self.behind = self.read_tree(self._embed(tokens, positions), self.slots, visible, ancestry), self.live
         return self.restore_rows(self.net.output(self.hidden), B)
 
     @torch.inference_mode()
@@ -230,50 +230,50 @@ class Cached(SlotCache):
         else:  # how many there are would be asked for: the last one is written in place of what is none
             node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
             row = torch.arange(len(nodes), device=nodes.device)[:, None]
-        to = self.slots[row, node]
-        if not self.static and len(to):
-            self.fed = max(self.fed, int(to.max()) + 1)
-        self._see(row, to)
+        destination = self.slots[row, node]
+        if not self.static and len(destination):
+            self.fed = max(self.fed, int(destination.max()) + 1)
+        self._see(row, destination)
         for x in self.list_tensors():
-            x[row, to] = x[row, self.behind + node]
+            x[row, destination] = x[row, self.behind + node]
         if self.features is not None:
-            self.features[self.going[row], to - self.prefix + 1] = self.hidden[row, node]
+            self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """See TokenModel."""
-        more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
-        self.fed, self.prefix, at = self.fed + more, self.prefix + more, rows.nonzero()[:, 0].to(self.last.device)
-        self.last[at] = fresh.last
+        n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
+        self.fed, self.prefix, index = self.fed + n_more, self.prefix + n_more, rows.nonzero()[:, 0].to(self.last.device)
+        self.last[index] = fresh.last
         if self.features is not None:
-            self.features[at] = 0
+            self.features[index] = 0
         companions: list[tuple[Any, Any]] = [(self.draft, fresh.draft), (self.drafter, fresh.drafter)]
-        for own, other in companions:
-            if own is not None:
-                own.join(rows, other)
+        for companion, fresh_companion in companions:
+            if companion is not None:
+                companion.join(rows, fresh_companion)
 
 
-def find_active(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
-    """Which of the rows `going` [G] still have something to decode at positions [R, S]: bool [G], or None if none
+def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None:
+    """Which of the rows `active` [G] still have something to decode at positions [R, S]: bool [G], or None if none
     leaves.
 
     A row leaves when all its positions are the last or past it, while another row's are not.
     """
-    at = positions.numpy()  # of so few numbers a call of torch's costs twice as much
-    if len(going) == len(at) and at.max() < length - 1:
+    values = positions.numpy()  # of so few numbers a call of torch's costs twice as much
+    if len(active) == len(values) and values.max() < length - 1:
         return None
-    more = np.any(at < length - 1, 1)
-    left = more if len(going) == len(more) else more[going.numpy()]
-    n = int(left.sum())
-    if len(going) < len(more) and n < int(more.sum()):
+    unfinished = np.any(values < length - 1, 1)
+    still_active = unfinished if len(active) == len(unfinished) else unfinished[active.numpy()]
+    n = int(still_active.sum())
+    if len(active) < len(unfinished) and n < int(unfinished.sum()):
         raise ValueError("a row goes on that was done in an earlier pass")
-    return torch.from_numpy(left) if 0 < n < len(going) else None
+    return torch.from_numpy(still_active) if 0 < n < len(active) else None
 
 
-def compact_rows(x: Tensor, left: Tensor) -> Tensor:
-    """The rows of x [G, ...] that are `left` [G] bool, in any order: the last of them move to where others were."""
-    n = int(left.sum())
-    x[(~left[:n]).nonzero()[:, 0]] = x[n + left[n:].nonzero()[:, 0]]
+def compact_rows(x: Tensor, active: Tensor) -> Tensor:
+    """The rows of x [G, ...] that are `active` [G] bool, in any order: the last of them move to where others were."""
+    n = int(active.sum())
+    x[(~active[:n]).nonzero()[:, 0]] = x[n + active[n:].nonzero()[:, 0]]
     return x[:n]
 
 
@@ -321,13 +321,13 @@ class EagleDrafter(SlotCache):
 
     def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
         """ids [R, P]: see `DrafterNet.sees`."""
-        seen, like = net.make_context(target, ids), target.last
-        on = F.pad(seen.on, (0, target.length), value=True)
-        super().__init__(net, target.net.key_shape, target.table, on, seen.shift.clone(), like)
+        context, like = net.make_context(target, ids), target.last
+        on = F.pad(context.on, (0, target.length), value=True)
+        super().__init__(net, target.net.key_shape, target.table, on, context.shift.clone(), like)
         self.target, self.embeddings, self.before, self.static = (
             target,
-            seen.embeddings,
-            seen.on.shape[1],
+            context.embeddings,
+            context.on.shape[1],
             target.static,
         )
         # at position + 1; the target writes them
@@ -335,7 +335,7 @@ class EagleDrafter(SlotCache):
         if self.before:
             with torch.inference_mode():
                 slots = torch.arange(self.before, device=like.device).expand(len(on), -1)
-                self.read(net.combine(seen.words, seen.features), slots)
+                self.read(net.combine(context.words, context.features), slots)
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
@@ -361,10 +361,10 @@ class EagleDrafter(SlotCache):
         (B, S), (tokens, positions, parents) = tokens.shape, self.select_active(tokens, positions, parents)
         slots = positions.clamp(max=self.target.length - 1) + self.before
         self.parents = torch.cat([self.parents, parents], 1)
-        above = find_ancestors(self.parents)[:, -S:]
+        ancestry = find_ancestors(self.parents)[:, -S:]
         written = (torch.arange(self.live, device=slots.device) <= self.last) & self.on[:, : self.live]
         features = self.predicted.gather(1, (parents + 1)[..., None].expand(-1, -1, self.predicted.shape[-1]))
         x = self.net.combine(self.embeddings[tokens], features)
-        output = self.read_tree(x, slots, written[:, None].expand(-1, S, -1), above)
+        output = self.read_tree(x, slots, written[:, None].expand(-1, S, -1), ancestry)
         self.predicted = torch.cat([self.predicted, output], 1)
         return self.restore_rows(self.target.net.output(output), B)

@@ -74,7 +74,7 @@ def count_image_tokens(config: Mapping[str, Any]) -> int:
     return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
 
 
-def list_codes(words: Mapping[str, int], where: Path) -> list[int]:
+def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
     """Ids of the codes in the image tokenizer's order; ParityError unless the names count them up from 0."""
     letters = {chr(ord("A") + i): str(i) for i in range(10)}
     ids = {}
@@ -83,7 +83,7 @@ def list_codes(words: Mapping[str, int], where: Path) -> list[int]:
             digits = "".join(letters.get(c, c) for c in name[len(NAME) : -1])
             ids[int(digits) if digits.isdecimal() else -1] = id_
     if not ids or sorted(ids) != list(range(len(ids))):
-        raise ParityError(f"{where}: the tokenizer's codes are not {NAME}A to ...; allowed: that of Chameleon")
+        raise ParityError(f"{folder}: the tokenizer's codes are not {NAME}A to ...; allowed: that of Chameleon")
     return [ids[i] for i in range(len(ids))]
 
 
@@ -109,13 +109,13 @@ def repeat_norms(c: Any, name: str, tensor: Tensor) -> Tensor:
     return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
 
 
-def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net", "vq" or "drafter"; ParityError for files that do not fit together."""
     files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
     folder = files["model"]
-    if part == "vq":
+    if component == "vq":
         return llama.attach_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
-    if part == "drafter":
+    if component == "drafter":
         from transformers import ChameleonConfig
 
         c = ChameleonConfig.from_dict(header(files["drafter"]))
@@ -139,8 +139,8 @@ class VQGAN(nn.Module):
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
     """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
-    inner = llama.rename_prefixes({at + part: part for at in VQ_PREFIXES for part in VQ_PARTS})
-    stored = {own: tuple(entry.shape) for name, entry in shapes(path).items() if (own := inner(name))}
+    inner = llama.rename_prefixes({prefix + component: component for prefix in VQ_PREFIXES for component in VQ_PARTS})
+    stored = {inner_name: tuple(entry.shape) for name, entry in shapes(path).items() if (inner_name := inner(name))}
     levels = count_blocks(stored, "decoder.up.")
     try:
         config = read_sizes_of_vq({diffusion_name(name, levels): shape for name, shape in stored.items()})
@@ -148,7 +148,7 @@ def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float
         raise ParityError(
             f"{path}: no image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
         ) from None
-    rename = lambda name: (own := inner(name)) and diffusion_name(own, levels)  # noqa: E731
+    rename = lambda name: (inner_name := inner(name)) and diffusion_name(inner_name, levels)  # noqa: E731
     return llama.fill(partial(VQGAN, config), path, rename, device, dtype)
 
 
@@ -169,15 +169,15 @@ class Drafter(DrafterNet):
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         """Prompts ids [R, P] whose padding is masked, and the picture."""
         assert ids is not None
-        own, before = self.embed_tokens.weight, ids.shape[1] - 1
-        words, embeddings = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
-        return DrafterContext(embeddings, words, target.prefix_states, target.on[:, :before], target.shift)
+        table, n_before = self.embed_tokens.weight, ids.shape[1] - 1
+        words, embeddings = F.embedding(ids[:, 1:], table), target.net.output.embeddings(table)
+        return DrafterContext(embeddings, words, target.prefix_states, target.on[:, :n_before], target.shift)
 
 
-def read_published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The tensors and configuration of a part that is read from a folder of its own: the drafter, config.json beside
     its weights. None for any other."""
-    if part != "drafter":
+    if component != "drafter":
         return None
     folder = path if path.is_dir() else path.parent
     c = llama.read_config(folder, *KIND)
@@ -197,10 +197,10 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     s, folder = sizes(manifest), Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)
     size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
-    begin = [named[BEGIN], *size]
+    picture_start = [named[BEGIN], *size]
     pixels = {"width": STRIDE * s["columns"], "height": STRIDE * s["rows"]}
     template = LUMINA.format(**pixels) if s["line"] else ANOLE
     reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
-    around = ([named["<s>"]], [named[TURN], *begin])
-    unconditional = begin if s["line"] else [named["<s>"], *begin]
+    around = ([named["<s>"]], [named[TURN], *picture_start])
+    unconditional = picture_start if s["line"] else [named["<s>"], *picture_start]
     return llama.make_prompt_encoder(words, reserved, folder, template, around, lambda prompt: unconditional)

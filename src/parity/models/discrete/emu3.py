@@ -68,18 +68,18 @@ def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[s
     return tokenizer, ids + [named[name] for name in (LINE, END_OF_FRAME, END)], named
 
 
-def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net" or "vq", from a folder of its own or the model's; ParityError for files that do not fit
     together."""
     files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
     folder = files["model"]
-    if part == "net":
+    if component == "net":
         config = llama.read_config(folder, *KIND).text_config
         return llama.load_network(config, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
-    where, prefixes = files.get("vq", folder), (*VISION, "") if "vq" in files else VISION
-    alone = llama.read_config(where, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
-    config = alone or llama.read_config(folder, *KIND).vq_config
-    vq = llama.load_vision("Emu3VQVAE", config, where, prefixes, device, dtype)
+    vq_folder, prefixes = files.get("vq", folder), (*VISION, "") if "vq" in files else VISION
+    vq_config = llama.read_config(vq_folder, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
+    config = vq_config or llama.read_config(folder, *KIND).vq_config
+    vq = llama.load_vision("Emu3VQVAE", config, vq_folder, prefixes, device, dtype)
     return llama.attach_sizes(vq, s)
 
 
@@ -88,7 +88,7 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     s, folder = sizes(manifest), Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)
     size = words.encode(f"{s['rows']}*{s['columns']}", add_special_tokens=False).ids
-    before, behind = [named[START]], [named[BEGIN], *size, named[IMAGE]]
-    unlike = before + words.encode(NEGATIVE, add_special_tokens=False).ids + behind
+    prompt_start, prompt_end = [named[START]], [named[BEGIN], *size, named[IMAGE]]
+    negative = prompt_start + words.encode(NEGATIVE, add_special_tokens=False).ids + prompt_end
     reserved = frozenset([*ids, *named.values()])
-    return llama.make_prompt_encoder(words, reserved, folder, POSITIVE, (before, behind), lambda prompt: unlike)
+    return llama.make_prompt_encoder(words, reserved, folder, POSITIVE, (prompt_start, prompt_end), lambda prompt: negative)

@@ -69,14 +69,14 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     return llama.select_changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
 
 
-def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     config = llama.read_config(folder, *KIND)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
         raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")
-    if part == "vq":
+    if component == "vq":
         vq = llama.load_vision("JanusVQVAE", config.vq_config, folder, ("model.vqmodel.",), device, dtype)
         return llama.attach_sizes(vq, s)
     build = lambda: Llama(config.text_config, Generation(config.vq_config))  # noqa: E731
@@ -99,8 +99,8 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     folder = Path(manifest["files"]["model"])
     words = llama.read_tokenizer(folder)
     start, padding, *image = llama.look_up_ids((START, PAD, BEGIN, END, IMAGE), words.get_vocab(), folder).values()
-    encoded = llama.make_prompt_encoder(
+    encode = llama.make_prompt_encoder(
         words, frozenset([start, *image]), folder, TEMPLATE, ([start], image[:1]),
         lambda prompt: [start, *[padding] * (len(prompt) - 2), image[0]],
     )  # fmt: skip
-    return lambda captions: encoded([caption.strip() for caption in captions])
+    return lambda captions: encode([caption.strip() for caption in captions])

@@ -82,8 +82,8 @@ def make_rotary_table(config: Any) -> Tensor:
     """Cosines and sines [places, width of a head, 2], float32."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    places = torch.arange(config.max_position_embeddings)[None]
-    return torch.stack(LlamaRotaryEmbedding(config)(torch.zeros(1), places), -1)[0]
+    positions = torch.arange(config.max_position_embeddings)[None]
+    return torch.stack(LlamaRotaryEmbedding(config)(torch.zeros(1), positions), -1)[0]
 
 
 class Codes(nn.Module):
@@ -185,7 +185,7 @@ def look_up_ids(names: Iterable[str], vocabulary: Mapping[str, int], folder: Pat
 
 def rename_prefixes(prefixes: Mapping[str, str]) -> Rename:
     """Replaces the first prefix that a name has; a name that has none is not wanted."""
-    return lambda name: next((to + name.removeprefix(p) for p, to in prefixes.items() if name.startswith(p)), None)
+    return lambda name: next((new + name.removeprefix(p) for p, new in prefixes.items() if name.startswith(p)), None)
 
 
 def fill(
@@ -200,8 +200,8 @@ def fill(
     with unfilled():
         net = build()
     stored = shapes(path)
-    names = {name: own for name in stored if (own := rename(name)) is not None}
-    check_fit(net, {own: adapt(own, stored[name]) for name, own in names.items()}, path)
+    names = {name: new_name for name in stored if (new_name := rename(name)) is not None}
+    check_fit(net, {new_name: adapt(new_name, stored[name]) for name, new_name in names.items()}, path)
     for name, tensor in tensors(path, device, dtype, stored.keys() - names.keys()):
         assign(net, names[name], adapt(names[name], tensor), path)
     return net.to(device, dtype).eval()
@@ -241,7 +241,7 @@ def load_vision(
         del net.encoder, net.quant_conv
         return net
 
-    return fill(build, folder, rename_prefixes({at + part: part for at in prefixes for part in VISION}), device, dtype)
+    return fill(build, folder, rename_prefixes({prefix + component: component for prefix in prefixes for component in VISION}), device, dtype)
 
 
 def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
@@ -287,8 +287,8 @@ def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
 
 def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
     """Vectors [C, D] of codes as vectors [tokens, D]: what is no code is far from all of them."""
-    far = 10 * vectors.abs().max()
-    return torch.cat([vectors, far.expand(tokens - len(vectors), vectors.shape[1])])
+    far_value = 10 * vectors.abs().max()
+    return torch.cat([vectors, far_value.expand(tokens - len(vectors), vectors.shape[1])])
 
 
 def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
@@ -298,8 +298,8 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
     ids, valid = select_batch_ids(inputs, guided)
     forced = make_grammar(s).to(ids.device)
     if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
-        most = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
-        raise ParityError(f"prompt and picture: {length} positions; allowed: {most}")
+        allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
+        raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
     words, width = net.embed_tokens.weight, s["columns"] + s.get("line", 0)
     embeddings, shift = net.output.embeddings(words), ids.shape[1] - valid.sum(1)
     model = Cached(net, F.embedding(ids, words), valid, embeddings, forced, width, shift, run=run)
@@ -318,8 +318,8 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Indicators bool [G, V] of codes that look alike."""
     s = nets["vq"].size
-    alike = mark_above_median(nets["vq"].quantize.embedding.weight)
-    return np.pad(alike, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
+    look_alikes = mark_above_median(nets["vq"].quantize.embedding.weight)
+    return np.pad(look_alikes, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
 
 
 # Prompts
@@ -332,7 +332,7 @@ def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(ids), torch.tensor(valid)
 
 
-def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], where: Path) -> list[list[int]]:
+def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], folder: Path) -> list[list[int]]:
     """Ids of texts, cut at MOST, and how many were cut printed. ParityError for one that holds a token of the
     grammar, or characters that the tokenizer has no token for."""
     result = []
@@ -341,12 +341,12 @@ def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset
             coded = words.encode(caption, add_special_tokens=False)
         except Exception as error:  # surrogates, which no UTF-8 has
             cause = str(error).splitlines()[0][:80]
-            raise ParityError(f"caption {caption[:60]!a}: {where} cannot hold it: {cause}") from None
+            raise ParityError(f"caption {caption[:60]!a}: {folder} cannot hold it: {cause}") from None
         if any(i in reserved for i in coded.ids):
             token = next(t for i, t in zip(coded.ids, coded.tokens, strict=True) if i in reserved)
             raise ParityError(f"caption {caption[:60]!r}: holds {token!r}, a token of pictures; allowed: words")
         if caption.strip() and not coded.ids:
-            raise ParityError(f"caption {caption[:60]!r}: {where} has no token for any of it; allowed: words it knows")
+            raise ParityError(f"caption {caption[:60]!r}: {folder} has no token for any of it; allowed: words it knows")
         result.append(coded.ids)
     if cut := sum(len(ids) > MOST for ids in result):
         print(f"captions: {cut} of {len(captions)} are longer than {MOST} tokens and are cut there", file=sys.stderr)
@@ -356,22 +356,22 @@ def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset
 def make_prompt_encoder(
     words: "Tokenizer",
     reserved: frozenset[int],
-    where: Path,
+    folder: Path,
     template: str,
     around: tuple[list[int], list[int]],
     negative: Callable[[list[int]], list[int]],
 ) -> Encoder:
     """Captions to what `condition` reads. template: a text with {}, where the caption stands; around: ids before and
     behind it; negative(prompt's ids) -> those of its unconditional row."""
-    before, behind = around
+    ids_before, ids_after = around
 
     def encoded(captions: list[str]) -> dict[str, Tensor]:
         texts = [template.replace("{}", caption) for caption in captions]
-        rows = [before + ids + behind for ids in encode_captions(words, texts, reserved, where)]
-        length = len(before) + MOST + len(behind)
+        rows = [ids_before + ids + ids_after for ids in encode_captions(words, texts, reserved, folder)]
+        length = len(ids_before) + MOST + len(ids_after)
         ids, valid = pad_left(rows, length)
-        others, other_valid = pad_left([negative(row) for row in rows], length)
-        return {"words": ids, "valid": valid, "negative": others, "negative_valid": other_valid}
+        negatives, negatives_valid = pad_left([negative(row) for row in rows], length)
+        return {"words": ids, "valid": valid, "negative": negatives, "negative_valid": negatives_valid}
 
     return encoded
 

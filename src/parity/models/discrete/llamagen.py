@@ -84,8 +84,8 @@ class LlamaGenConfig:
 
     @property
     def hidden(self) -> int:
-        wanted = int(2 * 4 * self.dim / 3)
-        return -(-wanted // self.multiple_of) * self.multiple_of
+        width = int(2 * 4 * self.dim / 3)
+        return -(-width // self.multiple_of) * self.multiple_of
 
 
 def make_rotary_table(c: LlamaGenConfig) -> Tensor:
@@ -114,8 +114,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
         h = self.heads
         qkv = self.wqkv(x).unflatten(-1, (3 * h, -1))
-        turned = rotate(qkv[:, :, : 2 * h], table)
-        q, k, v = turned[:, :, :h], turned[:, :, h:], qkv[:, :, 2 * h :]
+        rotated = rotate(qkv[:, :, : 2 * h], table)
+        q, k, v = rotated[:, :, :h], rotated[:, :, h:], qkv[:, :, 2 * h :]
         if remember is not None:
             k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
@@ -221,8 +221,8 @@ class FeatureDrafter(DrafterNet):
         self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), nn.RMSNorm(c.dim, c.eps)
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
-        none = target.prefix_states[:, :0]
-        return DrafterContext(target.embeddings, none, none, none.any(-1), target.shift - target.net.config.prefix)
+        empty = target.prefix_states[:, :0]
+        return DrafterContext(target.embeddings, empty, empty, empty.any(-1), target.shift - target.net.config.prefix)
 
 
 class CaptionedDrafter(DrafterNet):
@@ -239,8 +239,8 @@ class CaptionedDrafter(DrafterNet):
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
         on = torch.ones_like(words[..., 0], dtype=torch.bool)
-        before = target.net.config.prefix - words.shape[1]
-        return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - before)
+        n_before = target.net.config.prefix - words.shape[1]
+        return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
 
 
 NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
@@ -250,10 +250,10 @@ NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
 }  # fmt: skip
 
 
-def read_published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
     of EAGLE-1 and LANTERN, a folder with config.json or its file of weights. ParityError for one of another target."""
-    if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
+    if component != "drafter" or TENSORS["drafter"][0] not in shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
     record = foreign_json(file) if file.is_file() else {}
@@ -264,7 +264,7 @@ def read_published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Te
         )
     c = replace(target, layers=1, eps=float(record.get("rms_norm_eps", 1e-6)))
     stored = {name: tensor for name, tensor in tensors(path, dtype=None) if "rotary_emb" not in name}
-    qkv = [stored.pop(f"layers.0.self_attn.{part}_proj.weight", torch.empty(0)) for part in "qkv"]
+    qkv = [stored.pop(f"layers.0.self_attn.{component}_proj.weight", torch.empty(0)) for part in "qkv"]
     state = {"layer.attention.wqkv.weight": torch.cat(qkv)}
     for name, tensor in stored.items():
         at = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
@@ -308,38 +308,38 @@ def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
     return vq.read_sizes(shapes).stride
 
 
-def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net", "vq", "drafter" or "draft"; ParityError for files that do not fit together."""
-    files = {part: Path(file) for part, file in manifest["files"].items()}
+    files = {component: Path(file) for component, file in manifest["files"].items()}
     config, tokenizer = sizes(manifest), vq.read_config(files["vq"])
     if tokenizer.codebook != config.vocab:
         raise ParityError(
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
             " take the tokenizer the model was trained with"
         )
-    if part == "vq":
+    if component == "vq":
         return vq.load(files["vq"], tokenizer, device).to(dtype)
-    if part == "net":
+    if component == "net":
         return loaded(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
-    extra = configured(LlamaGenConfig, files[part], ignored=("target",))
-    drafter = CaptionedDrafter if part == "drafter" and "fc.bias" in shapes(files[part]) else FeatureDrafter
-    build: Callable[[], nn.Module] = partial(drafter if part == "drafter" else Transformer, extra)
-    return loaded(build, files[part], (), device, dtype)
+    extra = configured(LlamaGenConfig, files[component], ignored=("target",))
+    drafter = CaptionedDrafter if component == "drafter" and "fc.bias" in shapes(files[component]) else FeatureDrafter
+    build: Callable[[], nn.Module] = partial(drafter if component == "drafter" else Transformer, extra)
+    return loaded(build, files[component], (), device, dtype)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
     """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
     labels [B] of classes. run: its pass, compiled or not."""
     if "label" in inputs:
-        given, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
+        conditions, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
     else:
-        given, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
-    model, codes = LlamaGen(nets["net"], given, valid, guided, run=run), nets["vq"].quantize
+        conditions, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
+    model, codes = LlamaGen(nets["net"], conditions, valid, guided, run=run), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
-        model.draft = LlamaGen(nets["draft"], given, valid, guided, returns=True)
+        model.draft = LlamaGen(nets["draft"], conditions, valid, guided, returns=True)
     return model
 
 

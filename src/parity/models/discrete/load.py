@@ -44,9 +44,9 @@ class Loaded:
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
         """tokens [n, L] to pixels uint8 [n, H, W, 3]."""
-        parts = torch.as_tensor(tokens).long().split(batch)
+        batches = torch.as_tensor(tokens).long().split(batch)
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
-        return np.concatenate([as_bytes(self.family.pictures(self.nets, part.to(self.device))) for part in parts])
+        return np.concatenate([as_bytes(self.family.pictures(self.nets, batch_tokens.to(self.device))) for batch_tokens in batches])
 
     def groups(self) -> np.ndarray:
         """Indicators bool [G, V] of tokens that look alike."""
@@ -62,8 +62,8 @@ def load(
 ) -> Loaded:
     """The networks of a manifest; of "drafter" and "draft" the one needed."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
-    place = torch.device(device)
-    return Loaded(manifest, nets, place, compile_pass(logits_pass, place.type) if fast else logits_pass)
+    torch_device = torch.device(device)
+    return Loaded(manifest, nets, torch_device, compile_pass(logits_pass, torch_device.type) if fast else logits_pass)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
@@ -72,11 +72,11 @@ def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
 
 
 def load_networks(
-    manifest: Mapping[str, Any], parts: Iterable[str], device: str, dtype: torch.dtype = torch.float32
+    manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
     """The networks asked for, of "net", "vq", "drafter" and "draft". The image tokenizer stays in float32."""
     read = load_family(manifest).load
-    return {part: read(manifest, part, device, torch.float32 if part == "vq" else dtype).eval() for part in parts}
+    return {component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval() for component in components}
 
 
 def picture_side(manifest: Mapping[str, Any]) -> int:

@@ -33,8 +33,8 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """The smallest set of most likely tokens whose mass reaches p; the rest to -inf (Holtzman et al. 2020)."""
     ordered, order = logits.sort(descending=True)
     law = ordered.softmax(-1)
-    out = law.cumsum(-1) - law >= p  # by the mass of the more likely ones
-    return logits.masked_fill(torch.empty_like(out).scatter_(-1, order, out), float("-inf"))
+    excluded = law.cumsum(-1) - law >= p  # by the mass of the more likely ones
+    return logits.masked_fill(torch.empty_like(excluded).scatter_(-1, order, excluded), float("-inf"))
 
 
 class Sampled:
@@ -83,9 +83,9 @@ class Sampled:
         """Rows of the batch as the model's: guided, they are there twice."""
         return rows if self.sampling.guidance == 1 else torch.cat([rows, rows])
 
-    def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *more: Tensor) -> Tensor:
+    def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *others: Tensor) -> Tensor:
         s = self.sampling
-        logits = logits_of(*map(self._repeat_rows, (tokens, positions, *more)))
+        logits = logits_of(*map(self._repeat_rows, (tokens, positions, *others)))
         if s.guidance != 1:
             conditional, unconditional = logits.chunk(2)
             logits = torch.lerp(unconditional, conditional, s.guidance)

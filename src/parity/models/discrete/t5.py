@@ -169,8 +169,8 @@ JOINS = re.compile(r"[-_]")  # more than three of them join words that stand apa
 
 
 def apply_rules(caption: str, rules: Rules) -> str:
-    for pattern, by in rules:
-        caption = re.sub(pattern, by, caption)
+    for pattern, replacement in rules:
+        caption = re.sub(pattern, replacement, caption)
     return caption
 
 

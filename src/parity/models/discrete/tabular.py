@@ -24,7 +24,7 @@ class StateModel:
 
     def __init__(
         self,
-        begin: Tensor,
+        initial_states: Tensor,
         codes: Tensor,
         length: int,
         rows: int,
@@ -32,14 +32,14 @@ class StateModel:
         forced: Tensor | None,
         drafts: Any,
     ):
-        """begin [R, ..]: the states of all rows before any token; codes [V, D]: tokens that are near look alike; rows:
+        """initial_states [R, ..]: the states of all rows before any token; codes [V, D]: tokens that are near look alike; rows:
         sequences, half as many as R if a second half of the rows is unconditional; drafts: the draft model's law."""
         self.vocab, self.length, self.width, self.count, self.drafts = len(codes), length, width or length, rows, drafts
         self.forced = torch.full((length,), -1, device=codes.device) if forced is None else forced
         self.codebook = self.raw_codebook = self.embeddings = codes
-        R = len(begin)
+        R = len(initial_states)
         self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # what was fed, position -1 first
-        self.states = begin[:, None].repeat(1, length + 1, *[1] * (begin.ndim - 1))  # [R, L + 1, ..]
+        self.states = initial_states[:, None].repeat(1, length + 1, *[1] * (initial_states.ndim - 1))  # [R, L + 1, ..]
         self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens say nothing
         self.rows = torch.arange(R, device=codes.device)[:, None]
         self.reached = 0  # states up to here are of what was fed
@@ -82,27 +82,27 @@ class StateModel:
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """See TokenModel."""
-        at = positions.clamp(0, self.length)
-        self.extend_states(self.reached, max(self.reached, int(at[:, 0].max())))
-        fed = torch.where(self.silent[at], NOTHING, tokens)
-        stored, over = self.states[self.rows, at], lambda mask: mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
-        after = stored
+        positions_stored = positions.clamp(0, self.length)
+        self.extend_states(self.reached, max(self.reached, int(positions_stored[:, 0].max())))
+        fed = torch.where(self.silent[positions_stored], NOTHING, tokens)
+        stored, expand_mask = self.states[self.rows, positions_stored], lambda mask: mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
+        states = stored
         for _ in range(int((positions - positions[:, :1]).max()) + 1):  # a level of the tree at a time
-            before = torch.where(over(parents >= 0), after[self.rows, parents.clamp(min=0)], stored)
+            parent_states = torch.where(expand_mask(parents >= 0), states[self.rows, parents.clamp(min=0)], stored)
             # what is fed at -1 begins every sequence alike
-            after = torch.where(over(positions >= 0), self.read(before, fed), before)
-        self.nodes = tokens, positions, after
-        return self.laws(after)
+            states = torch.where(expand_mask(positions >= 0), self.read(parent_states, fed), parent_states)
+        self.nodes = tokens, positions, states
+        return self.laws(states)
 
     def keep(self, nodes: Tensor) -> None:
         """See TokenModel."""
-        tokens, positions, after = self.nodes
+        tokens, positions, states = self.nodes
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
-        inside = positions[row, node] < self.length
-        row, node = row[inside], node[inside]
-        where = positions[row, node] + 1
-        self.memory[row, where], self.states[row, where] = tokens[row, node], after[row, node]
+        in_length = positions[row, node] < self.length
+        row, node = row[in_length], node[in_length]
+        slots = positions[row, node] + 1
+        self.memory[row, slots], self.states[row, slots] = tokens[row, node], states[row, node]
 
 
 class TabularModel(StateModel):
@@ -127,13 +127,13 @@ class TabularModel(StateModel):
         if table.shape[-2] != N:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {N} for V={V}, L={length}")
         if drafts is None:
-            own = table.clamp(min=-20)
-            drafts = 0.7 * own + 0.3 * own.roll(1, -2)
+            clamped = table.clamp(min=-20)
+            drafts = 0.7 * clamped + 0.3 * clamped.roll(1, -2)
         self.table, self.prefixes = table.flatten(0, -2), N  # [N or 2 N, V]
         self.pair = table.ndim == 3
         line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]  # neighbours look alike
-        begin = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
-        super().__init__(begin, line, length, rows, width, forced, drafts)
+        initial_states = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
+        super().__init__(initial_states, line, length, rows, width, forced, drafts)
         self.offset = self.rows // max(rows, 1) * N
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class Law(NamedTuple):
 
 
 def pair_laws(conditional: Law, unconditional: Law) -> Law:
-    return Law(*(torch.stack(both) for both in zip(conditional, unconditional, strict=True)))
+    return Law(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
 
 
 class HiddenMarkov(StateModel):
@@ -162,8 +162,8 @@ class HiddenMarkov(StateModel):
 
     def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
         line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
-        begin, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
-        super().__init__(begin.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
+        initial, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
+        super().__init__(initial.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
         self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
         # [halves, V + 1, H] what each token says of the states, the last where nothing was read
         self.evidence = F.pad(self.emit.mT, (0, 0, 0, 1), value=1.0)
@@ -203,8 +203,8 @@ def make_counter(table: Tensor) -> Law:
     for s in range(M):
         for v in range(V):
             step[s, v, (s + v) % M] = table[(s + v) % M]
-    begin = torch.cat([table[0], table.new_zeros((M - 1) * V)])
-    return Law(begin, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
+    initial = torch.cat([table[0], table.new_zeros((M - 1) * V)])
+    return Law(initial, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
 
 
 class HashedTable(StateModel):

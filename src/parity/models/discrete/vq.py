@@ -107,11 +107,11 @@ def _apply_all(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 class Encoder(nn.Module):
     def __init__(self, c: VQConfig):
         super().__init__()
-        widths, last = [c.ch * m for m in (1, *c.ch_mult)], len(c.ch_mult) - 1
+        widths, n_down = [c.ch * m for m in (1, *c.ch_mult)], len(c.ch_mult) - 1
         self.conv_in = nn.Conv2d(3, c.ch, 3, padding=1)
         self.conv_blocks = nn.ModuleList(
-            Level(c, widths[i], widths[i + 1], c.res_blocks, i == last, down=i < last, up=False)
-            for i in range(last + 1)
+            Level(c, widths[i], widths[i + 1], c.res_blocks, i == n_down, down=i < n_down, up=False)
+            for i in range(n_down + 1)
         )
         self.mid = _mid(c, widths[-1])
         self.norm_out, self.conv_out = _norm(widths[-1], c), nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
@@ -124,20 +124,20 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, c: VQConfig):
         super().__init__()
-        widths, last = [c.ch * m for m in c.ch_mult], len(c.ch_mult) - 1
+        widths, n_up = [c.ch * m for m in c.ch_mult], len(c.ch_mult) - 1
         self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
         self.mid = _mid(c, widths[-1])
         self.conv_blocks = nn.ModuleList(
             Level(
                 c,
-                widths[min(i + 1, last)],
+                widths[min(i + 1, n_up)],
                 widths[i],
                 c.res_blocks + 1,
-                c.decoder_attention and i == last,
+                c.decoder_attention and i == n_up,
                 down=False,
                 up=i > 0,
             )
-            for i in reversed(range(last + 1))
+            for i in reversed(range(n_up + 1))
         )
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
