@@ -19,7 +19,7 @@ from parity.experiment.options import KINDS
 
 
 def write_manifest() -> None:
-    """Write a model's manifest."""
+    """Fetch and verify a model's files, and write its manifest."""
     from parity.models import fetch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,7 +32,7 @@ def write_manifest() -> None:
 
 
 def convert_model() -> None:
-    """Published checkpoints of a continuous family as a folder of weights that an experiment reads."""
+    """Convert published checkpoints of a continuous family to a folder of weights that an experiment reads."""
     from parity.models.continuous.published import RELEASED, convert
 
     parser = make_parser("convert", convert_model.__doc__)
@@ -47,7 +47,7 @@ def convert_model() -> None:
 
 
 def add_model() -> None:
-    """A published model as an experiment: files, digests and sizes are read from where it lies."""
+    """Write an experiment for a published model: files, digests and sizes are read from its folder or repository."""
     from parity.models import add
 
     parser = make_parser("add", add_model.__doc__)
@@ -62,14 +62,16 @@ def add_model() -> None:
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
-    local_parts = {component: path for component in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, component))}
+    local_parts = {
+        component: path for component in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, component))
+    }
     out = a.out or Path(f"{a.name}.yaml")
     add.check_free(out)
     add.write(a.name, add.identify(a.where, a.grid, local_parts, a.pixels), out, a.captions)
 
 
 def pin_models() -> None:
-    """Commits and digests of the networks that an experiment names by repository, kept in pins.yaml."""
+    """Write to pins.yaml the commits and digests of the networks that an experiment names by repository."""
     from parity.experiment import pins
     from parity.models import pin
 
@@ -81,7 +83,7 @@ def pin_models() -> None:
 
 
 def plan_needs() -> None:
-    """What an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
+    """Print what an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
     from parity.experiment import checks, weights
     from parity.models import pin, plan
 
@@ -93,7 +95,8 @@ def plan_needs() -> None:
         return
     models = weights.models(config, "discrete").items()
     listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    model_needs, free = plan.list_needs(config, listed), plan.measure_free_bytes()
+    model_needs = plan.list_needs(config, listed)
+    free = plan.measure_free_bytes()
     print("\n".join(plan.describe_needs(config.image.batch, model_needs, free)))
     plan.check(config.image.batch, model_needs, free)
 

@@ -52,14 +52,15 @@ class Weights(NamedTuple):
 
 
 def find(
-    where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
+    source: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
-    """The model in a folder, or in a repository (`identify`), with a digest of every part."""
-    return add_digests(identify(where, grid, elsewhere, pixels))
+    """Find the model in a folder or a repository (`identify`), with a digest of each component."""
+    return add_digests(identify(source, grid, elsewhere, pixels))
 
 
 def add_digests(model: PublishedModel) -> PublishedModel:
-    """The model with the SHA-256 of its parts in its entry; ParityError for a drafter of another target."""
+    """Add the SHA-256 of a model's components to its entry. Raises ParityError if a drafter belongs to another
+    target."""
     digests = {component: sha256(path) for component, path in model.paths.items()}
     network = model.entry.pop("network")
     model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
@@ -69,9 +70,10 @@ def add_digests(model: PublishedModel) -> PublishedModel:
 
 
 def identify(
-    where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
+    location: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
-    """The model in a folder, or in a repository (`hub:owner/name`, `@revision`), before its files are read whole.
+    """Identify the model in a folder, or in a repository (`hub:owner/name`, `@revision`), before its files are read
+    whole.
 
     grid is tokens a side and pixels a picture's side, where no file tells them; elsewhere: parts that do not lie there,
     but on this machine. ParityError for a model that is not known, or would not load.
@@ -79,21 +81,24 @@ def identify(
     local = {component: path.resolve() for component, path in (elsewhere or {}).items() if component != "tokenizer"}
     for path in local.values():
         parts(path)  # it has weights that can be verified
-    listed, source, config = None, {"source": "files"}, Path(where, "config.json")
-    if where.startswith(HUB):
-        repo, _, revision = where.removeprefix(HUB).partition("@")
+    listed = None
+    source = {"source": "files"}
+    config = Path(location, "config.json")
+    if location.startswith(HUB):
+        repo, _, revision = location.removeprefix(HUB).partition("@")
         listed = list_files(repo, revision or None)
         source = {"source": "hub", "repo": repo, "revision": listed.commit}
         config = download(repo, listed.commit, "config.json") if "config.json" in listed.files else Path()
     model_type, family = read_family(config)
     if family:
-        folder = download_folder(listed.repo, listed.commit) if listed else Path(where)
+        folder = download_folder(listed.repo, listed.commit) if listed else Path(location)
         model = read_folder(family, folder, source, pixels, local)
     else:
         if listed:
             files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
         else:
-            files, text = find_weights(Path(where)), [] if "text" in local else find_encoders(Path(where))
+            files = find_weights(Path(location))
+            text = [] if "text" in local else find_encoders(Path(location))
             if len(text) > 1:
                 raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
             local = ({"text": text[0]} if text else {}) | local
@@ -107,7 +112,7 @@ def load_family(family: str) -> Any:
 
 
 def find_weights(folder: Path) -> dict[str, Path]:
-    """Files of weights in a folder, without those of text encoders."""
+    """Find the files of weights in a folder, without those of text encoders."""
     if not folder.is_dir():
         raise ParityError(f"{folder}: no such folder; allowed: a folder, or hub:owner/name")
     text = find_encoders(folder)
@@ -116,8 +121,9 @@ def find_weights(folder: Path) -> dict[str, Path]:
 
 
 def list_files_below(folder: Path) -> list[Path]:
-    """Files of a folder and of those in it, in order; folders that are links are followed, each once."""
-    files, walked = list[Path](), {os.path.realpath(folder)}
+    """List the files of a folder and its subfolders, in order; linked folders are followed, each once."""
+    files = list[Path]()
+    walked = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if os.path.realpath(Path(root, name)) not in walked]
         walked |= {os.path.realpath(Path(root, name)) for name in folders}
@@ -126,18 +132,18 @@ def list_files_below(folder: Path) -> list[Path]:
 
 
 def find_encoders(folder: Path) -> list[Path]:
-    """Folders of T5 encoders, as transformers saves them."""
+    """Find the folders of T5 encoders, as transformers saves them."""
     configs = (f for f in list_files_below(folder) if f.name == "config.json")
     return [f.parent for f in configs if '"t5"' in f.read_text(errors="replace")]
 
 
 def list_model_types() -> dict[str, str]:
-    """Families of image models in transformers' layout, by `model_type` in their config.json."""
+    """List the families of image models in transformers' layout, by `model_type` in their config.json."""
     return {t: name for name in weights.families("discrete") for t in weights.declared(name).get("model_types", ())}
 
 
 def read_family(config: Path) -> tuple[str, str]:
-    """`model_type` in a config.json, and its family, "" for neither."""
+    """Read `model_type` from a config.json, and return it with its family, "" for what is unknown."""
     try:
         model_type = str(foreign_json(config).get("model_type") or "")[:60]
     except (OSError, ParityError, AttributeError):
@@ -146,20 +152,28 @@ def read_family(config: Path) -> tuple[str, str]:
 
 
 def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int | None, local: Paths) -> PublishedModel:
-    """A model of a family whose files are a folder in transformers' layout."""
+    """Read a model of a family whose files are a folder in transformers' layout."""
     in_name = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(source.get("repo", folder)).name)
     network = load_family(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
-    files = {"model": "." if "repo" in source else str(folder)} | {component: str(path) for component, path in local.items()}
+    files = {"model": "." if "repo" in source else str(folder)} | {
+        component: str(path) for component, path in local.items()
+    }
     return make_image_model(
         {"family": family, **source, "files": files, "network": network}, {"model": folder, **local}
     )
 
 
 def list_identifying_tensors() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Family, part and the tensors that identify a published file; the networks of a pair are all "network"."""
+    """List family, component and the tensors that identify a published file; the networks of a pair are all
+    "network"."""
     pairs = [(family, "network", weights.declared(family)["tensors"]) for family in published.RELEASED]
     tables = {name: constant("models/discrete", name, "TENSORS", {}) for name in weights.families("discrete")}
-    images = [(family, component, tensors) for family, table in tables.items() for component, tensors in table.items() if component != "text"]
+    images = [
+        (family, component, tensors)
+        for family, table in tables.items()
+        for component, tensors in table.items()
+        if component != "text"
+    ]
     return [*pairs, ("", "kl", KL), *images]
 
 
@@ -171,10 +185,14 @@ def identify_tensors(
     tokenizer: Path | None = None,
     unknown: str = "",
 ) -> PublishedModel:
-    """The model among these files, identified by their tensors. ParityError that lists the files, or begins with
-    `unknown`, if none is, and for two files of one part."""
+    """Identify the model among these files by their tensors.
+
+    Raises ParityError if no file is a transformer (the message lists the files, or begins with `unknown`), or if two
+    files are the same component.
+    """
     local = dict(local or {})
-    files_read, identifying = read_shapes(candidates), list_identifying_tensors()
+    files_read = read_shapes(candidates)
+    identifying = list_identifying_tensors()
     by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
     for name, file in files_read.items():
         for family, component, tensors in identifying:
@@ -187,7 +205,9 @@ def identify_tensors(
         if more_files:
             raise ParityError(f"{component}: both {first} and {more_files[0]}; allowed: one, in a folder of its own")
     if "transformer" not in by_part:
-        families = ", ".join(dict.fromkeys(family for family, component, _ in identifying if component == "transformer"))
+        families = ", ".join(
+            dict.fromkeys(family for family, component, _ in identifying if component == "transformer")
+        )
         layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(list_model_types()))
         problem = f"no transformer among {', '.join(candidates) or 'no files'}; allowed: files of {families}"
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
@@ -200,13 +220,14 @@ def identify_tensors(
     network = load_family(family).read_sizes(files_read[files["transformer"]].shapes, side)
     paths = {component: files_read[name].path for component, name in files.items()}
     if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
-        files["drafter"], paths["drafter"] = str(Path(files["drafter"]).parent), paths["drafter"].parent
+        files["drafter"] = str(Path(files["drafter"]).parent)
+        paths["drafter"] = paths["drafter"].parent
     files |= {component: str(path) for component, path in local.items()}
     return make_image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
 
 
 def read_shapes(candidates: Paths) -> dict[str, Weights]:
-    """Files of weights by name; the shards of one network are its folder."""
+    """Read the shapes of files of weights, by name; the shards of one network are joined under their folder."""
     networks: dict[str, Weights] = {}
     for name, file in candidates.items():
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
@@ -216,7 +237,8 @@ def read_shapes(candidates: Paths) -> dict[str, Weights]:
 
 
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
-    """Tokens a side, which no tensor tells: `grid`, or from the pixels in the file's name, `stride` a token."""
+    """Count the tokens a side, which no tensor tells: `grid`, or from the pixels in the file's name, `stride` a
+    token."""
     pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", Path(name).name)
     if grid is None and pixels is None:
         raise ParityError(
@@ -226,21 +248,25 @@ def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
 
 
 def check_has(entry: Mapping[str, Any], component: str) -> None:
-    """ParityError for a model without a part that its family needs, with the flag that gives it."""
+    """Raise ParityError if a model lacks a component that its family needs; the message names the flag that gives
+    it."""
     needed = component in weights.declared(entry["family"]).get("files", ())
     if needed and component not in entry["files"] and not (component == "text" and entry["network"].get("classes")):
-        raise ParityError(f"{entry['family']}: no {component} among {', '.join(entry['files'].values())}; {ASKED[component]}")
+        raise ParityError(
+            f"{entry['family']}: no {component} among {', '.join(entry['files'].values())}; {ASKED[component]}"
+        )
 
 
 def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
-    """A model of images, with its authors' sampling; ParityError for one that would not load. Its networks are built
-    without their numbers."""
+    """Make a model of images with its authors' sampling. Its networks are built without their numbers; raises
+    ParityError if they would not load."""
     check_has(entry, "vq")
     manifest = entry | {"files": {component: str(path) for component, path in paths.items()}, "sha256": {}}
     loading.load_networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(paths):
         loading.load_encoder(manifest, "meta")
-    family, network = weights.declared(entry["family"]), entry["network"]
+    family = weights.declared(entry["family"])
+    network = entry["network"]
     if network.get("classes"):
         law = {"guidance": 4.0, "top_k": 2000}
     else:
@@ -259,19 +285,24 @@ def make_pair_model(
     grid: int | None,
     tokenizer: Path | None,
 ) -> PublishedModel:
-    """A pair of continuous models: the largest of `networks` (families by name), the smallest as its draft, and their
-    autoencoder. ParityError for several families, a part that is missing, or one that would not load."""
-    names, (family, *more_families) = ", ".join(files_read), sorted(set(networks.values()))
+    """Make a pair of continuous models: the largest of `networks` (families by name), the smallest as its draft, and
+    their autoencoder. Raises ParityError for several families, a missing component, or networks that would not load."""
+    names = ", ".join(files_read)
+    (family, *more_families) = sorted(set(networks.values()))
     if more_families:
         several = " and ".join([family, *more_families])
         raise ParityError(f"{names}: networks of {several}; allowed: one, in a folder of its own")
-    largest, *smaller = sorted(networks, key=lambda name: (-sum(map(math.prod, files_read[name].shapes.values())), name))
+    largest, *smaller = sorted(
+        networks, key=lambda name: (-sum(map(math.prod, files_read[name].shapes.values())), name)
+    )
     for first_name, second in itertools.pairwise([largest, *smaller]):
         if files_read[first_name].shapes == files_read[second].shapes:
             raise ParityError(f"both {first_name} and {second}: networks of one size; allowed: one of each size")
     if len(kl) > 1:
         raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
-    target, family_module, declared = files_read[largest].shapes, load_family(family), weights.declared(family)
+    target = files_read[largest].shapes
+    family_module = load_family(family)
+    declared = weights.declared(family)
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
     files = {"target": largest, **({"draft": smaller[-1]} if smaller else {}), **({"kl": kl[0]} if kl else {})}
@@ -280,8 +311,10 @@ def make_pair_model(
         tokenizer = tokenizer or next(iter(sorted(paths["target"].parent.rglob("tokenizer.json"))), None)
         if tokenizer is None:
             raise ParityError(f"{family} reads captions: no tokenizer.json beside it; give --tokenizer")
-        files["tokenizer"], paths["tokenizer"] = str(tokenizer), published.find_tokenizer(tokenizer)
-    resized, prefix = hasattr(family_module, "resize"), "mar." if "mar.z_proj.weight" in target else ""
+        files["tokenizer"] = str(tokenizer)
+        paths["tokenizer"] = published.find_tokenizer(tokenizer)
+    resized = hasattr(family_module, "resize")
+    prefix = "mar." if "mar.z_proj.weight" in target else ""
     table = target.get(f"{prefix}diffusion_pos_embed_learned") or target[f"{prefix}encoder_pos_embed_learned"]
     side = math.isqrt(table[1])
     if grid and not resized and grid != side:
@@ -295,7 +328,7 @@ def make_pair_model(
 
 
 def check_companions(model: PublishedModel) -> None:
-    """ParityError for a drafter or draft model of another target."""
+    """Raise ParityError if a drafter or draft model belongs to another target."""
     files = {component: str(path.resolve()) for component, path in model.paths.items()}
     spec = validate(ModelSpec, {**model.entry, "files": files}, "model")
     for component in weights.COMPANIONS:
@@ -305,21 +338,23 @@ def check_companions(model: PublishedModel) -> None:
 
 
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
-    """Plain decoding, and the decoders that need no companion; a model of classes reads them from a file."""
+    """Make the `image` section: plain decoding, and the decoders that need no companion. A model of classes reads them
+    from a file."""
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
     prompts = {"file": str(classes)} if model.entry["network"].get("classes") else {"max_words": 119}
     return {"methods": methods, "prompts": prompts, "sampling": model.sampling}
 
 
 def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str, Any]:
-    """One token at a time, 64 iterations, and drafts if there is a draft."""
+    """Make the `continuous` section: one token at a time, 64 iterations, and drafts if there is a draft."""
     family, network = model.entry["family"], model.entry["network"]
     section: dict[str, Any] = {"sampling": model.sampling, "images": 32, "batch": [8]}
     if hasattr(load_family(family), "PROMPT"):
         if captions is None:
             raise ParityError(f"{family} reads captions; give --captions, a file with one a line")
         section["captions"] = {"file": str(captions)}
-    causal, n_tokens = weights.declared(family)["causal"], (network["grid"] // network.get("cell", 1)) ** 2
+    causal = weights.declared(family)["causal"]
+    n_tokens = (network["grid"] // network.get("cell", 1)) ** 2
     methods = {"mar": [{}] if causal else [{}, {"iterations": min(64, n_tokens)}]}
     if "draft" in model.entry["files"]:
         methods["cspd"] = [{"gamma": min(2 if causal else 8, n_tokens)}]
@@ -329,11 +364,12 @@ def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str,
 def write(
     name: str, model: PublishedModel, out: Path, captions: Path | None = None, tell: Callable[[str], None] = print
 ) -> None:
-    """An experiment on a model, checked as a run would before its files are read whole; the classes of a model of
-    classes are written beside it."""
+    """Write an experiment for a model, checked as a run would check it; the classes of a model of classes go to a file
+    beside it."""
     check_free(out)
     check_has(model.entry, "text")
-    prompts, classes = out.with_suffix(".classes.txt"), model.entry["network"].get("classes", 0)
+    prompts = out.with_suffix(".classes.txt")
+    classes = model.entry["network"].get("classes", 0)
     if weights.kind_of(model.entry["family"]) == "discrete":
         section = {"image": make_image_section(model, prompts)}
     else:
@@ -350,11 +386,11 @@ def write(
         publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
     text = yaml.safe_dump(experiment(model.entry), sort_keys=False, width=120)
     publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
-    parts_found = ", ".join(f"{component} {Path(file).name or file}" for part, file in model.entry["files"].items())
-    tell(f"written: {out} ({model.entry['family']}: {parts_found})")
+    files = (f"{component} {Path(file).name or file}" for component, file in model.entry["files"].items())
+    tell(f"written: {out} ({model.entry['family']}: {', '.join(files)})")
 
 
 def check_free(out: Path) -> None:
-    """ParityError for the name of a file that is there."""
+    """Raise ParityError if a file of this name exists."""
     if out.exists():
         raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")

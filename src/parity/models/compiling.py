@@ -11,16 +11,17 @@ MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 
 
 def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
-    """`function` of one network under torch.compile: one graph for all shapes if `dynamic` or on a CPU, where rows that
-    are done leave the batch and a cache is read as far as it is written; else a graph for each set of shapes, captured
-    by CUDA, whose outputs are a tuple. If it cannot be compiled, the first call says so in one line; then it runs
-    uncompiled.
+    """Compile a `function` of one network with torch.compile. With `dynamic` or on a CPU one graph serves all shapes,
+    because done rows leave the batch and a cache is read as far as it is written. Otherwise each set of shapes has a
+    graph, captured by CUDA, whose outputs are a tuple. If compilation fails, the first call says so in one line and the
+    function runs uncompiled.
 
     Call it with one network alone: its weights are constants of the graph, and no guard checks that they are the same.
     On a CPU such checks take a third of a small network's pass over one token.
     """
     dynamic = dynamic or device == "cpu"
-    captured, failed = device == "cuda" and not dynamic, False
+    captured = device == "cuda" and not dynamic
+    failed = False
     settings: dict[str, Any] = {
         "options": {
             "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,

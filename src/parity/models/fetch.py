@@ -22,7 +22,8 @@ Files = dict[str, dict[str, str]]  # {"files": {part: path}, "sha256": {part: di
 
 
 def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Bring a model's files to hand, verified; converted ones go to `folder`. ParityError for what cannot be had.
+    """Fetch and verify a model's files, and return its manifest; converted files go to `folder`. Raises ParityError for
+    files that cannot be fetched.
 
     raw: an entry of `models` in the configuration, and "captions" for a continuous model that reads them; of kind
     "networks" an entry of `networks`.
@@ -33,9 +34,7 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
     if kind == "continuous":
         is_converted = spec.source == "embedded" or spec.folder
-        files = verify_pair(
-            spec, weights.pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name
-        )
+        files = verify_pair(spec, weights.pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name)
     elif spec.source == "embedded":
         files = verify_embedded(kind, spec, f"models.{name}")
     else:
@@ -49,27 +48,33 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
 
 
 def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
-    """Files of an embedded model of images or text."""
+    """Verify the files of an embedded model of images or text."""
     if kind == "anysubset":
-        parts = {part: f"{part}.safetensors" for part in weights.declared(spec.family)["files"]}
-        return verified_files(weights.ROOT / kind, parts, key, MADE)
-    parts = weights.embedded_files(spec)
+        files = {component: f"{component}.safetensors" for component in weights.declared(spec.family)["files"]}
+        return verified_files(weights.ROOT / kind, files, key, MADE)
+    files = weights.embedded_files(spec)
     if spec.grid == 16:
         listed = sums(weights.EMBEDDED)
-        parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in listed}
-    return verified_files(weights.EMBEDDED, parts, key, MADE)
+        files |= {
+            component: f"{component}.safetensors"
+            for component in weights.COMPANIONS
+            if f"{component}.safetensors" in listed
+        }
+    return verified_files(weights.EMBEDDED, files, key, MADE)
 
 
 def locate(
     file: str, digest: str, folder: Path, repo: str = "", revision: str = "", component: str = "", key: str = ""
 ) -> Path:
-    """A part of a model on this machine, fetched where it is elsewhere, and verified where there is a digest.
+    """Find a component of a model on this machine: download it if it is elsewhere, and verify it if there is a digest.
 
     file: an address, `hub:owner/name@commit[:path]`, a path in `repo` (a folder unless its name ends as one of FILES),
     or, without `repo`, a path on this machine.
     """
     if pinned := PINNED.fullmatch(file):
-        repo, revision, file = pinned["repo"], pinned["commit"], pinned["path"] or "."
+        repo = pinned["repo"]
+        revision = pinned["commit"]
+        file = pinned["path"] or "."
     if file.startswith(("https://", "http://")):
         local = hub.download_address(file, digest, folder / "downloads")
     elif not repo:
@@ -84,18 +89,20 @@ def locate(
 
 
 def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
-    """A published model's files on this machine, each with the digest of the configuration."""
+    """Fetch a published model's files, each verified by its digest in the configuration."""
     local: dict[str, Path] = {}
     for component, file in spec.files.items():
         repo = spec.repo if spec.source == "hub" and not pins.at_home(component, file) else ""
-        digest, key = spec.sha256.get(component, ""), f"models.{name}.files.{component}"
+        digest = spec.sha256.get(component, "")
+        key = f"models.{name}.files.{component}"
         local[component] = locate(file, digest, folder, repo, spec.revision, component, key)
     return local
 
 
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Files of a published model of images, pickled ones converted into `folder`."""
-    module, files = importlib.import_module(f"parity.models.discrete.{spec.family}"), {}
+    """Fetch the files of a published model of images; pickled ones are converted into `folder`."""
+    module = importlib.import_module(f"parity.models.discrete.{spec.family}")
+    files = {}
     for component, local in fetch_parts(name, spec, folder).items():
         renamed = getattr(module, "read_published", lambda *_: None)(component, local, spec)
         out = folder / f"{component}.safetensors"
@@ -109,7 +116,7 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
 
 
 def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Folders of a published text model and its judge, as transformers saves them."""
+    """Fetch the folders of a published text model and its judge, as transformers saves them."""
     from parity.models.anysubset.vocabulary import check_words
 
     files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
@@ -121,19 +128,24 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
 
 
 def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
-    """Files of a continuous pair in a folder that `convert` or the training wrote."""
+    """Verify the files of a continuous pair in a folder that `convert` or the training wrote."""
     family = spec.family
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
-    parts = {component: f"{file}.safetensors" for component, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
-    needed = {component: file for component, file in parts.items() if component in ("target", "kl") or file in sums(folder)}
+    files = {component: f"{file}.safetensors" for component, file in names.items()} | {
+        "tokenizer": f"{family}-tokenizer.json"
+    }
+    needed = {
+        component: file for component, file in files.items() if component in ("target", "kl") or file in sums(folder)
+    }
     return verified_files(folder, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
 
 
 def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
-    """Published files of a continuous pair, converted into `folder`."""
+    """Convert the published files of a continuous pair into `folder`."""
     from parity.models.continuous.published import convert
 
-    files, module = fetch_parts(name, spec, folder), importlib.import_module(f"parity.models.continuous.{spec.family}")
+    files = fetch_parts(name, spec, folder)
+    module = importlib.import_module(f"parity.models.continuous.{spec.family}")
     sizes = {**module.FAMILY["released"], **spec.network}
     grid = int(sizes["grid"]) if hasattr(module, "resize") else 0
     convert(spec.family, files["target"], files.get("draft"), files.get("kl"), folder, files.get("tokenizer"), grid)
@@ -146,10 +158,10 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
 
 
 def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The manifest of an entry of `networks`, in which `family` is the network's name there."""
+    """Fetch an entry of `networks` and return its manifest, in which `family` is the network's name there."""
     key = f"networks.{name}"
     spec = validate(NetworkSpec, raw, key)
-    local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, what=f"{key}.file")
+    local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, key=f"{key}.file")
     if name != "inception":  # whose library reads the pickle
         local = convert_pickled(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
@@ -157,7 +169,8 @@ def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def convert_pickled(file: Path, out: Path) -> Path:
-    """A pickled file's tensors as safetensors in `out`, under plain names; any other file, or a folder, as it is."""
+    """Convert a pickled file, or one of other names, to safetensors in `out`; return any other file or folder as it
+    is."""
     if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in shapes(file))):
         return file
     state = unpickle(file) if file.suffix in PICKLED else {plain(k): v for k, v in tensors(file, dtype=None)}

@@ -35,7 +35,7 @@ class Listed(NamedTuple):
 
 @cache
 def list_files(repo: str, revision: str | None) -> Listed:
-    """The files of a repository at a revision, None for the newest commit."""
+    """List the files of a repository at a revision, None for the newest commit."""
     from huggingface_hub import HfApi
 
     listing = explain_errors(repo, revision, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True))
@@ -45,19 +45,19 @@ def list_files(repo: str, revision: str | None) -> Listed:
 
 
 def download(repo: str, revision: str, file: str) -> Path:
-    """One file of a pinned commit."""
+    """Download one file of a pinned commit."""
     from huggingface_hub import hf_hub_download
 
     return explain_errors(f"{repo}/{file}", revision, lambda: Path(hf_hub_download(repo, file, revision=revision)))
 
 
 def folder_prefix(path: str) -> str:
-    """What the names of a folder's files begin with in a repository: "" for all of it, "." or ""."""
+    """Return how the names of a folder's files begin in a repository: "" for the whole repository, "." or ""."""
     return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
 
 
 def select_weights(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
-    """Of the names of a folder's files in a repository, those of its weights (`digests.weights_among`)."""
+    """Select the files of weights among the names of a folder's files in a repository (`digests.weights_among`)."""
     try:
         return weights_among(names, lambda index: read_index(download(repo, revision, start + index)))
     except ParityError as error:
@@ -65,14 +65,15 @@ def select_weights(repo: str, revision: str, start: str, names: list[str]) -> li
 
 
 def download_folder(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
-    """A folder of a pinned commit: configuration, tokenizer and weights, of one kind (`digests.KINDS`). ParityError for
-    one without weights. weights=False: the configuration and the tokenizer alone."""
+    """Download a folder of a pinned commit: configuration, tokenizer and weights of one format (`digests.KINDS`).
+    Raises ParityError if it has no weights. weights=False: the configuration and the tokenizer alone."""
     from huggingface_hub import HfApi, snapshot_download
 
-    what, start = f"{repo}/{folder_prefix(path)}", folder_prefix(path)
-    fetch = lambda **how: Path(snapshot_download(repo, revision=revision, **how), start)  # noqa: E731
+    label = f"{repo}/{folder_prefix(path)}"
+    start = folder_prefix(path)
+    fetch = lambda **options: Path(snapshot_download(repo, revision=revision, **options), start)  # noqa: E731
     try:
-        all_names = explain_errors(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
+        all_names = explain_errors(label, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
     except ParityError as error:
         try:  # without a network: what was fetched before
             folder = fetch(local_files_only=True, allow_patterns=[])
@@ -83,19 +84,19 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
             raise error from None
     names = [name.removeprefix(start) for name in all_names if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
-    wanted = select_weights(repo, revision, start, flat) if weights else []
-    if weights and not wanted:
+    selected = select_weights(repo, revision, start, flat) if weights else []
+    if weights and not selected:
         raise ParityError(
-            f"models: {what} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"
+            f"models: {label} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"
             " file, or a folder with weights"
         )
-    wanted += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
-    return explain_errors(what, revision, lambda: fetch(allow_patterns=[start + name for name in wanted]))
+    selected += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
+    return explain_errors(label, revision, lambda: fetch(allow_patterns=[start + name for name in selected]))
 
 
 def download_address(url: str, sha256: str, folder: Path) -> Path:
-    """A file at a plain address, of a known digest, into `folder`. ParityError for what is not http or https, and for
-    other content."""
+    """Download a file of known digest from a plain address into `folder`. Raises ParityError unless the address is http
+    or https and the content has the digest."""
     from torch.hub import download_url_to_file
 
     parsed = urlsplit(url)
@@ -113,7 +114,7 @@ def download_address(url: str, sha256: str, folder: Path) -> Path:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same request may be answered later: no answer, or one of a server that is busy or broken."""
+    """Return whether the same request may succeed later: there was no answer, or the server is busy or broken."""
     from httpx2 import TransportError  # huggingface_hub's
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -125,7 +126,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def retry_request(get: Callable[[], T]) -> T:
-    """The result of `get`, tried again after each of PAUSES while its error may pass."""
+    """Return the result of `get`, retried after each of PAUSES while its error may pass."""
     for pause in PAUSES:
         try:
             return get()
@@ -137,7 +138,7 @@ def retry_request(get: Callable[[], T]) -> T:
 
 
 def explain_errors(name: str, revision: str | None, get: Callable[[], T]) -> T:
-    """The result of `get`; ParityError with the hub's reason, and what to do where that is known."""
+    """Return the result of `get`. Raises ParityError with the hub's reason and, for known errors, what to do."""
     try:
         return retry_request(get)
     except Exception as error:  # the hub's client raises several families

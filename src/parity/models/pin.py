@@ -24,8 +24,8 @@ from parity.models.hub import Listed, download, folder_prefix, list_files, selec
 
 
 def find_weights(listed: Listed, path: str) -> dict[str, str]:
-    """Paths in a repository, by name: of a file, or of the weights of a folder ("." for all of it). ParityError for
-    neither."""
+    """Find paths in a repository, by name: of a file, or of the weights of a folder ("." for the whole). Raises
+    ParityError if there are none."""
     if path in listed.files:
         return {PurePosixPath(path).name: path}
     start = folder_prefix(path)
@@ -37,7 +37,7 @@ def find_weights(listed: Listed, path: str) -> dict[str, str]:
 
 
 def digest(listed: Listed, path: str) -> str:
-    """The digest of a file of a repository, or of the weights of a folder in it."""
+    """Compute the digest of a file of a repository, or of the weights of a folder in it."""
     digests = {
         name: listed.files[file] or hashlib.sha256(download(listed.repo, listed.commit, file).read_bytes()).hexdigest()
         for name, file in find_weights(listed, path).items()
@@ -46,7 +46,7 @@ def digest(listed: Listed, path: str) -> str:
 
 
 def find_pin(name: str) -> dict[str, Any]:
-    """The pin of "owner/name[@branch]:path", or of "here:path"."""
+    """Find the pin of "owner/name[@branch]:path", or of "here:path"."""
     if name.startswith(pins.HERE):
         return {"commit": pins.NONE["commit"], "sha256": sha256(Path(name.removeprefix(pins.HERE)))}
     repo_and_branch, _, path = name.partition(":")
@@ -56,7 +56,7 @@ def find_pin(name: str) -> dict[str, Any]:
 
 
 def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
-    """Bytes of a model's files on the hub, without a text encoder on this machine; None where the hub does not
+    """Sum the bytes of a model's files on the hub, without a text encoder on this machine; None if the hub does not
     answer."""
     total = 0
     try:
@@ -73,9 +73,10 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
 
 
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
-    """Add to the pins in `out` those that an experiment needs and that are not there."""
+    """Add the missing pins of an experiment to those in `out`."""
     raw = read_experiment(experiment)
-    pinned, answers = pins.read(out), dict[str, Mapping[str, Any]]()
+    pinned = pins.read(out)
+    answers = dict[str, Mapping[str, Any]]()
 
     def pin(name: str) -> Mapping[str, Any]:
         if name not in answers:

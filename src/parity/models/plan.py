@@ -44,12 +44,12 @@ class Needs:
         return None if self.held is None or self.row is None else self.held + batch * self.row
 
     def largest(self, free: int) -> int | None:
-        """The largest batch that fits into `free` bytes."""
+        """Compute the largest batch that fits into `free` bytes."""
         return None if self.held is None or self.row is None else max(0, free - self.held) // self.row
 
 
 def measure_files(files: list[Path]) -> int | None:
-    """Bytes of files, or of folders' weights; None if one is not on this machine."""
+    """Sum the bytes of files, or of folders' weights; None if one is not on this machine."""
     try:
         return sum(component.stat().st_size for file in files for component in parts(file))
     except (ParityError, OSError):
@@ -57,8 +57,10 @@ def measure_files(files: list[Path]) -> int | None:
 
 
 def count_cached(spec: ModelSpec) -> int | None:
-    """Numbers that a place of a picture has in the cache, over all layers; of a folder, as its config.json says."""
-    sizes, file = weights.sizes(spec), Path(spec.files.get("model", "")) / "config.json"
+    """Count the numbers that a position of a picture has in the cache, over all layers; of a folder, by its
+    config.json."""
+    sizes = weights.sizes(spec)
+    file = Path(spec.files.get("model", "")) / "config.json"
     if "layers" in sizes:
         return 2 * int(sizes["layers"]) * int(sizes["dim"])
     if spec.source != "files" or not file.is_file():
@@ -72,9 +74,10 @@ def count_cached(spec: ModelSpec) -> int | None:
 
 
 def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
-    """Bytes of an image of a batch, with the unconditional half where there is guidance."""
-    sizes, guided = weights.sizes(spec), any(s.guidance != 1 for s in C.as_list(section.sampling))
-    places = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
+    """Estimate the bytes of an image of a batch, with the unconditional half if there is guidance."""
+    sizes = weights.sizes(spec)
+    guided = any(s.guidance != 1 for s in C.as_list(section.sampling))
+    n_positions = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
     lengths = [
         int(variant.get(name, 0))
         for method, variants in section.methods.items()
@@ -84,11 +87,11 @@ def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> i
     ]
     widest = 1 + max([1, *lengths])
     laws = COPIES * widest * int(sizes["vocab"]) * 4
-    return (2 if guided else 1) * cached * places * WIDTH[section.dtype] + laws
+    return (2 if guided else 1) * cached * n_positions * WIDTH[section.dtype] + laws
 
 
 def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int) -> float | None:
-    """Hours of a GPU for all cells of a model; None where a method's passes, or a pass of this network, were not
+    """Estimate the GPU hours of all cells of a model; None if a method's passes, or a pass of this network, were not
     measured."""
     if not GPU.is_file() or cached is None:
         return None
@@ -102,8 +105,9 @@ def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], ima
 
 
 def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
-    """The needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
-    section, result = config.image, []
+    """List the needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
+    section = config.image
+    result = []
     if section is None:
         return []
     cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # whatever the words of the prompts
@@ -119,7 +123,16 @@ def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
         cached = count_cached(spec)
         row = None if cached is None else estimate_row_bytes(section, spec, cached)
         weight_bytes = local_bytes if local_bytes is not None else listed.get(name)
-        result.append(Needs(name, download, weight_bytes, row, images * len(model_cells), estimate_hours(spec, cached, model_cells, images)))
+        result.append(
+            Needs(
+                name,
+                download,
+                weight_bytes,
+                row,
+                images * len(model_cells),
+                estimate_hours(spec, cached, model_cells, images),
+            )
+        )
     return result
 
 
@@ -128,7 +141,7 @@ def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
 
 
 def describe_needs(batch: int, models_needs: list[Needs], free: int) -> list[str]:
-    """The plan in words, a line a model."""
+    """Describe the plan in words, a line a model."""
     return [
         f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
         f" weights {format_size(n.held, 'GB', 1e9)}; an image of a batch {format_size(n.row, 'MB', 1e6)};"
@@ -139,10 +152,10 @@ def describe_needs(batch: int, models_needs: list[Needs], free: int) -> list[str
 
 
 def check(batch: int, models_needs: list[Needs], free: int) -> None:
-    """ParityError for a batch that does not fit into `free` bytes, with the largest that does."""
+    """Raise ParityError for a batch that does not fit into `free` bytes; the message names the largest that does."""
     for n in models_needs:
         if (largest := n.largest(free)) is not None and largest < batch:
-            allowed = f"at most {largest}" if most else "a device with more memory; not one image fits"
+            allowed = f"at most {largest}" if largest else "a device with more memory; not one image fits"
             raise ParityError(
                 f"image.batch = {batch}: {n.model} needs {format_size(n.memory(batch), 'GB', 1e9)},"
                 f" {free / 1e9:,.1f} GB are free; allowed: {allowed}"
@@ -150,7 +163,7 @@ def check(batch: int, models_needs: list[Needs], free: int) -> None:
 
 
 def measure_free_bytes() -> int:
-    """Free memory of the first GPU, or of the machine where there is none."""
+    """Measure the free memory of the first GPU, or of the machine if there is none."""
     import torch
 
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else psutil.virtual_memory().available

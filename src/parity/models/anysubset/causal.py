@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(config: dict[str, Any]) -> "GPT2LMHeadModel":
-    """transformers' GPT-2 of a saved configuration, its weights not yet read."""
+    """Build transformers' GPT-2 from a saved configuration, without its weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(**config))
@@ -25,7 +25,10 @@ class Causal:
     """transformers' GPT-2, cached or not. Satisfies `AnySubsetModel` for one rank a pass, in the identity order."""
 
     def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
-        self.net, self.mask, self.separator, self.cache = net.eval(), mask, separator, cache
+        self.net = net.eval()
+        self.mask = mask
+        self.separator = separator
+        self.cache = cache
         self.vocab = net.config.vocab_size
         self.fed = torch.empty(0, dtype=torch.int64)  # [B] inputs of each row in the cache
 
@@ -46,7 +49,9 @@ class Causal:
         if restart:
             from transformers import DynamicCache
 
-            self.fed, self.past, width = torch.zeros_like(n_inputs), DynamicCache(), longest
+            self.fed = torch.zeros_like(n_inputs)
+            self.past = DynamicCache()
+            width = longest
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
         width = max(1, width)
         input_number = self.fed[:, None] + torch.arange(width, device=tokens.device)
@@ -54,7 +59,9 @@ class Causal:
         # masked from then on
         self.valid = torch.cat([self.valid, (input_number < n_inputs[:, None]).long()], 1)
         position_ids = input_number.clamp(max=N)
-        mask = self.valid if position_ids.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
+        mask = (
+            self.valid if position_ids.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
+        )
         cache = {"past_key_values": self.past, "use_cache": True}
         out = self.net(feed.gather(1, position_ids), position_ids=position_ids, attention_mask=mask, **cache)
         last_slot = (n_inputs - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
@@ -63,7 +70,7 @@ class Causal:
 
 
 def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T].
+    """Make the mask [B, 1, width, T], to be added to scores, of what the last `width` of the `valid` [B, T] slots read.
 
     transformers reads the values of a mask of two dimensions, which would wait for a GPU.
     """
@@ -74,6 +81,6 @@ def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 @torch.inference_mode()
 def compute_log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int | None, separator: int) -> Tensor:
-    """log q(x_i | x_<i) of complete rows [B, N], the separator before the first; nats, [B, N]."""
+    """Compute log q(x_i | x_<i) [B, N], in nats, of complete rows [B, N], the separator before the first."""
     feed = torch.cat([torch.full_like(tokens[:, :1], separator), tokens[:, :-1]], 1)
     return exclude(net(feed).logits, mask).gather(-1, tokens[..., None])[..., 0].log()

@@ -18,12 +18,12 @@ class Rule(Protocol):
     words: int  # V
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Laws [Q, V] of the words at positions `positions` [Q], given the known words [Q, N]; V stands for unknown."""
+        """Compute laws [Q, V] of the words at `positions` [Q], given `words` [Q, N], in which V stands for unknown."""
         ...
 
 
 def normalise(weights: Tensor) -> Tensor:
-    """Laws [..., V]; uniform where all weights are 0, after words that cannot occur together."""
+    """Scale weights [..., V] to laws; uniform where all are 0, after words that cannot occur together."""
     total = weights.sum(-1, keepdim=True)
     return torch.where(total > 0, weights / total, 1 / weights.shape[-1])
 
@@ -33,7 +33,8 @@ class Strided:
     [V, V]. Of the known words only the nearest of the same chain on each side matter, each by a power of the table."""
 
     def __init__(self, table: Tensor, length: int, stride: int = 1):
-        self.words, self.stride = len(table), stride
+        self.words = len(table)
+        self.stride = stride
         stationary = torch.linalg.matrix_power(table, 2**20)[0]
         powers = [torch.eye(self.words, dtype=table.dtype)]
         while len(powers) <= -(-length // stride):
@@ -62,7 +63,10 @@ class Parity:
     independent."""
 
     def __init__(self, base: Tensor, total: Tensor, period: int, length: int):
-        self.words, self.base, self.period, self.whole = len(base), base, period, length // period * period
+        self.words = len(base)
+        self.base = base
+        self.period = period
+        self.whole = length // period * period
         sums = (torch.arange(self.words)[:, None] + torch.arange(self.words)) % self.words
         weights = [total]  # by number of unknown words: the weight of the known words' sum
         for _ in range(period - 1):
@@ -84,14 +88,18 @@ class Hidden:
     """A hidden Markov model: begin [H], step [H, H], emit [H, V]; forward and backward messages (Rabiner 1989)."""
 
     def __init__(self, begin: Tensor, step: Tensor, emit: Tensor):
-        self.words, self.begin, self.step, self.emit = emit.shape[1], begin, step, emit
+        self.words = emit.shape[1]
+        self.begin = begin
+        self.step = step
+        self.emit = emit
         # times V, so that products over hundreds of words do not underflow; 1 for an unknown word
         self.evidence = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Neighbouring rows of the same words share their messages."""
+        """Compute the laws; neighbouring rows with the same words share their messages."""
         new = torch.cat([torch.ones(1, dtype=torch.bool), (words[1:] != words[:-1]).any(1)])
-        rows, group = words[new], new.cumsum(0) - 1
+        rows = words[new]
+        group = new.cumsum(0) - 1
         columns = (rows < self.words).any(0).nonzero()
         last_known = int(columns.max()) if len(columns) else 0
         forward, backward = [self.begin.expand(len(rows), -1)], [torch.ones_like(self.begin).expand(len(rows), -1)]
@@ -99,7 +107,9 @@ class Hidden:
             forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
         for i in range(last_known, 0, -1):  # backward[j] holds the words behind position last - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
-        state = torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
+        state = (
+            torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
+        )
         return normalise(state @ self.emit)
 
 
@@ -107,7 +117,9 @@ class Sharpened:
     """A rule's laws to a power. Like a network's they are of no joint: the order of decoding changes the law."""
 
     def __init__(self, rule: Rule, power: float):
-        self.rule, self.words, self.power = rule, rule.words, power
+        self.rule = rule
+        self.words = rule.words
+        self.power = power
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
         return normalise(self.rule.laws_given(words, positions) ** self.power)
@@ -117,12 +129,17 @@ class LongSubset:
     """A rule as an `AnySubsetModel`, float64."""
 
     def __init__(self, rule: Rule):
-        self.rule, self.vocab, self.mask = rule, rule.words + 1, rule.words
+        self.rule = rule
+        self.vocab = rule.words + 1
+        self.mask = rule.words
 
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        (B, N), S = tokens.shape, ranks.shape[1]
-        rank, positions = invert_order(order), order.gather(1, ranks.clamp(max=N - 1))
-        size, result = max(1, CHUNK // (N * max(S, 1))), []
+        (B, N) = tokens.shape
+        S = ranks.shape[1]
+        rank = invert_order(order)
+        positions = order.gather(1, ranks.clamp(max=N - 1))
+        size = max(1, CHUNK // (N * max(S, 1)))
+        result = []
         for a in range(0, B, size):
             b = slice(a, a + size)
             words_seen = torch.where(rank[b, None] < n_seen[b, :, None], tokens[b, None], self.mask)
@@ -132,7 +149,7 @@ class LongSubset:
 
 
 def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
-    """Texts [n, N] of a rule's joint, word by word from the left, from uniform numbers [n, N]."""
+    """Draw texts [n, N] from a rule's joint, word by word from the left, from uniform numbers [n, N]."""
     words = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
         law = rule.laws_given(words, torch.full((len(words),), i))
@@ -141,7 +158,7 @@ def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
 
 
 def compute_pair_law(rule: Rule, length: int) -> Tensor:
-    """Joint law [N, V, N, V] of every two words."""
+    """Compute the joint law [N, V, N, V] of every two words."""
     N, V = length, rule.words
     positions = torch.arange(N)
     marginals = rule.laws_given(torch.full((N, N), V), positions)

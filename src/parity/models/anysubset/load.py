@@ -33,8 +33,8 @@ class Loaded:
     dtype: torch.dtype = torch.float32
 
     def file(self, component: str) -> Path:
-        """The file or folder of "xlnet", "judge" or "tokenizer"; what ships with the package is verified. ParityError
-        for one that is gone."""
+        """Find the file or folder of "xlnet", "judge" or "tokenizer"; embedded ones are verified. Raises ParityError if
+        it no longer exists."""
         file = Path(self.manifest["files"][component])
         if not file.exists():
             raise ParityError(f"{component} = {str(file)!r}: no such file; it was there when the run was planned")
@@ -64,7 +64,7 @@ class Loaded:
         return isinstance(words, Words) and isinstance(judge, Words) and words.words == judge.words
 
     def read(self, component: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Configuration and weights of a part."""
+        """Read the configuration and the weights of a component."""
         file = self.file(component)
         config = foreign_json(file / "config.json") if file.is_dir() else header(file)["network"]
         weights = dict(tensors(file, str(self.device), self.dtype))
@@ -74,7 +74,7 @@ class Loaded:
         return config, weights
 
     def subset(self, cache: bool) -> AnySubsetModel:
-        """The any-subset model: our forward with its cache, or transformers' without one."""
+        """Load the any-subset model: our forward with its cache, or transformers' without one."""
         family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
         config, weights = self.read("xlnet")
         if not cache:
@@ -85,7 +85,8 @@ class Loaded:
         return family.cached(weights, config, self.words.mask)
 
     def causal(self, cache: bool) -> AnySubsetModel:
-        """The judge as a decoder. Its words must be those of the any-subset model, because prompts consist of them."""
+        """Load the judge as a decoder. Its words must be those of the any-subset model, because prompts consist of
+        them."""
         if not self.one_vocabulary:
             raise ParityError(
                 "text.methods.gpt2: the judge has another vocabulary than the any-subset model;"
@@ -100,14 +101,16 @@ class Loaded:
         return self.fit_weights(causal.build(config), weights, "judge")
 
     def fit_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> Any:
-        """transformers' network with its weights; ParityError unless every one fits, tied and derived ones aside."""
+        """Load weights into transformers' network. Raises ParityError unless all fit, tied and derived ones aside."""
         net.load_state_dict(self.rename_weights(net, weights, component), strict=False)
         net.tie_weights()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
     def rename_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> dict[str, Tensor]:
-        """The weights under the network's names; ParityError unless they are its own, tied and derived ones aside."""
-        expected, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
+        """Rename weights to the network's names. Raises ParityError unless they are its own, tied and derived ones
+        aside."""
+        expected = net.state_dict()
+        prefix = getattr(net, "base_model_prefix", "")
         named = {k if k in expected else f"{prefix}.{k}": v for k, v in weights.items()}
         if bad := [k for k in sorted(expected.keys() ^ named.keys()) if not k.endswith(TIED)]:
             raise ParityError(
@@ -124,8 +127,8 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """The models of a manifest; ParityError if it lacks the part that is needed. `fast` changes nothing: no pass is
-    compiled, because what is computed changes from pass to pass."""
+    """Load the models of a manifest. Raises ParityError if it lacks the companion that is needed. `fast` changes
+    nothing: no pass is compiled, because its shape differs from pass to pass."""
     if needs and needs not in manifest["files"]:
         raise ParityError(f"text model: has no {needs}; allowed: {', '.join(manifest['files'])}")
     return Loaded(manifest, torch.device(device), dtype)

@@ -34,24 +34,25 @@ class AnySubsetModel(Protocol):
     mask: int  # the token for "unknown"
 
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """tokens, order [B, N], n_prompt [B], ranks, n_seen [B, S] -> probabilities [B, S, V], in one pass.
+        """Compute laws [B, S, V] in one pass: tokens, order [B, N], n_prompt [B], ranks, n_seen [B, S].
 
-        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `n_prompt` ranks, the
-        prompt, see one another; each later rank sees those before it. A draft has seen = n for all ranks, a joint
-        density seen = ranks (Eq. 6). A rank may be asked for under several `n_seen`; slots with a rank of N or more have
-        no meaning.
+        The law of the token of rank ranks[b, s] is conditioned on the ranks below n_seen[b, s]. The first `n_prompt`
+        ranks, the prompt, see one another; each later rank sees those before it. A draft has n_seen = n for all ranks,
+        a joint density n_seen = ranks (Eq. 6). A rank may occur with several `n_seen`; slots with a rank of N or more
+        have no meaning.
         """
         ...
 
 
 def invert_order(order: Tensor) -> Tensor:
-    """The rank [B, N] of each position, order [B, N] being the position of each rank."""
+    """Compute the rank [B, N] of each position from the position of each rank, order [B, N]."""
     B, N = order.shape
     return torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
 
 
 def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Order [B, N], begin [B], end [B] of known positions bool [B, N]: from left to right, then the others (Eq. 4)."""
+    """Order positions by `is_known` bool [B, N]: known ones from left to right, then the others (Eq. 4). Returns order
+    [B, N], the number of known ones [B], and end [B]."""
     B, N = is_known.shape
     end = torch.full((B,), N, device=is_known.device) if end is None else end
     position = torch.arange(N, device=is_known.device).expand(B, N)
@@ -62,15 +63,15 @@ def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, T
 
 
 def write(values: Tensor, positions: Tensor, new: Tensor, selected: Tensor) -> Tensor:
-    """values [B, N] with new [B, W] at positions [B, W] `selected` true."""
+    """Write new [B, W] at positions [B, W] where `selected`, into a copy of values [B, N]."""
     spare = torch.cat([values, values[:, :1]], 1)  # the last column takes the others
     return spare.scatter_(1, torch.where(selected, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
 def make_infilling(tokens: Tensor, is_known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """The task of filling in what is not `is_known` [B, N] of tokens [B, N].
+    """Make the task of filling in the unknown tokens of [B, N].
 
-    ParityError for a row of which nothing or everything is known, or for a known token that is no word.
+    Raises ParityError for a row in which nothing or everything is known, or for a known token outside the vocabulary.
     """
     order, n_known, end = make_lattice(is_known, end)
     for row in range(len(tokens)):
@@ -98,7 +99,7 @@ class Ranks(NamedTuple):
 
 
 def next_ranks(start: Infilling, first: Tensor, k: int) -> Ranks:
-    """The k ranks from `first` [B] on."""
+    """List the k ranks from `first` [B] on."""
     N = start.order.shape[1]
     rank = first[:, None] + torch.arange(k, device=first.device)
     in_row = rank < start.end[:, None]

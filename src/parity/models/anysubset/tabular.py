@@ -19,22 +19,26 @@ class TabularAnySubset:
 
     def __init__(self, table: Tensor):
         self.words, self.length = table.shape[2], table.shape[1]
-        self.vocab, self.mask = self.words + 1, self.words
+        self.vocab = self.words + 1
+        self.mask = self.words
         self.table = F.pad(table.double().softmax(-1), (0, 1))  # the mask has probability 0
         self.place = self.vocab ** torch.arange(self.length - 1, -1, -1, device=table.device)
 
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        words_seen = torch.where(invert_order(order)[:, None] < n_seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
+        words_seen = torch.where(
+            invert_order(order)[:, None] < n_seen[..., None], tokens[:, None], self.mask
+        )  # [B, S, N]
         return self.table[(words_seen * self.place).sum(-1), order.gather(1, ranks.clamp(max=self.length - 1))]
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5) -> Tensor:
-    """Gaussian logits, float64."""
+    """Draw Gaussian logits, float64."""
     return scale * torch.randn((vocab + 1) ** length, length, vocab, generator=generator, dtype=torch.float64)
 
 
 def consistent_table(vocab: int, length: int, generator: torch.Generator, scale: float = 0.8) -> Tensor:
-    """The conditionals of one joint with interactions of all orders: every order of decoding has the same law."""
+    """Compute the conditionals of one joint with interactions of all orders: every order of decoding has the same
+    law."""
     cells = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
     logits = 0.5 * torch.randn(len(cells), generator=generator, dtype=torch.float64)
     for i, j in itertools.combinations(range(length), 2):
@@ -49,7 +53,8 @@ def consistent_table(vocab: int, length: int, generator: torch.Generator, scale:
 
 
 def compute_joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
-    """Law [V^K] of the K missing tokens of the first row of `start`, in decoding order, first rank most significant."""
+    """Compute the law [V^K] of the K missing tokens of the first row of `start`, in decoding order, first rank most
+    significant."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     cells = torch.tensor(list(itertools.product(range(model.words), repeat=K)))
     first_row = Infilling(*(x[:1].expand(len(cells), *x.shape[1:]) for x in start))
@@ -60,12 +65,12 @@ def compute_joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
 
 
 def encode_rows(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarray:
-    """Numbers [B] of complete rows in the order of `joint_law`; ParityError for a token outside the vocabulary."""
+    """Encode complete rows as numbers [B], in the order of `compute_joint_law`. Raises ParityError for a token outside
+    the vocabulary."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     drawn = tokens.gather(1, start.order[:, m : m + K])
     if len(bad := ((drawn < 0) | (drawn >= model.words)).nonzero()):
         row, column = bad[0].tolist()
-        raise ParityError(
-            f"row {row}, position {int(start.order[row, m + column])}: token {int(drawn[row, column])} is not in the vocabulary"
-        )
+        position, token = int(start.order[row, m + column]), int(drawn[row, column])
+        raise ParityError(f"row {row}, position {position}: token {token} is not in the vocabulary")
     return (drawn * model.words ** torch.arange(K - 1, -1, -1)).sum(1).numpy()

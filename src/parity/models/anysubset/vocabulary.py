@@ -24,11 +24,14 @@ class Words:
     """Texts as numbers of whole words; a published model has its tokenizer instead (`Pieces`)."""
 
     def __init__(self, words: list[str]):
-        self.words, self.number = words, {w: i for i, w in enumerate(words)}
-        self.mask, self.separator, self.vocab = self.number[stories.MASK], self.number[stories.SEPARATOR], len(words)
+        self.words = words
+        self.number = {w: i for i, w in enumerate(words)}
+        self.mask = self.number[stories.MASK]
+        self.separator = self.number[stories.SEPARATOR]
+        self.vocab = len(words)
 
     def encode(self, text: str) -> list[int]:
-        """ParityError that names the first word the model does not know."""
+        """Encode a text. Raises ParityError that names the first unknown word."""
         try:
             return [self.number[word] for word in text.split()]
         except KeyError as error:
@@ -40,7 +43,10 @@ class Words:
     def decode(self, tokens: list[int]) -> str:
         return " ".join(self.words[t] for t in tokens)
 
-    encode_code, decode_code, decode_line = encode, decode, decode  # line ends and indents are words of their own
+    # line ends and indents are words of their own
+    encode_code = encode
+    decode_code = decode
+    decode_line = decode
 
 
 class Pieces:
@@ -61,26 +67,27 @@ class Pieces:
         return str(self.tokenizer.decode(tokens))
 
     def encode_code(self, source: str) -> list[int]:
-        """Source code with the tokenizer's marks for its white space, if it has them."""
+        """Encode source code, its white space replaced by the tokenizer's marks if it has them."""
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(space, mark)
         return self.encode(source)
 
     def decode_code(self, tokens: list[int]) -> str:
-        """Source, with one space more where a word follows a mark: the tokenizer puts one before every word."""
+        """Decode source code, with one space more where a word follows a mark: the tokenizer puts one before every
+        word."""
         source = self.decode(tokens)
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(mark, space)
         return source
 
     def decode_line(self, tokens: list[int]) -> str:
-        """What was filled in behind an indent, without the space between this and the first word: like the authors,
-        without the first character, whatever it is."""
+        """Decode what was filled in after an indent, without the space before the first word: like the authors, drop
+        the first character."""
         return self.decode_code(tokens)[1:] if self.marked else self.decode(tokens)
 
 
 def read_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a folder of transformers' format; ParityError for a folder without one that can be read."""
+    """Read the tokenizer of a folder in transformers' format. Raises ParityError if none can be read."""
     from transformers import AutoTokenizer
 
     try:
@@ -94,15 +101,17 @@ def read_pieces(folder: Path) -> Pieces:
 
 
 def check_words(files: Mapping[str, str]) -> None:
-    """ParityError for a tokenizer that does not fit its network: more pieces than it has, or no mask. `files` are the
-    folders "xlnet", "judge", and "tokenizer" where xlnet's is a folder of its own."""
+    """Raise ParityError if a tokenizer does not fit its network: it has more pieces, or no mask. `files` are the
+    folders "xlnet", "judge", and "tokenizer" if xlnet's is a folder of its own."""
     for component in ("xlnet", "judge"):
         folder = Path(files["tokenizer"] if component == "xlnet" and "tokenizer" in files else files[component])
         pieces = read_pieces(folder)
         try:
             n_pieces = int(foreign_json(Path(files[component], "config.json"))["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ParityError(f"{component} = {files[component]!r}: config.json says no vocab_size ({error!r:.80})") from None
+            raise ParityError(
+                f"{component} = {files[component]!r}: config.json says no vocab_size ({error!r:.80})"
+            ) from None
         if pieces.vocab > n_pieces:
             raise ParityError(
                 f"{component}: its tokenizer {folder} has {pieces.vocab} pieces, the network {n_pieces};"

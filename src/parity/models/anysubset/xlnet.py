@@ -28,21 +28,23 @@ FAMILY = {  # see models.anysubset.protocol
 
 
 def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
-    """transformers' XLNet of a saved configuration, its weights not yet read."""
+    """Build transformers' XLNet from a saved configuration, without its weights."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
     return XLNetLMHeadModel(XLNetConfig(**config))
 
 
 def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
-    """A small XLNet with no dropout and no memory."""
+    """Build a small XLNet without dropout and memory."""
     sizes = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
     return build(sizes | {"dropout": 0.0, "use_mems_eval": False, "use_mems_train": False})
 
 
 def make_permutation_mask(order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-    """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, and the prompt sees itself whole."""
-    N, rank = order.shape[1], invert_order(order)
+    """Make the mask [B, N, N] (query, key), 1.0 where a position may not read another (Eq. 6); the prompt sees itself
+    whole."""
+    N = order.shape[1]
+    rank = invert_order(order)
     # by rank: ranks below this are read; the last slot is for ranks that a row does not have
     limit = torch.arange(N + 1, device=order.device).maximum(n_prompt[:, None])
     limit = limit.scatter(1, ranks.clamp(max=N), n_seen)
@@ -50,7 +52,7 @@ def make_permutation_mask(order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen
 
 
 def exclude(logits: Tensor, mask: int | None) -> Tensor:
-    """Probabilities without the mask token, where there is one, renormalised; float32 or wider."""
+    """Compute probabilities without the mask token, if there is one, renormalised; float32 or wider."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if mask is not None:
         logits[..., mask] = float("-inf")
@@ -61,12 +63,14 @@ class XLNet:
     """transformers' forward, everything computed in every pass. Satisfies `AnySubsetModel`."""
 
     def __init__(self, net: "XLNetLMHeadModel", mask: int):
-        self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
+        self.net = net.eval()
+        self.mask = mask
+        self.vocab = net.config.vocab_size
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """transformers gives a position, its content too, one `n_seen`. Unless one forward can serve all slots, there is
-        one for each `n_seen`."""
+        """Compute laws. transformers gives a position, its content too, a single `n_seen`, so unless one forward can
+        serve all slots, there is one for each `n_seen`."""
         N = tokens.shape[1]
         if ((ranks >= N) | (n_seen == ranks) | (n_seen == n_seen.amax(1, keepdim=True))).all():
             return self._forward(tokens, order, n_prompt, ranks, n_seen)
@@ -106,7 +110,8 @@ class CachedXLNet:
                 raise ParityError(f"XLNet: {key} = {value!r}; allowed: {default!r}, or cache: false")
         self.words = weights["transformer.word_embedding.weight"]
         self.mask_embedding = weights["transformer.mask_emb"][0]
-        self.out, self.bias = weights.get("lm_loss.weight", self.words), weights["lm_loss.bias"]
+        self.out = weights.get("lm_loss.weight", self.words)
+        self.bias = weights["lm_loss.bias"]
         self.vocab, self.width, self.mask = *self.words.shape, mask
         self.heads, self.epsilon = config.get("n_head", 16), config.get("layer_norm_eps", 1e-12)
         count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("transformer.layer."))
@@ -129,7 +134,8 @@ class CachedXLNet:
         self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
     def _knows(self, order: Tensor, n_prompt: Tensor) -> bool:
-        """Whether the cache is of this batch. Values are compared on a CPU alone: a GPU would have to be waited for."""
+        """Return whether the cache belongs to this batch. Values are compared on a CPU only, because a GPU would
+        synchronise."""
         if self.order is order and self.begin is n_prompt:
             return True
         if order.device.type != "cpu" or self.order.shape != order.shape:
@@ -137,8 +143,8 @@ class CachedXLNet:
         return torch.equal(self.order, order) and torch.equal(self.begin, n_prompt)
 
     def _count_missing(self, missing: Tensor, bound: int) -> int:
-        """The most ranks that a row misses, of `missing` [B]. A GPU computes `bound`, so that nothing waits for it, and
-        stops if a row misses more: a decoder may replace no more tokens than it asks for laws."""
+        """Count the most ranks that a row misses, of `missing` [B]. A GPU uses `bound` instead, so that it need not
+        synchronise, and stops if a row misses more: a decoder may not replace more tokens than it asks for laws."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
         torch._assert_async(
@@ -154,7 +160,9 @@ class CachedXLNet:
             self._restart(order, n_prompt)
         upto = torch.where(ranks < N, n_seen, 0).amax(1)  # ranks whose content is read
         n_clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
-        n_clean = torch.where(n_clean < n_prompt, 0, n_clean)  # the prompt sees itself whole: one new token renews all of it
+        n_clean = torch.where(
+            n_clean < n_prompt, 0, n_clean
+        )  # the prompt sees itself whole: one new token renews all of it
         n_new = self._count_missing(upto - n_clean, N if is_new else ranks.shape[1])
         new_ranks = n_clean[:, None] + torch.arange(n_new, device=tokens.device)  # [B, W] ranks to compute
         is_new_rank = new_ranks < upto[:, None]
@@ -165,20 +173,26 @@ class CachedXLNet:
         self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, content_position))[:, :N]
 
         W, S = new_ranks.shape[1], ranks.shape[1]
-        position = torch.cat([content_position, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of W contents, then of S queries
+        position = torch.cat(
+            [content_position, order.gather(1, ranks.clamp(max=N - 1))], 1
+        )  # of W contents, then of S queries
         limit = torch.cat([(new_ranks + 1).maximum(n_prompt[:, None]), n_seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
         distance = position[..., None] - torch.arange(N, device=tokens.device)
         distance_index = (N - 1 - distance)[:, None].expand(-1, self.heads, -1, -1)
         row = torch.arange(B, device=tokens.device)[:, None]
-        x = torch.cat([F.embedding(tokens.gather(1, content_position), self.words), self.mask_embedding.expand(B, S, -1)], 1)
+        x = torch.cat(
+            [F.embedding(tokens.gather(1, content_position), self.words), self.mask_embedding.expand(B, S, -1)], 1
+        )
         for w, keys, values, distances in zip(self.layers, self.keys, self.values, self.distances, strict=True):
             # keys and values lie by head, so that no product has to copy them
             keys.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
             values.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
             q = torch.einsum("bih,hnd->bind", x, w["rel_attn.q"])
             score = (q + w["rel_attn.r_w_bias"]).transpose(1, 2) @ keys[:, :, :N].transpose(2, 3)
-            score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(-1, distance_index)
+            score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(
+                -1, distance_index
+            )
             score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
             context = (score.softmax(-1) @ values[:, :, :N]).transpose(1, 2)
             x = self._norm(torch.einsum("bind,hnd->bih", context, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")

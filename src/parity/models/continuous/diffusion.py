@@ -60,15 +60,16 @@ class Schedule(NamedTuple):
 
 
 def respace_steps(steps: int) -> list[int]:
-    """The `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released code
-    (one step is step 0)."""
+    """List the `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released
+    code (one step is step 0)."""
     stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
     return [round(position) for position in accumulate(repeat(stride, steps - 1), initial=0.0)]
 
 
 @lru_cache
 def make_schedule(steps: int) -> Schedule:
-    """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
+    """Make the cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4);
+    float64."""
     time = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
@@ -83,10 +84,13 @@ NOTHING = -1e4  # log of a variance of 0: between two infinite ones there would 
 
 @lru_cache
 def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
-    """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
-    twice the log deviation lies between the third and the fourth (the same for DDIM)."""
+    """Compute the coefficients [T, 4], float64, of each step from the cleanest: the mean is the first times x_0 plus
+    the second times x_i, and twice the log deviation lies between the third and the fourth (the same for DDIM)."""
     s = make_schedule(steps)
-    ab, previous, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
+    ab = s.alpha_bar
+    previous = s.alpha_bar_before
+    beta = s.beta
+    low = s.log_posterior
     if sampler == "ddpm":
         mean = beta * previous.sqrt() / (1 - ab), (1 - previous) * (1 - beta).sqrt() / (1 - ab)
         return torch.stack([*mean, low, beta.log()], -1)
@@ -99,8 +103,8 @@ def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
 
 
 def select_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
-    """Columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. For a number i they are
-    scalars, which need no copy to a GPU."""
+    """Select the columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. For a number i
+    they are scalars, which need no copy to a GPU."""
     if isinstance(i, int):
         return table[i - 1].to(like.dtype).unbind()
     return table.to(like.device)[i - 1].to(like.dtype)[..., None].unbind(-2)
@@ -150,7 +154,8 @@ class HeadNet(nn.Module):
 
     def __init__(self, dim: int, condition: int, width: int, depth: int):
         super().__init__()
-        self.time_embed, self.cond_embed = TimeEmbedding(width), nn.Linear(condition, width)
+        self.time_embed = TimeEmbedding(width)
+        self.cond_embed = nn.Linear(condition, width)
         self.input_proj = nn.Linear(dim, width)
         self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
         self.final_layer = FinalLayer(width, 2 * dim)
@@ -164,7 +169,7 @@ class HeadNet(nn.Module):
         return self.run(x, t, self.cond_embed(z))
 
     def run(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
-        """The same from an embedded condition, which a walk computes once."""
+        """Run the head on an embedded condition, which a walk computes once."""
         y = self.time_embed(t) + condition
         h = self.input_proj(x)
         for block in self.res_blocks:
@@ -217,16 +222,18 @@ class Steps:
         return len(self.z)
 
     def take(self, which: Tensor) -> "Steps":
-        def some(v: Tensor | None) -> Tensor | None:
+        def select(v: Tensor | None) -> Tensor | None:
             return None if v is None else v[which]
 
         return Steps(self.net, self.sampling, self.z[which], select(self.unconditional), select(self.guidance))
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
-        s, flat = make_schedule(self.sampling.steps), x.flatten(0, -2)
+        """Predict x_0, and where the variance lies in its range: [..., 2 D]."""
+        s = make_schedule(self.sampling.steps)
+        flat = x.flatten(0, -2)
         signal, noise = select_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
-        condition, inputs = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
+        condition = self.condition
+        inputs = flat if self.unconditional is None else torch.cat([flat, flat])
         if x.ndim > 2:
             condition = condition.repeat_interleave(len(flat) // len(x), 0)
         if isinstance(i, int):
@@ -235,8 +242,10 @@ class Steps:
             t = s.t.to(x.device)[i - 1]
         eps, v = self.net.run(inputs, t.flatten().repeat(len(inputs) // len(flat)), condition).to(x.dtype).chunk(2, -1)
         if self.unconditional is not None and self.guidance is not None:
-            n, scale = len(flat), self.guidance.repeat_interleave(len(flat) // len(x))
-            eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
+            n = len(flat)
+            scale = self.guidance.repeat_interleave(len(flat) // len(x))
+            eps = eps[n:] + scale[:, None] * (eps[:n] - eps[n:])
+            v = v[:n]
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
     def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
@@ -252,7 +261,7 @@ class Steps:
         return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 
     def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
+        """Compute mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
         step = self.gaussian(i, self.predict(x, i))
         return step.mean(x), step.std
 
@@ -263,14 +272,17 @@ def walk(chain: Chain, path: PathNoise) -> Trajectory:
     log_sigma = x.new_zeros(len(x))
     for i in range(chain.steps, 1, -1):
         step = chain.gaussian(i, chain.predict(x, i))
-        x, log_sigma = step.mean(x) + step.std * path(i - 1), log_sigma + step.std.log().sum(-1)
+        x = step.mean(x) + step.std * path(i - 1)
+        log_sigma = log_sigma + step.std.log().sum(-1)
     step = chain.gaussian(1, chain.predict(x, 1))
     return Trajectory(step.mean(x), step.std, log_sigma, chain.last)
 
 
 def compute_single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
-    """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T cancels."""
-    x, log_ratio = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
+    """Compute log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T
+    cancels."""
+    x = path(q.sampling.steps)
+    log_ratio = torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):
         laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]
         x = laws[1].mean + laws[1].stddev * path(i - 1)

@@ -52,7 +52,8 @@ class GMMNet(nn.Module):
     def __init__(self, c: GMMConfig):
         super().__init__()
         self.config = c
-        self.class_emb, self.z_proj = nn.Embedding(c.classes, c.width), nn.Linear(c.dim, c.width)
+        self.class_emb = nn.Embedding(c.classes, c.width)
+        self.z_proj = nn.Linear(c.dim, c.width)
         self.pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, c.width))
         self.blocks = nn.ModuleList(Block(c.width, c.heads) for _ in range(c.blocks))
         self.norm = nn.LayerNorm(c.width, eps=1e-6)
@@ -61,7 +62,8 @@ class GMMNet(nn.Module):
         nn.init.normal_(self.class_emb.weight, std=0.02)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """tokens [N, S, D] of the first S < L places, labels [N] -> conditions z [N, S + 1, width] of places 0 .. S."""
+        """Compute conditions z [N, S + 1, width] of ranks 0 .. S from tokens [N, S, D] of the first S < L ranks and
+        labels [N]."""
         x = torch.cat([self.class_emb(labels)[:, None], self.z_proj(tokens)], 1)
         x = x + self.pos_embed_learned[:, : x.shape[1]]
         causal_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -70,9 +72,10 @@ class GMMNet(nn.Module):
         return self.norm(x)
 
     def law(self, z: Tensor) -> MixtureLaw:
-        """z [N, width]."""
+        """Compute the laws of conditions z [N, width]."""
         c = self.config
-        numbers, shape = self.head(z).to(self.head.weight.dtype), (c.components, c.dim)
+        numbers = self.head(z).to(self.head.weight.dtype)
+        shape = (c.components, c.dim)
         weights, means, scales = numbers.split([c.components, c.components * c.dim, c.components * c.dim], -1)
         scales = F.softplus(scales.unflatten(-1, shape)) + c.floor
         return MixtureLaw(weights.log_softmax(-1), means.unflatten(-1, shape), scales)
@@ -92,7 +95,7 @@ class GMM:
         self.length, self.dim = self.net.config.tokens, self.net.config.dim
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Tensor:
-        """z [B*n, width]; ValueError where known < places."""
+        """Compute z [B*n, width]. Raises ValueError if n_known < ranks."""
         z = self.net(select_tokens_before(tokens, ranks, n_known, self.length), self.labels)
         return z.gather(1, ranks[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
@@ -107,4 +110,6 @@ class GMM:
         return GMM(self.net, self.labels[rows], self.sampling)
 
 
-Config, Network, Model = GMMConfig, GMMNet, GMM
+Config = GMMConfig
+Network = GMMNet
+Model = GMM

@@ -70,7 +70,8 @@ def make_projection(width: int, hidden: int, out: int) -> nn.Sequential:
 class HarmonNet(nn.Module):
     def __init__(self, c: HarmonConfig):
         super().__init__()
-        self.config, self.mar = c, MARNet(c)
+        self.config = c
+        self.mar = MARNet(c)
         language = Qwen2Config(
             vocab_size=c.vocab,
             hidden_size=c.hidden,
@@ -82,17 +83,15 @@ class HarmonNet(nn.Module):
             use_cache=False,
         )
         self.llm = LanguageModel(language)
-        self.proj_in, self.proj_out = (
-            make_projection(c.width, c.hidden, c.hidden),
-            make_projection(c.hidden, c.hidden, c.width),
-        )
+        self.proj_in = make_projection(c.width, c.hidden, c.hidden)
+        self.proj_out = make_projection(c.hidden, c.hidden, c.width)
 
     @property
     def diffloss(self) -> DiffLoss:
         return self.mar.diffloss
 
     def prompts(self, prompts: Tensor) -> Tensor:
-        """Rows without any token get the prompt without a caption, and columns of padding alone are removed."""
+        """Give rows without a token the prompt without a caption, and drop columns of padding alone."""
         without = prompts.new_tensor(list(self.config.without))
         prompts = F.pad(prompts, (0, max(0, len(without) - prompts.shape[1])), value=-1)
         without = F.pad(without, (0, prompts.shape[1] - len(without)), value=-1)
@@ -100,7 +99,8 @@ class HarmonNet(nn.Module):
         return prompts[:, (prompts >= 0).any(0)] if prompts.device.type == "cpu" else prompts
 
     def forward(self, tokens: Tensor, is_known: Tensor, prompts: Tensor) -> Tensor:
-        """tokens [N, L, D], is_known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width].
+        """Compute z [N, L, width] from tokens [N, L, D], is_known [N, L] bool (others are not read), prompts [N, P]
+        token ids.
 
         An id below 0 is padding, after a prompt or before it; a row of padding alone is a row without a prompt.
         """
@@ -110,21 +110,23 @@ class HarmonNet(nn.Module):
         image = self.proj_in(x.roll(-c.buffer, 1))  # the buffer last
         text = self.llm.model.embed_tokens(prompts.clamp(min=0))
         present = torch.cat([prompts >= 0, is_token, is_token.new_ones(n, c.buffer)], 1)
-        inputs, position_ids = torch.cat([text, image], 1), (present.cumsum(1) - 1).clamp(min=0)
+        inputs = torch.cat([text, image], 1)
+        position_ids = (present.cumsum(1) - 1).clamp(min=0)
         hidden = self.llm.model(inputs_embeds=inputs, attention_mask=present.long(), position_ids=position_ids)
         added = hidden.last_hidden_state[:, prompts.shape[1] :].roll(c.buffer, 1)
         return self.mar.decode(x + self.proj_out(added), positions, is_token)
 
 
 def rename_published(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a released file without its autoencoder and the output layer of its words."""
+    """Select the entries of a released file without its autoencoder and the output layer of its words."""
     return {k: v for k, v in state.items() if not k.startswith(("vae.", "llm.lm_head."))}
 
 
 def read_config(state: dict[str, Tensor]) -> HarmonConfig:
-    """The sizes of a released network; KeyError for an entry it lacks."""
+    """Read the sizes of a released network. Raises KeyError for a missing entry."""
     vocab, hidden = state["llm.model.embed_tokens.weight"].shape
-    heads, first = QWEN_HEADS.get(hidden, hidden // 64), "llm.model.layers.0."
+    heads = QWEN_HEADS.get(hidden, hidden // 64)
+    first = "llm.model.layers.0."
     return HarmonConfig(
         **asdict(mar.read_config(select_prefixed(state, "mar."))),
         vocab=vocab,
@@ -137,8 +139,8 @@ def read_config(state: dict[str, Tensor]) -> HarmonConfig:
 
 
 def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
-    """Weights for pictures of `grid` tokens a side: the three tables of places, interpolated as in the released code
-    (bilinear, corners not aligned)."""
+    """Resize weights to pictures of `grid` tokens a side: the three tables of positions are interpolated as in the
+    released code (bilinear, corners not aligned)."""
     state = dict(state)
     for name in ("encoder", "decoder", "diffusion"):
         key = f"mar.{name}_pos_embed_learned"
@@ -149,4 +151,6 @@ def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[st
     return state
 
 
-Config, Network, Model = HarmonConfig, HarmonNet, MAR  # a MAR whose labels are prompts
+Config = HarmonConfig
+Network = HarmonNet
+Model = MAR  # a MAR whose labels are prompts

@@ -3,7 +3,7 @@
 Regimes   a Markov chain of regimes, in each of which a token is Gaussian: mixtures by the forward algorithm
 Turning   a token is the one `stride` before it, rotated, shrunk and with noise added: Gaussians at any distance
 
-Both give the law of a place from the first `known` tokens, also where the tokens between are unknown.
+Both give the law of a rank from the first `n_known` tokens, also where the tokens between are unknown.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ class Rule(Protocol):
     dim: int
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Laws of B n tokens, row-major, of `ranks` [B, n] given the first `n_known` [B, n] of tokens [B, L, D]."""
+        """Compute the laws of B n tokens, row-major, of `ranks` [B, n], given the first `n_known` [B, n] of tokens [B,
+        L, D]."""
         ...
 
 
@@ -28,10 +29,15 @@ class Regimes:
     """begin [K], step [K, K]; means, scales [K, D]."""
 
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
-        self.begin, self.step, self.means, self.scales, self.dim = begin, step, means, scales, means.shape[1]
+        self.begin = begin
+        self.step = step
+        self.means = means
+        self.scales = scales
+        self.dim = means.shape[1]
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        B, n_read = len(tokens), int(n_known.max())
+        B = len(tokens)
+        n_read = int(n_known.max())
         z = (tokens[:, :n_read, None].double() - self.means) / self.scales  # [B, i, K, D]
         evidence = (-0.5 * z * z - self.scales.log()).sum(-1)
         evidence = (evidence - evidence.amax(-1, keepdim=True)).exp()
@@ -52,10 +58,15 @@ class Turning:
     is N(0, I) wherever nothing is known."""
 
     def __init__(self, keep: float, turn: Tensor, stride: int):
-        self.keep, self.turn, self.stride, self.dim = keep, turn, stride, len(turn)
+        self.keep = keep
+        self.turn = turn
+        self.stride = stride
+        self.dim = len(turn)
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # steps of its chain, back to a known token
+        n_back = (ranks - n_known).div(
+            self.stride, rounding_mode="floor"
+        ) + 1  # steps of its chain, back to a known token
         source = ranks - n_back * self.stride
         index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
         powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(n_back.max()) + 1)])

@@ -44,53 +44,54 @@ class KL(nn.Module):
         self.config = config
         shared = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
         c = VQConfig(z_channels=config.dim, **shared)
-        self.encoder, self.decoder = Encoder(replace(c, z_channels=2 * config.dim)), Decoder(c)
+        self.encoder = Encoder(replace(c, z_channels=2 * config.dim))
+        self.decoder = Decoder(c)
         self.quant_conv = nn.Conv2d(2 * config.dim, 2 * config.dim, 1)
         self.post_quant_conv = nn.Conv2d(config.dim, config.dim, 1)
 
     def moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance of the latents, unscaled, each [B, D, h, w]."""
+        """Compute mean and log variance of the latents, unscaled, each [B, D, h, w]."""
         mean, log_variance = self.quant_conv(self.encoder(pictures)).float().chunk(2, 1)
         return mean, log_variance.clamp(-30, 20)
 
     def encode(self, pictures: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Tokens; the mean of the latents, or with `noise` [B, D, h, w] a sample of them."""
+        """Encode pictures to tokens: the mean of the latents, or with `noise` [B, D, h, w] a sample of them."""
         mean, log_variance = self.moments(pictures)
         z = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self.config.scale * z.flatten(2).transpose(1, 2)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Pictures of a square grid of tokens; ValueError if they are not one."""
+        """Decode tokens of a square grid to pictures. Raises ParityError if they are not one."""
         side = find_side(tokens.shape[1])
         z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))
 
 
 def load(file: Path) -> KL:
-    """An autoencoder from its file, of the sizes in its header; ParityError unless they fit."""
+    """Load an autoencoder of the sizes in its header. Raises ParityError unless they fit."""
     return network(KL, KLConfig, file)
 
 
 def fold(tokens: Tensor, cell: int) -> Tensor:
-    """Tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
+    """Fold tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
     side = math.isqrt(tokens.shape[1]) // cell
     x = tokens.unflatten(1, (side, cell, side, cell)).transpose(2, 3)
     return x.flatten(3).flatten(1, 2)
 
 
 def unfold(cells: Tensor, cell: int) -> Tensor:
-    """The inverse of `fold`."""
+    """Unfold cells to tokens, the inverse of `fold`."""
     side = math.isqrt(cells.shape[1])
     return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
 
 
 def select_prefixed(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The entries of a network that is part of another, by their own names."""
+    """Select the entries whose names begin with `prefix`, and remove it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def read_sizes(state: dict[str, Tensor]) -> KLConfig:
-    """The sizes of a released autoencoder, by its published names; KeyError for an entry it lacks."""
+    """Read the sizes of a released autoencoder from its published names. Raises KeyError for a missing entry."""
     ch = len(state["encoder.conv_in.weight"])
     widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(count_blocks(state, "encoder.down."))]
     return KLConfig(
@@ -103,5 +104,5 @@ def read_sizes(state: dict[str, Tensor]) -> KLConfig:
 
 
 def rename_published(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
-    """The entries of `kl16.ckpt` (key "model") under the names used here, without those of its training loss."""
+    """Rename the entries of `kl16.ckpt` (key "model") to the names used here, without those of its training loss."""
     return {diffusion_name(k, levels): v for k, v in state.items() if not k.startswith("loss.")}

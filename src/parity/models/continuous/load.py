@@ -24,12 +24,13 @@ from parity.models.discrete.vq import to_pixels
 
 
 def choose_label(image: int, classes: int = len(CLASSES)) -> int:
-    """The class of an image by its number. Steps of 7, coprime to 60, give few images many shapes and colours."""
+    """Choose the class of an image by its number. Steps of 7, coprime to 60, give few images many shapes and
+    colours."""
     return image * 7 % classes
 
 
 def make_caption(image: int) -> str:
-    """The caption of an image by its number, for text-conditional models: of its class, any ground."""
+    """Make the caption of an image by its number, for text-conditional models: of its class, on any ground."""
     return scene(choose_label(image), np.random.default_rng([image, 7])).caption
 
 
@@ -49,9 +50,10 @@ class Loaded:
         self.classes = len(CLASSES) if captioned else self.manifest["network"].get("classes", len(CLASSES))
 
     def network(self, component: str) -> Any:
-        """Either "target" or "draft"; ParityError for one that the model does not have."""
+        """Load "target" or "draft". Raises ParityError if the model does not have it."""
         if component not in self.nets:
-            build, file = (self.family.Network, self.family.Config), self.file(component)
+            build = (self.family.Network, self.family.Config)
+            file = self.file(component)
             net: Any = network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
@@ -60,9 +62,11 @@ class Loaded:
         return self.nets[component]
 
     def file(self, component: str) -> Path:
-        """A part's file, verified."""
+        """Find and verify the file of a component."""
         if component not in self.manifest["files"]:
-            raise ParityError(f"{self.manifest['family']}: has no {component}; allowed: {', '.join(self.manifest['files'])}")
+            raise ParityError(
+                f"{self.manifest['family']}: has no {component}; allowed: {', '.join(self.manifest['files'])}"
+            )
         file = Path(self.manifest["files"][component])
         check(file, self.manifest["sha256"][component], f"{self.manifest['family']}: {component}")
         return file
@@ -72,23 +76,25 @@ class Loaded:
         return kl.load(self.file("kl")).to(self.device)
 
     def labels(self, images: range) -> Tensor:
-        """Classes [n] of the images of these numbers."""
+        """List the classes [n] of the images of these numbers."""
         return torch.tensor([choose_label(i, self.classes) for i in images])
 
     def class_of(self, image: int) -> str:
-        """What an image is to show: its caption, or its class by name, or by number where our names do not apply."""
+        """Describe what an image is to show: its caption, or its class by name, or by number if our names do not
+        apply."""
         if "captions" in self.manifest:
             return self.caption(image)
-        label, has_names = choose_label(image, self.classes), "classifier" in self.manifest["files"]
+        label = choose_label(image, self.classes)
+        has_names = "classifier" in self.manifest["files"]
         return CLASSES[label] if has_names and self.classes == len(CLASSES) else str(label)
 
     def caption(self, image: int) -> str:
-        """The caption of an image by its number: of the manifest's captions in turn, or of its class."""
+        """Look up the caption of an image by its number: in the manifest's captions in turn, or by its class."""
         captions = self.manifest.get("captions")
         return captions[image % len(captions)] if captions else make_caption(image)
 
     def condition(self, images: range) -> Tensor:
-        """What a network is conditioned on: classes [n], or token ids of captions [n, P], padding below 0."""
+        """Make the condition of a network: classes [n], or token ids of captions [n, P], padded with -1."""
         if self.family.FAMILY["condition"] == "class":
             return self.labels(images).to(self.device)
         captions = [self.caption(i) for i in images]
@@ -98,7 +104,7 @@ class Loaded:
         return ids.masked_fill(valid == 0, -1).to(self.device)
 
     def prompts(self, captions: list[str]) -> Tensor:
-        """Token ids [n, P] of captions in the family's own prompt and tokenizer, padding -1 behind them."""
+        """Encode captions in the family's prompt by its tokenizer: token ids [n, P], padded with -1."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.file("tokenizer")))
@@ -106,21 +112,21 @@ class Loaded:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
     def model(self, component: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
-        """Either "target" or "draft", conditioned on the images of these numbers."""
+        """Make "target" or "draft", conditioned on the images of these numbers."""
         return self.family.Model(self.network(component), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
-        """Target and, if `draft`, the draft model, conditioned on the images of these numbers."""
+        """Make the target and, if `draft`, the draft model, conditioned on the images of these numbers."""
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
     def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
-        """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
+        """Decode tokens [n, L, D] of all ranks, in raster order, to uint8 [n, H, W, 3]."""
         return to_pixels(self.decode(tokens, batch))
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
-        """The same before it is rounded, [n, 3, H, W] in [-1, 1]."""
+        """Decode tokens to [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
         return torch.cat([self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)])
 
@@ -132,7 +138,7 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """The model of a manifest; ParityError if it lacks the companion that is needed, "draft"."""
+    """Load the model of a manifest. Raises ParityError if it lacks the companion that is needed, "draft"."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
     for component in ("target", *([needs] if needs else [])):
         loaded.network(component)
@@ -140,5 +146,5 @@ def load(
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """For `pictures`: the autoencoder is read on first use, and no other network."""
+    """Load the model for `pictures` alone: the autoencoder is read on first use, and no other network."""
     return Loaded(manifest, torch.device(device))

@@ -58,7 +58,9 @@ class MARConfig:
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
-        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -78,7 +80,8 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
-        self.attn, self.mlp = Attention(width, heads), MLP(width)
+        self.attn = Attention(width, heads)
+        self.mlp = MLP(width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = x + self.attn(self.norm1(x), mask)
@@ -99,13 +102,17 @@ class MARNet(nn.Module):
     def __init__(self, c: MARConfig):
         super().__init__()
         self.config = c
-        d, n_positions = c.width, c.buffer + c.tokens
-        self.class_emb, self.fake_latent = nn.Embedding(c.classes, d), nn.Parameter(torch.zeros(1, d))
-        self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.LayerNorm(d, eps=1e-6)
+        d = c.width
+        n_positions = c.buffer + c.tokens
+        self.class_emb = nn.Embedding(c.classes, d)
+        self.fake_latent = nn.Parameter(torch.zeros(1, d))
+        self.z_proj = nn.Linear(c.dim, d)
+        self.z_proj_ln = nn.LayerNorm(d, eps=1e-6)
         self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, n_positions, d))
         self.encoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder))
         self.encoder_norm = nn.LayerNorm(d, eps=1e-6)
-        self.decoder_embed, self.mask_token = nn.Linear(d, d), nn.Parameter(torch.zeros(1, 1, d))
+        self.decoder_embed = nn.Linear(d, d)
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, d))
         self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, n_positions, d))
         self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
         self.decoder_norm = nn.LayerNorm(d, eps=1e-6)
@@ -116,15 +123,18 @@ class MARNet(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def embed_class(self, labels: Tensor) -> Tensor:
-        """[N, width]; a label below 0 stands for no class."""
+        """Embed labels to [N, width]; a label below 0 stands for no class."""
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
     def encode(self, tokens: Tensor, is_known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """tokens [N, L, D], is_known [N, L] bool (the others are not read), buffer [N, width] -> x [N, buffer + S, width],
-        where S is the largest number of known tokens; their grid positions [N, S], in raster order; and which of them
-        are is_token [N, S]."""
+        """Encode the known tokens: tokens [N, L, D], is_known [N, L] bool (others are not read), buffer [N, width].
+
+        Returns x [N, buffer + S, width], where S is the largest number of known tokens; their grid positions [N, S], in
+        raster order; and which of them are tokens, not padding, [N, S].
+        """
         c, n = self.config, len(tokens)
-        counts, static = is_known.sum(1), tokens.device.type != "cpu"  # a GPU, not to be waited for, reads every place
+        counts = is_known.sum(1)
+        static = tokens.device.type != "cpu"  # a GPU reads every position, so that it need not synchronise
         n_read = c.tokens if static else int(counts.max()) if n else 0
         known_first = torch.argsort(is_known.to(torch.int8), dim=1, descending=True, stable=True)
         positions = known_first[:, :n_read]  # in raster order
@@ -133,16 +143,20 @@ class MARNet(nn.Module):
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
         position = self.encoder_pos_embed_learned[0]
         x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + positions]], 1))
-        mask = None if not static and bool(is_token.all()) else F.pad(is_token, (c.buffer, 0), value=True)[:, None, None]
+        mask = (
+            None if not static and bool(is_token.all()) else F.pad(is_token, (c.buffer, 0), value=True)[:, None, None]
+        )
         for block in self.encoder_blocks:
             x = block(x, mask)
         return self.encoder_norm(x), positions, is_token
 
     def decode(self, x: Tensor, positions: Tensor, is_token: Tensor) -> Tensor:
-        """What `encode` returns -> z [N, L, width] for every place."""
+        """Decode what `encode` returns to z [N, L, width] of every position."""
         c, n = self.config, len(x)
         x = self.decoder_embed(x)
-        all_positions = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)  # one place more takes what padding writes
+        all_positions = self.mask_token.to(x.dtype).repeat(
+            n, c.tokens + 1, 1
+        )  # one place more takes what padding writes
         target = torch.where(is_token, positions, c.tokens)
         all_positions = all_positions.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
         x = torch.cat([x[:, : c.buffer], all_positions], 1) + self.decoder_pos_embed_learned
@@ -151,21 +165,20 @@ class MARNet(nn.Module):
         return self.decoder_norm(x)[:, c.buffer :] + self.diffusion_pos_embed_learned
 
     def forward(self, tokens: Tensor, is_known: Tensor, labels: Tensor) -> Tensor:
-        """tokens [N, L, D], is_known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
+        """Compute z [N, L, width] of every position from tokens [N, L, D], is_known [N, L] bool (others are not read),
+        labels [N]."""
         return self.decode(*self.encode(tokens, is_known, self.embed_class(labels)))
 
 
 def make_known_mask(order: Tensor, n_known: Tensor) -> Tensor:
-    """[N, L] bool over grid positions: those of the first `n_known` [N] places of `order` [N, L]."""
+    """Mark the grid positions [N, L] bool of the first `n_known` [N] ranks of `order` [N, L]."""
     is_known = torch.arange(order.shape[1], device=order.device) < n_known[:, None]
     return torch.zeros_like(is_known).scatter(1, order, is_known)
 
 
 def compute_guidance(sampling: HeadSampling, n_done: Tensor, length: int) -> Tensor:
-    """Guidance scale when `n_done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
-
-    The last draw counts one token as masked, as in the released code.
-    """
+    """Compute the guidance scale when `n_done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or
+    constant."""
     linear = sampling.guidance_schedule == "linear"
     share = n_done.clamp(max=length - 1) / length if linear else torch.ones_like(n_done)
     return 1 + (sampling.guidance - 1) * share.float()
@@ -181,19 +194,24 @@ class MAR:
     raster = False
 
     def __post_init__(self) -> None:
-        self.length, self.dim, self.steps = self.net.config.tokens, self.net.config.dim, self.sampling.steps
+        self.length = self.net.config.tokens
+        self.dim = self.net.config.dim
+        self.steps = self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Steps:
-        """Pairs of a row that know the same tokens share one evaluation."""
+        """Compute conditions; pairs of a row that know the same tokens share one evaluation."""
         B, n = ranks.shape
         is_shared = n_known.shape[1] == 1
         rows = torch.arange(B, device=tokens.device)
         if is_shared:
-            count, evaluation = n_known[:, 0], rows.repeat_interleave(n)
+            count = n_known[:, 0]
+            evaluation = rows.repeat_interleave(n)
         else:
             pairs, evaluation = (rows[:, None] * self.length + n_known).flatten().unique(return_inverse=True)
-            rows, count = pairs // self.length, pairs % self.length
-        mask, position = make_known_mask(order[rows], count), order.gather(1, ranks).flatten()
+            rows = pairs // self.length
+            count = pairs % self.length
+        mask = make_known_mask(order[rows], count)
+        position = order.gather(1, ranks).flatten()
 
         def read(labels: Tensor) -> Tensor:
             return self.net(tokens[rows], mask, labels[rows])[evaluation, position]
@@ -219,8 +237,8 @@ WIDE_HEADS = {1280: 16}  # heads by width, where a head is not 64 wide: the huge
 
 
 def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
-    """Width, heads, numbers a token and blocks each way of a released network, also of xAR's; KeyError for an entry
-    that it lacks, ParityError for a width that no head divides."""
+    """Read width, heads, numbers a token and blocks each way of a released network, also of xAR's. Raises KeyError for
+    a missing entry, ParityError for a width that no head divides."""
     width, dim = state["z_proj.weight"].shape
     if width not in WIDE_HEADS and (width % 64 or not width):
         raise ParityError(f"width {width}: allowed: a multiple of 64, as of all released sizes")
@@ -229,17 +247,19 @@ def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
 
 
 def read_config(state: dict[str, Tensor]) -> MARConfig:
-    """The sizes of a released network; KeyError for an entry it lacks."""
+    """Read the sizes of a released network. Raises KeyError for a missing entry."""
     sizes = read_trunk(state)
-    tokens, places = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
+    tokens, n_positions = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
     return MARConfig(
         **sizes,
         classes=len(state["class_emb.weight"]),
         grid=math.isqrt(tokens),
-        buffer=places - tokens,
+        buffer=n_positions - tokens,
         head_width=len(state["diffloss.net.input_proj.weight"]),
         head_depth=count_blocks(state, "diffloss.net.res_blocks."),
     )
 
 
-Config, Network, Model = MARConfig, MARNet, MAR
+Config = MARConfig
+Network = MARNet
+Model = MAR

@@ -1,9 +1,9 @@
 """What a continuous autoregressive model is to a decoder.
 
-Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *place* i is the i-th
-position of the order. A *condition* is what a model computes from the known tokens for one place to come; a *law* is
-the distribution over that place's token, which a model's head makes of a condition. Both are asked for in batches: rows
-b, and n places of each row.
+Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *rank* i is the i-th
+position of the order. A *condition* is what a model computes from the known tokens for one rank to come; a *law* is
+the distribution over that rank's token, which a model's head makes of a condition. Both are computed in batches: rows
+b, and n ranks of each row.
 
 A *family* of models is one module here that declares FAMILY, a literal that the configuration's checks read without
 importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Model(net, given, sampling)`, which is a
@@ -12,7 +12,7 @@ importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Mo
     FAMILY = {
         "condition": "class" or "caption": what images are conditioned on; `given` is [B] classes, or [B, P] token ids
                      with padding below 0,
-        "causal": whether a place has no law before the one before it is known: raster order, one token at a time,
+        "causal": whether a rank has no law before the one before it is known: raster order, one token at a time,
         "single_path": whether its laws are walks (`diffusion.Steps`) whose likelihood ratio along one path is known,
         "samplers": samplers of its head that it has,
         "schedules": schedules of guidance that it has; () for no guidance,
@@ -22,7 +22,7 @@ importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Mo
         "tensors": by which its published files are known,
     }
 
-The header's `grid` is tokens a side; where it has `cell`, a place is a cell of so many tokens a side. A family with
+The header's `grid` is tokens a side; where it has `cell`, a rank is a cell of so many tokens a side. A family with
 released checkpoints says what `parity.models convert` must know with `read_config(state) -> Config`.
 """
 
@@ -50,20 +50,20 @@ class Law(Protocol):
         ...
 
     def sample(self, path: PathNoise) -> Tensor:
-        """x_0 [N, D], as the model is sampled; reads path(0), a mixture path(1) too."""
+        """Draw x_0 [N, D] as the model is sampled; reads path(0), a mixture path(1) too."""
         ...
 
     def propose(self, path: PathNoise) -> Tensor:
-        """A draw [N, D] from the law of `log_density`: `sample`, except where a sampler adds no last noise."""
+        """Draw [N, D] from the law of `log_density`: `sample`, except where a sampler adds no last noise."""
         ...
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
-        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released
-        code has 42; a closed form allows only 1 and raises ParityError for others)."""
+        """Compute nats [N]: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals
+        (released code has 42; a closed form allows only 1 and raises ParityError for others)."""
         ...
 
     def rows(self, which: Tensor) -> "Law":
-        """The laws of some of the tokens, `which` [M] indices."""
+        """Select the laws of the tokens `which` [M], indices."""
         ...
 
 
@@ -78,7 +78,7 @@ class Affine(NamedTuple):
         return self.offset + self.slope * x
 
     def select(self, k: int) -> "Affine":
-        """Those of the k-th of K points [N, K, D]."""
+        """Select the Gaussians of the k-th of K points [N, K, D]."""
         return Affine(self.offset[:, k], self.slope[:, k], self.std[:, k])
 
 
@@ -100,23 +100,23 @@ class Chain(Protocol):
         ...
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """[..., P] what the network predicts at x_i = x [..., D], in numbers that stay useful at the next steps."""
+        """Predict [..., P] at x_i = x [..., D], in numbers that stay useful at the next steps. Calls the network."""
         ...
 
     def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        """[M, P] of the M points of x [N, K, D] that are `mask` [N, K], at steps i [N, K]."""
+        """Predict [M, P] at the M points of x [N, K, D] that `mask` [N, K] marks, at steps i [N, K]."""
         ...
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
-        """The steps from x_i under predictions [..., P], of these points or of others."""
+        """Compute the steps from x_i under predictions [..., P], of these points or of others."""
         ...
 
     def __len__(self) -> int:
-        """N"""
+        """Return N."""
         ...
 
     def take(self, which: Tensor) -> "Chain":
-        """The steps of some of the tokens, `which` [M] indices."""
+        """Select the steps of the tokens `which` [M], indices."""
         ...
 
 
@@ -129,21 +129,21 @@ class ContinuousModel(Protocol):
     raster: bool  # whether it decodes in raster order only
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Any:
-        """tokens [B, L, D], order [B, L], places, n_known [B, n] -> condition of B*n tokens, row-major: the token of
-        place `ranks` given those of places 0 .. known-1 (known <= places, both below L). n_known [B, 1]: the n places of
-        a row are drawn together."""
+        """Compute the conditions of B*n tokens, row-major, from tokens [B, L, D], order [B, L], ranks, n_known [B, n]:
+        the token of rank `ranks` given those of ranks below n_known (n_known <= ranks, both below L). n_known [B, 1]:
+        the n ranks of a row are drawn together."""
         ...
 
     def law(self, condition: Any, path: PathNoise) -> Law:
-        """The laws of what `conditions` gave, in one batch."""
+        """Compute the laws of what `conditions` gave, in one batch."""
         ...
 
     def chain(self, condition: Any) -> Chain:
-        """The same laws, step by step: for decoders that shorten the walk."""
+        """Make the same laws step by step, for decoders that shorten the walk."""
         ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":
-        """The model of some of its rows."""
+        """Select rows of the model."""
         ...
 
 
@@ -161,12 +161,12 @@ class Start(NamedTuple):
 
 
 def make_path_noise(noise: Noise, use: str, ranks: Tensor, steps: int, dim: int) -> PathNoise:
-    """The noise [B*n, D] of the tokens of `ranks` [B, n], keyed by place, so that two models share it."""
+    """Make the noise [B*n, D] of the tokens of `ranks` [B, n], keyed by rank, so that two models share it."""
     return lambda i: noise.normal(use, ranks * (steps + 1) + i, dim).flatten(0, 1)
 
 
 def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
-    """A permutation of the grid for each row [B, L], or raster order."""
+    """Draw a permutation of the grid for each row [B, L], or return raster order."""
     positions = torch.arange(length, device=noise.keys.device)
     if raster:
         return positions.expand(rows, -1)
@@ -174,10 +174,10 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 
 def select_tokens_before(tokens: Tensor, ranks: Tensor, n_known: Tensor, length: int) -> Tensor:
-    """The tokens that a causal model reads for the ranks [B, n]: those before the last of them.
+    """Select the tokens that a causal model reads for the ranks [B, n]: those before the last of them.
 
-    ValueError unless every place's predecessors are all known. On a GPU no value is read, which would wait for it: all
-    tokens but the last, unchecked.
+    Raises ValueError unless every rank's predecessors are all known. On a GPU this is not checked, because reading a
+    value would synchronise; all tokens but the last are read.
     """
     if ranks.device.type != "cpu":
         return tokens[:, : length - 1]

@@ -44,7 +44,7 @@ MARKS = ("<|im_start|>", "<|im_end|>")  # of a PROMPT
 
 
 def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
-    """The tensors of a published file, or of a folder of them, and the entry of HELD that says what they are."""
+    """Read the tensors of a published file, or of a folder of them, and the entry of HELD that says what they are."""
     if path.is_file() and path.suffix in PICKLED:
         key, state = unpickled(path)
         return state, HELD.get(key, PLAIN)
@@ -52,12 +52,13 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """The same tensors without their numbers."""
+    """Read the same tensors without their numbers."""
     return {plain(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
 
 
 def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor], file: Path) -> Any:
-    """The sizes of a network, from the shapes of its weights; ParityError where they are not those of its family."""
+    """Read the sizes of a network from the shapes of its weights. Raises ParityError if they are not those of its
+    family."""
     try:
         return read(state)
     except KeyError as error:
@@ -68,7 +69,7 @@ def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor
 
 
 def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file: Path) -> None:
-    """ParityError unless these weights, with their numbers or without, fit a network."""
+    """Raise ParityError unless these weights, with their numbers or without, fit a network."""
     with torch.device("meta"):
         net = build()
     check_fit(net, state, file)
@@ -77,8 +78,8 @@ def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file
 
 
 def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An autoencoder's weights, of a file of its own or of one that holds it under `vae.`, and its sizes; ParityError
-    unless they fit."""
+    """Fit the weights of an autoencoder, from a file of its own or one that holds it under `vae.`; return them and its
+    sizes. Raises ParityError unless they fit."""
     state = kl.select_prefixed(state, VAE) or state
     config = read_sizes(kl.read_sizes, state, file)
     state = kl.rename_published(state, len(config.ch_mult))
@@ -87,7 +88,8 @@ def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Ten
 
 
 def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
-    """A released network's weights as its module names them, and its sizes; ParityError unless they fit."""
+    """Fit a released network: return its weights as its module names them, and its sizes. Raises ParityError unless
+    they fit."""
     state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
     state = family.rename_published(state) if hasattr(family, "rename_published") else state
     config = read_sizes(family.read_config, state, file)
@@ -103,12 +105,12 @@ def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, to
 
 
 def find_tokenizer(path: Path) -> Path:
-    """A tokenizer.json, or that of its folder."""
+    """Return the path of a tokenizer.json, given it or its folder."""
     return path / "tokenizer.json" if path.is_dir() else path
 
 
 def read_tokenizer(path: Path, family: Any) -> Any:
-    """The tokenizer of a folder, or a tokenizer.json; ParityError for one that cannot be read, or does not know the
+    """Read the tokenizer of a folder, or a tokenizer.json. Raises ParityError if it cannot be read or does not know the
     marks of a prompt."""
     from tokenizers import Tokenizer
 
@@ -127,7 +129,7 @@ def read_tokenizer(path: Path, family: Any) -> Any:
 def check_loads(
     model: str, target: Path, draft: Path | None, vae: Path | None, tokenizer: Path | None, grid: int
 ) -> None:
-    """ParityError for files that `convert` would refuse; no number of their weights is read."""
+    """Raise ParityError for files that `convert` would refuse; no number of their weights is read."""
     family = importlib.import_module(f"parity.models.continuous.{model}")
     words = None if tokenizer is None else read_tokenizer(tokenizer, family)
     for file in (target, draft):
@@ -146,8 +148,8 @@ def convert(
     grid: int = 0,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Write `out`: the pair, its autoencoder, its tokenizer if it has one, and SHA256SUMS. ParityError for a file that
-    does not fit its network.
+    """Write `out`: the pair, its autoencoder, its tokenizer if it has one, and SHA256SUMS. Raises ParityError for a
+    file that does not fit its network.
 
     target, draft, vae  files, or folders of the Hugging Face layout; no draft: the target alone; no vae: the target's
     grid                tokens a side, for a family that can be resized; 0 for what it is released for
@@ -169,8 +171,8 @@ def convert(
     write("kl.safetensors", *fit_autoencoder(read_published(vae or target)[0], vae or target))
     for name, file in {model: target, f"{model}-draft": draft}.items():
         if file is not None:
-            state, (held, average) = read_published(file)
-            tell(f"{file}: {held}")
+            state, (kind_of_weights, average) = read_published(file)
+            tell(f"{file}: {kind_of_weights}")
             state, config = fit_network(family, state, file, grid, words)
             header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
             write(f"{name}.safetensors", state, header)

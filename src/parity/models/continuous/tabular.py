@@ -26,30 +26,33 @@ class Mixture(NamedTuple):
     scales: np.ndarray
 
     def posterior(self, prefix: np.ndarray) -> np.ndarray:
-        """Weights [n, K] of the components given the tokens so far, prefix [n, i, D]."""
+        """Compute the weights [n, K] of the components given the tokens so far, prefix [n, i, D]."""
         i = prefix.shape[1]
         z = (prefix[:, None] - self.means[:, :i]) / self.scales[:, :i]
         log = np.log(self.weights) - (0.5 * z * z + np.log(self.scales[:, :i])).sum((-2, -1))
         return special.softmax(log, axis=1)
 
     def draw(self, prefix: np.ndarray, rng: np.random.Generator, temperature: float = 1.0) -> np.ndarray:
-        """One token [n, D] for each prefix [n, i, D]: a component, then its normal (scale times `temperature`)."""
+        """Draw one token [n, D] for each prefix [n, i, D]: a component, then its normal (scale times `temperature`)."""
         w = self.posterior(prefix)
         k = (rng.random((len(w), 1)) > w.cumsum(1)).sum(1).clip(max=w.shape[1] - 1)
         i = prefix.shape[1]
         return self.means[k, i] + temperature * self.scales[k, i] * rng.standard_normal((len(w), self.means.shape[2]))
 
     def density(self, prefix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """p(x | prefix) [n] of one token x [n, D]."""
+        """Compute p(x | prefix) [n] of one token x [n, D]."""
         i = prefix.shape[1]
         densities = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] of each component
         return (self.posterior(prefix) * densities).sum(1)
 
     def rosenblatt(self, x: np.ndarray) -> np.ndarray:
-        """u [n, L D] of samples x [n, L, D]: each coordinate's CDF given the coordinates before it."""
+        """Compute u [n, L D] of samples x [n, L, D]: each coordinate's CDF given the coordinates before it."""
         n, L, D = x.shape
-        flat, means, scales = x.reshape(n, L * D), self.means.reshape(-1, L * D), self.scales.reshape(-1, L * D)
-        log, u = np.tile(np.log(self.weights), (n, 1)), np.empty((n, L * D))
+        flat = x.reshape(n, L * D)
+        means = self.means.reshape(-1, L * D)
+        scales = self.scales.reshape(-1, L * D)
+        log = np.tile(np.log(self.weights), (n, 1))
+        u = np.empty((n, L * D))
         for j in range(L * D):
             x_j = flat[:, j : j + 1]
             u[:, j] = (special.softmax(log, axis=1) * stats.norm.cdf(x_j, means[:, j], scales[:, j])).sum(1)
@@ -58,13 +61,13 @@ class Mixture(NamedTuple):
 
 
 def random_mixture(rng: np.random.Generator, components: int = 3, length: int = 3, dimensions: int = 1) -> Mixture:
-    """Overlapping components: centres of spread 1, scales between 0.5 and 1."""
+    """Draw a mixture of overlapping components: centres of spread 1, scales between 0.5 and 1."""
     shape = (components, length, dimensions)
     return Mixture(rng.dirichlet(np.full(components, 5.0)), rng.standard_normal(shape), rng.uniform(0.5, 1.0, shape))
 
 
 def exact_sampler(model: Mixture, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Plain autoregressive sampling, [rows, L, D]."""
+    """Draw samples [rows, L, D] autoregressively."""
     x = np.empty((rows, 0, model.means.shape[2]))
     for _ in range(model.means.shape[1]):
         x = np.concatenate([x, model.draw(x, rng)[:, None]], 1)
@@ -83,7 +86,8 @@ class MixtureLaw(NamedTuple):
         return torch.zeros_like(self.log_weights[:, 0])
 
     def sample(self, path: PathNoise) -> Tensor:
-        """path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the component."""
+        """Draw tokens: path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the
+        component."""
         u = torch.special.ndtr(path(1)[:, :1])
         k = (u > self.log_weights.exp().cumsum(1)).sum(1).clamp(max=self.log_weights.shape[1] - 1)
         rows = torch.arange(len(k), device=k.device)
@@ -123,10 +127,11 @@ class MixtureWalk:
         return torch.cat([torch.full((2 * D,), 0.5), torch.zeros(D), torch.ones(D)]).to(self.law.means)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """r g(x) / x, (1 - r^2)^1/2, mean and scale of the chosen component: [..., 4 D]."""
+        """Compute r g(x) / x, (1 - r^2)^1/2, mean and scale of the chosen component: [..., 4 D]."""
         N, D = x.shape[0], x.shape[-1]
         step = (x.new_full(x.shape[:-1], i) if isinstance(i, int) else i.to(x.dtype)).reshape(N, -1)
-        points, w = x.reshape(N, -1, D), self.law.log_weights.exp()
+        points = x.reshape(N, -1, D)
+        w = self.law.log_weights.exp()
         phase = step[..., None] + 3 * w[:, None, :1] + torch.arange(D, device=x.device)
         r = 0.9 * phase.cos()
         u = torch.special.ndtr(points[..., :1])
@@ -152,8 +157,8 @@ class MixtureWalk:
 
 
 def walk_mixture(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
-    """The law at the end of a walk of `steps` under that noise: of the mixture, or of the component that the walk has
-    chosen."""
+    """Compute the law at the end of a walk of `steps` under that noise: of the mixture, or of the component that the
+    walk chose."""
     if steps == 1:
         return condition
     end = walk(MixtureWalk(condition, steps), path)
@@ -178,7 +183,7 @@ class TabularMixture:
         z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
         evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
         evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
-        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
+        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i ranks, i = 0 .. L
         log = weights.log() + evidence.gather(1, n_known.expand_as(ranks)[..., None].expand(-1, -1, len(weights)))
         position = order.gather(1, ranks).flatten()
         means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))

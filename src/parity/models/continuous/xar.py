@@ -4,7 +4,7 @@ Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance 
 names these are (its buffers `mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the
 released weights k = 8: four cells of a 16x16 grid.
 
-Words. Cells stand in raster order, and the tokens of a cell in raster order within it. A *place* is a cell, so a
+Words. Cells are in raster order, and the tokens of a cell in raster order within it. A *rank* is a cell, so a
 decoder sees L = cells tokens of k*k*D numbers; `fold` and `unfold` go between them and the grid. x_t = (1 - t) x + t
 noise, and the network's velocity is noise - x.
 """
@@ -65,7 +65,8 @@ class XARConfig:
 
 
 def compute_rotations(c: XARConfig) -> Tensor:
-    """Angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half its column."""
+    """Compute angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half with its
+    column."""
     per_axis = c.width // c.heads // 2
     frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
     angles = torch.arange(c.grid)[:, None] * frequencies
@@ -74,7 +75,7 @@ def compute_rotations(c: XARConfig) -> Tensor:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """x [N, heads, S, width / heads]; neighbouring numbers are a pair."""
+    """Rotate x [N, heads, S, width / heads]; neighbouring numbers are a pair."""
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
@@ -83,7 +84,9 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
-        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None) -> tuple[Tensor, KeysValues]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -98,7 +101,9 @@ class SwiGLU(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         hidden = int(width * 4 * 2 / 3)
-        self.fc1_g, self.fc1_x, self.fc2 = nn.Linear(width, hidden), nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.fc1_g = nn.Linear(width, hidden)
+        self.fc1_x = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1_g(x)) * self.fc1_x(x))
@@ -108,7 +113,8 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # released norm1 and norm2: no parameters
-        self.attn, self.mlp = Attention(width, heads), SwiGLU(width)
+        self.attn = Attention(width, heads)
+        self.mlp = SwiGLU(width)
         self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
         for p in self.ada_lin[1].parameters():  # starts as the identity
             nn.init.zeros_(p)
@@ -116,7 +122,8 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None
     ) -> tuple[Tensor, KeysValues]:
-        """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of S = cells * k*k tokens."""
+        """Run the block on x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of S = cells
+        * k*k tokens."""
         gate1, gate2, scale1, scale2, shift1, shift2 = self.ada_lin(y).chunk(6, -1)
         h, keys_values = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, earlier)
         x = x + h.view_as(x) * gate1
@@ -134,11 +141,13 @@ class XARNet(nn.Module):
         d = c.width
         self.class_emb = nn.Embedding(c.classes + 1, d)  # the last class stands for none
         self.time_embed = TimeEmbedding(d)
-        self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.RMSNorm(d, eps=1e-6)
+        self.z_proj = nn.Linear(c.dim, d)
+        self.z_proj_ln = nn.RMSNorm(d, eps=1e-6)
         self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
         self.encoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder))
         self.encoder_norm = nn.RMSNorm(d, eps=1e-6)
-        self.decoder_embed, self.decoder_pos_embed_learned = nn.Linear(d, d), nn.Parameter(torch.zeros(1, c.tokens, d))
+        self.decoder_embed = nn.Linear(d, d)
+        self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
         self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
         self.decoder_norm = nn.RMSNorm(d, eps=1e-6)
         self.pred = nn.Linear(d, c.dim)
@@ -149,19 +158,22 @@ class XARNet(nn.Module):
     def forward(
         self, cells: Tensor, t: Tensor, labels: Tensor, ranks: Tensor, mask: Tensor, earlier: Sequence[KeysValues] = ()
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `ranks` [N or 1, n], at times t [N or 1, n
-        or 1]; labels [N], below 0: none.
+        """Compute velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] of `ranks` [N or 1, n], at times t [N or 1, n or
+        1]; labels [N], below 0: none.
 
         mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `earlier`, one pair for each
         block, then of the tokens given here; their own keys and values come back.
         """
-        c, area = self.config, self.config.cell**2
+        c = self.config
+        area = self.config.cell**2
         label = self.class_emb(torch.where(labels < 0, c.classes, labels))
         thousandths = (t * 1000).long().flatten()  # whole ones, as released
         y = label[:, None, None] + self.time_embed(thousandths).view(*t.shape, 1, -1)
         token_numbers = ranks[..., None] * area + torch.arange(area, device=ranks.device)
         angles = self.angles[token_numbers.flatten(1)][:, None]  # type: ignore[index]
-        x = self.z_proj_ln(self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, token_numbers])
+        x = self.z_proj_ln(
+            self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, token_numbers]
+        )
         keys_values: list[KeysValues] = []
         for i, block in enumerate((*self.encoder_blocks, *self.decoder_blocks)):
             if i == c.encoder:
@@ -171,18 +183,18 @@ class XARNet(nn.Module):
         return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), keys_values
 
     def read(self, cells: Tensor, t: Tensor, labels: Tensor) -> tuple[Tensor, list[KeysValues]]:
-        """`forward` of the first n cells [N, n, k*k*D], each reading itself and those before it."""
+        """Run `forward` on the first n cells [N, n, k*k*D], each reading itself and those before it."""
         ranks = torch.arange(cells.shape[1], device=cells.device)
         number = ranks.repeat_interleave(self.config.cell**2)
         return self(cells, t, labels, ranks[None], number <= number[:, None])
 
 
 class Context(NamedTuple):
-    """What B*n places know: keys and values of the clean cells before the last place, of B rows; with guidance 2B."""
+    """What B*n ranks read: keys and values of the clean cells before the last rank, of B rows; with guidance 2B."""
 
-    before: list[KeysValues]
+    earlier: list[KeysValues]
     labels: Tensor  # [B or 2B]
-    places: Tensor  # [B, n]
+    ranks: Tensor  # [B, n]
 
 
 @dataclass
@@ -205,8 +217,8 @@ class Flow:
         return self.net.pred.weight.new_zeros(self.net.config.cell**2 * self.net.config.dim)
 
     def times(self, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        """Of steps i: the time t of x_i, what of x_0 and of x_i the mean has, and the deviation. The velocity is
-        (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x), `after` the time of x_{i-1}."""
+        """Compute, for steps i, the time t of x_i, the weights of x_0 and x_i in the mean, and the deviation. The
+        velocity is (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x), `after` the time of x_{i-1}."""
         t = torch.linspace(1, CLEANEST, self.steps, dtype=torch.float64).flip(0)
         step = t - torch.cat([t.new_zeros(1), t[:-1]])
         of_start = step * (2 - t) / t
@@ -214,10 +226,11 @@ class Flow:
         return select_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """One pass over all points, with guidance."""
+        """Predict x_0 in one pass over all points, with guidance."""
         s, (earlier, labels, ranks) = self.sampling, self.context
         B, n = ranks.shape
-        points, area = x.numel() // (B * n * x.shape[-1]), self.net.config.cell**2
+        points = x.numel() // (B * n * x.shape[-1])
+        area = self.net.config.cell**2
         ranks = ranks.repeat_interleave(points, 1)
         time = self.times(i, x)[0]
         t = time[..., 0].reshape(B, n * points) if time.ndim else x.new_full((1, 1), float(time))
@@ -225,7 +238,8 @@ class Flow:
         number = torch.arange(n * points, device=x.device).repeat_interleave(area)
         same_cell = (number == number[:, None]).expand(B, -1, -1)
         mask = torch.cat([clean < ranks[:, number][..., None], same_cell], 2)[:, None]
-        cells, guided = x.reshape(B, n * points, -1), len(labels) > B
+        cells = x.reshape(B, n * points, -1)
+        guided = len(labels) > B
         double = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
         v, _ = self.net(double(cells), double(t) if time.ndim else t, labels, double(ranks), double(mask), earlier)
         if guided:
@@ -235,7 +249,7 @@ class Flow:
         return x - time * v.reshape(x.shape)
 
     def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        """All points from the first step that is wanted on: alone each would need a copy of its row's context."""
+        """Predict from the first marked step on: each point alone would need a copy of its row's context."""
         first = int(mask.any(0).int().argmax())
         return self.predict(x[:, first:], i[:, first:])[mask[:, first:]]
 
@@ -244,23 +258,25 @@ class Flow:
         return Affine(of_start * prediction, of_x.expand_as(prediction), std.expand_as(prediction))
 
     def __len__(self) -> int:
-        return self.context.places.numel()
+        return self.context.ranks.numel()
 
     def take(self, which: Tensor) -> "Flow":
-        """Every token with its row's context."""
+        """Select tokens, each with its row's context."""
         earlier, labels, ranks = self.context
         row = which // ranks.shape[1]
         row_of_each = torch.cat([row, row + len(ranks)]) if len(labels) > len(ranks) else row
-        context = Context([(k[row_of_each], v[row_of_each]) for k, v in earlier], labels[row_of_each], ranks.flatten()[which, None])
+        context = Context(
+            [(k[row_of_each], v[row_of_each]) for k, v in earlier], labels[row_of_each], ranks.flatten()[which, None]
+        )
         return Flow(self.net, self.sampling, self.length, context)
 
 
 @dataclass
 class XAR:
-    """Satisfies `ContinuousModel` with places that are cells, in raster order.
+    """Satisfies `ContinuousModel` with ranks that are cells, in raster order.
 
     A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which
-    reads the clean cells before it and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or
+    reads the clean cells before it and itself. Guidance grows with the rank as released, 1 + (g - 1) i / (L - 1), or
     is constant.
     """
 
@@ -271,10 +287,13 @@ class XAR:
 
     def __post_init__(self) -> None:
         c = self.net.config
-        self.length, self.dim, self.steps = c.cells, c.cell**2 * c.dim, self.sampling.steps
+        self.length = c.cells
+        self.dim = c.cell**2 * c.dim
+        self.steps = self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Context:
-        labels, clean = self.labels, select_tokens_before(tokens, ranks, n_known, self.length)
+        labels = self.labels
+        clean = select_tokens_before(tokens, ranks, n_known, self.length)
         if self.sampling.guidance != 1:
             labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
         _, earlier = self.net.read(clean, clean.new_zeros(1, 1), labels)
@@ -291,9 +310,12 @@ class XAR:
 
 
 def read_config(state: dict[str, Tensor]) -> XARConfig:
-    """The sizes of a released network; KeyError for an entry it lacks."""
-    classes, n_tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
+    """Read the sizes of a released network. Raises KeyError for a missing entry."""
+    classes = len(state["class_emb.weight"]) - 1
+    n_tokens = state["encoder_pos_embed_learned"].shape[1]
     return XARConfig(classes=classes, grid=math.isqrt(n_tokens), cell=8, **read_trunk(state))
 
 
-Config, Network, Model = XARConfig, XARNet, XAR
+Config = XARConfig
+Network = XARNet
+Model = XAR

@@ -23,9 +23,9 @@ Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 def run_layers(
     net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, index: tuple[Any, Any], end: int
 ) -> Tensor:
-    """x [R, S, dim] through the layers to hidden states [R, S, dim]: keys and values go to `index` in the cache, of which
-    the first `end` slots are attended where mask [R, S, end] says."""
-    # once a pass, where attention would do it once a layer
+    """Run x [R, S, dim] through the layers to hidden states [R, S, dim]: keys and values go to `index` in the cache, of
+    which the first `end` slots are attended where mask [R, S, end] is true."""
+    # converted once a pass, because attention would convert it in each layer
     mask = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, float("-inf"))[:, None]
     for layer, (keys, values) in zip(net.layers, cache, strict=True):
 
@@ -38,7 +38,7 @@ def run_layers(
 
 
 def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int) -> Tensor:
-    """x [R, S, dim] at slots [R, S]: they see themselves and, of the first `live`, those before them that are `on`
+    """Run x [R, S, dim] at slots [R, S]: they see themselves and, of the first `live`, those before them that are `on`
     [R, T]. Beyond a row's position the cache is stale, and masked. table [R, S, ..]: the rotary table there."""
     key = torch.arange(live, device=x.device)
     mask = (key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None])
@@ -48,7 +48,7 @@ def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, c
 def logits_pass(
     net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int
 ) -> tuple[Tensor, Tensor]:
-    """As `hidden_pass`, with the logits [R, S, V] of its hidden states."""
+    """Run `hidden_pass`, and compute the logits [R, S, V] of its hidden states."""
     hidden = hidden_pass(net, x, table, slots, on, cache, live)
     return hidden, net.output(hidden)
 
@@ -56,35 +56,38 @@ def logits_pass(
 class SlotCache:
     """Keys and values of a batch: `prefix` slots for the prompt, then one for each position of the picture.
 
-    On a CPU a row whose picture is done is computed no more (the slowest of 32 takes half as many passes again as their
-    mean), unless it `returns`: a draft model's rows do, which draft past the end before the target has accepted it.
+    On a CPU a row whose picture is done is dropped (the slowest of 32 takes half as many passes again as their mean),
+    unless it `returns`: the rows of a draft model do, which drafts past the end before the target has accepted it.
     """
 
-    by_row: tuple[str, ...] = ("going", "on", "shift")  # what is held of the rows that are not done alone
+    by_row: tuple[str, ...] = ("going", "on", "shift")  # attributes that hold the rows still decoding only
     returns = False
 
     def __init__(self, net: Any, key_shape: tuple[int, int], table: Tensor, on: Tensor, shift: Tensor, like: Tensor):
-        """on [R, T] slots that are attended, shift [R] how many places they stand before those of the rotary table;
-        keys and values have the dtype and the device of `like`."""
-        self.net, self.table, self.on, self.shift = net, table, on, shift
+        """Allocate the cache. on [R, T]: slots that are attended; shift [R]: how many slots they are before those of
+        the rotary table; keys and values have the dtype and the device of `like`."""
+        self.net = net
+        self.table = table
+        self.on = on
+        self.shift = shift
         shape = (*on.shape, *key_shape)
         self.cache = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in net.layers]
         self.going = torch.arange(len(on), device=on.device)  # rows whose pictures are not done
         self.static = like.device.type != "cpu"  # whether shapes are those of (batch, window) alone
-        self.live = 0  # slots from here on are not attended, and in a tree hold its nodes
+        self.live = 0  # first slot that is not attended; a tree's nodes are stored from it on
 
     def list_tensors(self) -> list[Tensor]:
-        """Keys and values of the first layer, of the second, ..."""
+        """List the keys and values of the first layer, of the second, ..."""
         return [x for layer in self.cache for x in layer]
 
     def widen(self, n_before: int, n_after: int) -> None:
-        """Room for so many slots more."""
+        """Add slots before and after those of the cache."""
         pad = (0, 0, 0, 0, n_before, n_after)
         for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
     def drop_done_rows(self, positions: Tensor, length: int) -> None:
-        """Rows of positions [R, S] that are done leave the cache."""
+        """Drop the rows of positions [R, S] that are done from the cache."""
         active = None if self.returns or self.static else find_active(self.going, positions, length)
         if active is not None:
             for name in self.by_row:
@@ -92,28 +95,28 @@ class SlotCache:
             self.cache = [(compact_rows(keys, active), compact_rows(values, active)) for keys, values in self.cache]
 
     def select_active(self, *inputs: Tensor) -> list[Tensor]:
-        """Of inputs [R, ...] the rows that are not done."""
+        """Select the rows of inputs [R, ...] that are still decoding."""
         return [x if len(x) == len(self.going) else x[self.going] for x in inputs]
 
     def restore_rows(self, x: Tensor, rows: int) -> Tensor:
-        """x [G, ...] of the rows that are not done as [rows, ...]; the others are zero."""
+        """Restore x [G, ...] of the rows still decoding to [rows, ...]; the others are zero."""
         return x if len(x) == rows else x.new_zeros(rows, *x.shape[1:]).index_copy_(0, self.going, x)
 
     def look_up_rotary(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """The rotary table at slots [G, S]."""
+        """Look up the rotary table at slots [G, S]."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
     def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
-        """x [G, S, dim] at slots [G, S] to hidden states [G, S, dim], or what `run` makes of them."""
-        # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
-        # costs nothing.
+        """Run x [G, S, dim] at slots [G, S] to hidden states [G, S, dim], or to the result of `run`."""
+        # Keys beyond the furthest slot are never attended; a CPU, which need not synchronise, skips them: this halves
+        # the time of attention.
         self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
         return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
 
     def read_tree(self, x: Tensor, slots: Tensor, visible: Tensor, ancestry: Tensor) -> Tensor:
-        """The last S nodes x [G, S, dim] of a tree of N: they see slots `visible` [G, S, live] and the nodes `ancestry`
-        [G, S, N]. Keys and values lie behind all that was fed, and are not joined to a copy of the cache, which is
-        long."""
+        """Run the last S nodes x [G, S, dim] of a tree of N: they see slots `visible` [G, S, live] and the nodes
+        `ancestry` [G, S, N]. Their keys and values are stored after all that was fed, because joining them to a copy of
+        the long cache would be slow."""
         end = self.live + ancestry.shape[2]
         if (n_missing := end - self.cache[0][0].shape[1]) > 0:
             self.widen(0, n_missing + self.on.shape[1] - self.live)  # at once what the end of the picture will need
@@ -122,15 +125,17 @@ class SlotCache:
         return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
-        """The prompts in `rows` [B] bool become those of `fresh`. prefixes: slots before the picture, here and there:
-        prompts end where pictures begin, so the shorter ones have more padding on their left. Returns how many slots
-        more there are before the picture."""
+        """Replace the prompts in `rows` [B] bool by those of `fresh`; return how many slots were added before the
+        picture. prefixes: slots before the picture in both caches. Prompts end where pictures begin, so shorter ones
+        have more padding on their left."""
         gap, n_more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
         if n_more:
             self.widen(n_more, 0)
-            self.on, self.shift = F.pad(self.on, (n_more, 0)), self.shift + n_more
+            self.on = F.pad(self.on, (n_more, 0))
+            self.shift = self.shift + n_more
         index = rows.nonzero()[:, 0].to(self.on.device)
-        self.on[index], self.shift[index] = F.pad(fresh.on, (gap, 0)), fresh.shift + gap
+        self.on[index] = F.pad(fresh.on, (gap, 0))
+        self.shift[index] = fresh.shift + gap
         for stored, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
             stored[index, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
         return n_more
@@ -145,7 +150,7 @@ class Cached(SlotCache):
     """
 
     by_row = ("going", "on", "shift", "last")
-    codebook: Tensor | None = None  # these four: see TokenModel; who builds the model sets them
+    codebook: Tensor | None = None  # these four are set by the code that builds the model, see TokenModel
     raw_codebook: Tensor | None = None
     drafter: "EagleDrafter | None" = None
     draft: TokenModel | None = None
@@ -162,26 +167,31 @@ class Cached(SlotCache):
         returns: bool = False,
         run: Pass = logits_pass,
     ):
-        """prefix [R, P, dim] embeddings of the prompts, the last P positions before the picture; valid [R, P], those
-        that are attended; embeddings [V, dim] of the tokens; forced [L], width: see TokenModel.
+        """Set up the cache and read the prompts. prefix [R, P, dim]: embeddings of the prompts, the last P positions
+        before the picture; valid [R, P]: those that are attended; embeddings [V, dim] of the tokens; forced [L], width:
+        see TokenModel.
 
-        shift  [R] how many places a row's slots stand before those of the rotary table: its left padding
-        run    `logits_pass`, or the same compiled (`compiling.compiled`)
+        shift  [R] how many slots a row is before the rotary table: its left padding
+        run    `logits_pass`, or the same compiled (`compiling.compile_pass`)
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
-        # of the image's slots those that were fed are attended
+        # image slots are attended once they were fed
         super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, len(forced))), shift, prefix)
-        self.embeddings, self.vocab, self.returns = embeddings, len(embeddings), returns
-        self.forced, self.length, self.width = forced, len(forced), width
+        self.embeddings = embeddings
+        self.vocab = len(embeddings)
+        self.returns = returns
+        self.forced = forced
+        self.length = len(forced)
+        self.width = width
         self.run = run
-        self.fed = self.prefix  # slots from here on hold nothing: known on a CPU alone
+        self.fed = self.prefix  # first empty slot, tracked on a CPU only
         self.last = prefix[:, -1]
-        # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
+        # [rows, L + 1, dim] hidden states at position + 1, stored if there is a drafter
         self.features: Tensor | None = None
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
         self.prefix_states = prefix[:, :-1]
-        if self.prefix > 1:  # once: of any number of rows, not to be compiled
+        if self.prefix > 1:  # read uncompiled, because it happens once, for any number of rows
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
             self.prefix_states = self.read(prefix[:, :-1], slots)
 
@@ -190,14 +200,16 @@ class Cached(SlotCache):
         return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
     def _see(self, rows: Tensor, slots: Tensor) -> None:
-        """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
+        """Attend the written image slots from now on; those of the prefix follow the caption's mask."""
         self.on[rows, slots] |= slots >= self.prefix
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values go to `positions`."""
+        """Compute logits [R, S, V] of the tokens after tokens, positions [R, S]; keys and values are stored at
+        `positions`."""
         self.drop_done_rows(positions, self.length)
-        B, (tokens, positions) = len(tokens), self.select_active(tokens, positions)
+        B = len(tokens)
+        (tokens, positions) = self.select_active(tokens, positions)
         slots = positions + self.prefix
         self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
         hidden, logits = self.read(self._embed(tokens, positions), slots, self.run)
@@ -208,26 +220,30 @@ class Cached(SlotCache):
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie behind all that was fed until the
-        next call, and where `keep` puts them."""
+        """Compute logits [R, S, V] after tokens, positions, parents [R, S]; keys and values are stored after all that
+        was fed until the next call, or until `keep` moves them."""
         self.drop_done_rows(positions, self.length)
-        B, (tokens, positions, parents) = len(tokens), self.select_active(tokens, positions, parents)
+        B = len(tokens)
+        (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
         ancestry = find_ancestors(parents)
-        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each's first ancestor
+        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(
+            -1
+        )  # [R, S] slot of each's first ancestor
         visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
-        self.hidden, self.behind = self.read_tree(self._embed(tokens, positions), self.slots, visible, ancestry), self.live
+        self.hidden = self.read_tree(self._embed(tokens, positions), self.slots, visible, ancestry)
+        self.behind = self.live
         return self.restore_rows(self.net.output(self.hidden), B)
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
-        """nodes [R, W], -1 for none: their keys and values go where their positions are."""
+        """Move the keys and values of nodes [R, W], -1 for none, to their positions."""
         (nodes,) = self.select_active(nodes)
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
-        else:  # how many there are would be asked for: the last one is written in place of what is none
+        else:  # to avoid a synchronisation, missing nodes are replaced by the last one instead of being counted
             node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
             row = torch.arange(len(nodes), device=nodes.device)[:, None]
         destination = self.slots[row, node]
@@ -241,9 +257,13 @@ class Cached(SlotCache):
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "Cached") -> None:
-        """See TokenModel."""
+        """Replace rows by fresh ones. See TokenModel."""
         n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
-        self.fed, self.prefix, index = self.fed + n_more, self.prefix + n_more, rows.nonzero()[:, 0].to(self.last.device)
+        self.fed, self.prefix, index = (
+            self.fed + n_more,
+            self.prefix + n_more,
+            rows.nonzero()[:, 0].to(self.last.device),
+        )
         self.last[index] = fresh.last
         if self.features is not None:
             self.features[index] = 0
@@ -254,12 +274,12 @@ class Cached(SlotCache):
 
 
 def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None:
-    """Which of the rows `active` [G] still have something to decode at positions [R, S]: bool [G], or None if none
-    leaves.
+    """Find which of the rows `active` [G] still have open positions in positions [R, S]: bool [G], or None if none is
+    dropped.
 
-    A row leaves when all its positions are the last or past it, while another row's are not.
+    A row is dropped when all its positions are the last or past it, while another row's are not.
     """
-    values = positions.numpy()  # of so few numbers a call of torch's costs twice as much
+    values = positions.numpy()  # for so few numbers a call of torch takes twice as long
     if len(active) == len(values) and values.max() < length - 1:
         return None
     unfinished = np.any(values < length - 1, 1)
@@ -271,15 +291,15 @@ def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None
 
 
 def compact_rows(x: Tensor, active: Tensor) -> Tensor:
-    """The rows of x [G, ...] that are `active` [G] bool, in any order: the last of them move to where others were."""
+    """Compact x [G, ...] to the rows that are `active` [G] bool, in any order: the last of them move into gaps."""
     n = int(active.sum())
     x[(~active[:n]).nonzero()[:, 0]] = x[n + active[n:].nonzero()[:, 0]]
     return x[:n]
 
 
 class DrafterContext(NamedTuple):
-    """What a drafter reads of a batch: the caption first, if it reads that at all, a slot for each of its positions but
-    the last."""
+    """What a drafter reads of a batch before the picture: the caption, if it reads that, a slot for each of its
+    positions but the last."""
 
     embeddings: Tensor  # [V, dim] of the picture's tokens
     words: Tensor  # [R, before, dim] embeddings of the caption's tokens, each beside the feature that predicted it
@@ -289,8 +309,8 @@ class DrafterContext(NamedTuple):
 
 
 class DrafterNet(nn.Module):
-    """EAGLE's network (Li et al. 2024, sec. 4.1): one layer that continues the target's features. A token's embedding
-    and the feature that predicted it to the feature that predicts the next, all [B, S, dim]."""
+    """EAGLE's network (Li et al. 2024, sec. 4.1): one layer that continues the target's features. It maps a token's
+    embedding and the feature that predicted it to the feature that predicts the next token, all [B, S, dim]."""
 
     fc: nn.Linear
     layer: nn.Module
@@ -301,14 +321,14 @@ class DrafterNet(nn.Module):
         return [self.layer]
 
     def combine(self, embeddings: Tensor, features: Tensor) -> Tensor:
-        """What its layer reads."""
+        """Combine embeddings and features to the input of the layer."""
         return self.fc(torch.cat([embeddings, features], -1))
 
     def forward(self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor) -> Tensor:
         return self.norm(self.layer(self.combine(embeddings, features), table, mask))
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
-        """What it reads of a batch; ids [R, P] of the prompts, where they are words."""
+        """Make what the drafter reads of a batch; ids [R, P] of the prompts, if they are words."""
         raise NotImplementedError
 
 
@@ -320,16 +340,15 @@ class EagleDrafter(SlotCache):
     """
 
     def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
-        """ids [R, P]: see `DrafterNet.sees`."""
-        context, like = net.make_context(target, ids), target.last
+        """Read the caption, and let the target store its features. ids [R, P]: see `DrafterNet.make_context`."""
+        context = net.make_context(target, ids)
+        like = target.last
         on = F.pad(context.on, (0, target.length), value=True)
         super().__init__(net, target.net.key_shape, target.table, on, context.shift.clone(), like)
-        self.target, self.embeddings, self.before, self.static = (
-            target,
-            context.embeddings,
-            context.on.shape[1],
-            target.static,
-        )
+        self.target = target
+        self.embeddings = context.embeddings
+        self.before = context.on.shape[1]
+        self.static = target.static
         # at position + 1; the target writes them
         self.features = target.features = like.new_zeros(len(on), target.length + 1, like.shape[-1])
         if self.before:
@@ -339,14 +358,15 @@ class EagleDrafter(SlotCache):
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
-        """See TokenModel; the target forgets their features."""
+        """Replace rows by fresh ones, whose features the target clears. See TokenModel."""
         self.before += self.take_prompts(rows, fresh, (self.before, fresh.before))
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """tokens, positions, sources [R, S] -> logits [R, S, V]; see Drafter."""
+        """Compute logits [R, S, V] after tokens, positions, sources [R, S]. See Drafter."""
         self.drop_done_rows(positions, self.target.length)
-        B, (tokens, positions, sources) = len(tokens), self.select_active(tokens, positions, sources)
+        B = len(tokens)
+        (tokens, positions, sources) = self.select_active(tokens, positions, sources)
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         slots = positions + self.before
         output = self.read(self.net.combine(self.embeddings[tokens], features), slots)
@@ -357,8 +377,9 @@ class EagleDrafter(SlotCache):
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
-        (B, S), (tokens, positions, parents) = tokens.shape, self.select_active(tokens, positions, parents)
+        """Compute logits [R, S, V] after tokens, positions, parents [R, S]. See Drafter."""
+        (B, S) = tokens.shape
+        (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         slots = positions.clamp(max=self.target.length - 1) + self.before
         self.parents = torch.cat([self.parents, parents], 1)
         ancestry = find_ancestors(self.parents)[:, -S:]

@@ -41,7 +41,11 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
     "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
 }
-BEGIN, SIZE, LINE, END, TURN = "<racm3:break>", "<reserved{:05d}>", "<reserved08799>", "<eoss>", "<reserved08706>"
+BEGIN = "<racm3:break>"
+SIZE = "<reserved{:05d}>"
+LINE = "<reserved08799>"
+END = "<eoss>"
+TURN = "<reserved08706>"
 NAME = "IMGIMG"  # then a code's number in the letters A to J, and one letter more
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
 ANOLE = "{}"  # the instruction as it is given
@@ -58,8 +62,8 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side, None for 768. A configuration that says it
-    is Lumina-mGPT's has lines."""
+    """Read the configuration's `network` from a folder and the pixels of a side, None for 768. A configuration that
+    names Lumina-mGPT has lines."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
     side = (pixels or 768) // STRIDE if lines else round((count_image_tokens(config) or 1024) ** 0.5)
@@ -68,14 +72,14 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
 
 
 def count_image_tokens(config: Mapping[str, Any]) -> int:
-    """Codes of a picture of the tokenizer's own resolution, 0 where a configuration does not say."""
+    """Count the codes of a picture at the tokenizer's resolution, 0 if the configuration does not say."""
     vq = config.get("vq_config") or {}
     stride = 2 ** (len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)
     return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
 
 
 def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
-    """Ids of the codes in the image tokenizer's order; ParityError unless the names count them up from 0."""
+    """List the ids of the codes in the image tokenizer's order. Raises ParityError unless their names count from 0."""
     letters = {chr(ord("A") + i): str(i) for i in range(10)}
     ids = {}
     for name, id_ in words.items():
@@ -88,8 +92,10 @@ def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """The tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt needs."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    """Read the tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt
+    needs."""
+    folder = Path(manifest["files"]["model"])
+    s = sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
     words = tokenizer.get_vocab()
     ids = list_codes(words, folder)
@@ -102,16 +108,17 @@ def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[s
 
 
 def repeat_norms(c: Any, name: str, tensor: Tensor) -> Tensor:
-    """Norms of queries and keys, a row for each head. Their authors store one for each of the devices that training was
-    spread over, which hold neighbouring heads."""
+    """Repeat the norms of queries and keys to a row for each head. Their authors store one for each of the devices of
+    training, which hold neighbouring heads."""
     heads = {"q_norm": c.num_attention_heads, "k_norm": c.num_key_value_heads}.get(name.split(".")[-2], 0)
     rows = tensor.shape[0] if tensor.dim() == 2 else 0
     return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net", "vq" or "drafter"; ParityError for files that do not fit together."""
-    files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
+    """Load "net", "vq" or "drafter". Raises ParityError if files do not fit together."""
+    files = {name: Path(file) for name, file in manifest["files"].items()}
+    s = sizes(manifest)
     folder = files["model"]
     if component == "vq":
         return llama.attach_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
@@ -130,7 +137,9 @@ class VQGAN(nn.Module):
 
     def __init__(self, c: VQConfig):
         super().__init__()
-        self.config, self.quantize, self.decoder = c, Codebook(c), Decoder(c)
+        self.config = c
+        self.quantize = Codebook(c)
+        self.decoder = Decoder(c)
         self.post_quant_conv = nn.Conv2d(c.code_dim, c.z_channels, 1)
 
     def decode(self, codes: Tensor) -> Tensor:
@@ -138,7 +147,8 @@ class VQGAN(nn.Module):
 
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
-    """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
+    """Load the image tokenizer from Meta's file, a safetensors file of it, or a model's folder. Raises ParityError if
+    there is no decoder."""
     inner = llama.rename_prefixes({prefix + component: component for prefix in VQ_PREFIXES for component in VQ_PARTS})
     stored = {inner_name: tuple(entry.shape) for name, entry in shapes(path).items() if (inner_name := inner(name))}
     levels = count_blocks(stored, "decoder.up.")
@@ -163,20 +173,23 @@ class Drafter(DrafterNet):
     def __init__(self, c: Any):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.fc, self.layer = nn.Linear(2 * c.hidden_size, c.hidden_size), llama.make_layer(c)
+        self.fc = nn.Linear(2 * c.hidden_size, c.hidden_size)
+        self.layer = llama.make_layer(c)
         self.norm = nn.Identity()
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
-        """Prompts ids [R, P] whose padding is masked, and the picture."""
+        """Make the context of prompts ids [R, P], whose padding is masked."""
         assert ids is not None
-        table, n_before = self.embed_tokens.weight, ids.shape[1] - 1
-        words, embeddings = F.embedding(ids[:, 1:], table), target.net.output.embeddings(table)
+        table = self.embed_tokens.weight
+        n_before = ids.shape[1] - 1
+        words = F.embedding(ids[:, 1:], table)
+        embeddings = target.net.output.embeddings(table)
         return DrafterContext(embeddings, words, target.prefix_states, target.on[:, :n_before], target.shift)
 
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and configuration of a part that is read from a folder of its own: the drafter, config.json beside
-    its weights. None for any other."""
+    """Read the tensors and configuration of the drafter from its folder, config.json beside its weights. None for any
+    other component."""
     if component != "drafter":
         return None
     folder = path if path.is_dir() else path.parent
@@ -192,9 +205,10 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch. The unconditional row has no words: Lumina-mGPT's is the
-    beginning of a picture with its size, Anole's the beginning of the text and of a picture."""
-    s, folder = sizes(manifest), Path(manifest["files"]["model"])
+    """Make the encoder of captions for `condition`. The unconditional row has no words: Lumina-mGPT's is the beginning
+    of a picture with its size, Anole's the beginning of the text and of a picture."""
+    s = sizes(manifest)
+    folder = Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)
     size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
     picture_start = [named[BEGIN], *size]

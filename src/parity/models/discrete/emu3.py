@@ -30,7 +30,10 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "sizes": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},
 }
 CONFIG = {"vocab": ("vq_config", "codebook_size")}  # where config.json says a size
-START, LINE, END_OF_FRAME, END = "<|extra_203|>", "<|extra_200|>", "<|extra_201|>", "<|image end|>"
+START = "<|extra_203|>"
+LINE = "<|extra_200|>"
+END_OF_FRAME = "<|extra_201|>"
+END = "<|image end|>"
 BEGIN, IMAGE = "<|image start|>", "<|image token|>"  # between them the size, such as 90*90
 NAME = "<|visual token {:06d}|>"
 POSITIVE = "{} masterpiece, film grained, best quality."
@@ -50,15 +53,17 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side, None for 720."""
+    """Read the configuration's `network` from a folder and the pixels of a side, None for 720."""
     side = (pixels or 720) // STRIDE
     codes = llama.read_config(folder, *KIND).vq_config.codebook_size
     return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """The tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt needs."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    """Read the tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt
+    needs."""
+    folder = Path(manifest["files"]["model"])
+    s = sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
     words = tokenizer.get_vocab()
     named = llama.look_up_ids([LINE, END_OF_FRAME, END, START, BEGIN, IMAGE], words, folder)
@@ -69,14 +74,15 @@ def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[s
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq", from a folder of its own or the model's; ParityError for files that do not fit
-    together."""
-    files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
+    """Load "net" or "vq", from a folder of its own or the model's. Raises ParityError if files do not fit together."""
+    files = {name: Path(file) for name, file in manifest["files"].items()}
+    s = sizes(manifest)
     folder = files["model"]
     if component == "net":
         config = llama.read_config(folder, *KIND).text_config
         return llama.load_network(config, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
-    vq_folder, prefixes = files.get("vq", folder), (*VISION, "") if "vq" in files else VISION
+    vq_folder = files.get("vq", folder)
+    prefixes = (*VISION, "") if "vq" in files else VISION
     vq_config = llama.read_config(vq_folder, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
     config = vq_config or llama.read_config(folder, *KIND).vq_config
     vq = llama.load_vision("Emu3VQVAE", config, vq_folder, prefixes, device, dtype)
@@ -84,11 +90,14 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch. The unconditional row has the authors' negative prompt."""
-    s, folder = sizes(manifest), Path(manifest["files"]["model"])
+    """Make the encoder of captions for `condition`. The unconditional row has the authors' negative prompt."""
+    s = sizes(manifest)
+    folder = Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)
     size = words.encode(f"{s['rows']}*{s['columns']}", add_special_tokens=False).ids
     prompt_start, prompt_end = [named[START]], [named[BEGIN], *size, named[IMAGE]]
     negative = prompt_start + words.encode(NEGATIVE, add_special_tokens=False).ids + prompt_end
     reserved = frozenset([*ids, *named.values()])
-    return llama.make_prompt_encoder(words, reserved, folder, POSITIVE, (prompt_start, prompt_end), lambda prompt: negative)
+    return llama.make_prompt_encoder(
+        words, reserved, folder, POSITIVE, (prompt_start, prompt_end), lambda prompt: negative
+    )

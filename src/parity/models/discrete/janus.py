@@ -33,7 +33,9 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
 }
 CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # where config.json says a size
 START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
-BEGIN, END, IMAGE = "<begin_of_image>", "<end_of_image>", "<image_placeholder>"
+BEGIN = "<begin_of_image>"
+END = "<end_of_image>"
+IMAGE = "<image_placeholder>"
 TEMPLATE = "<|User|>: {}\n\n<|Assistant|>:"
 KIND = ("janus", "JanusConfig")
 NETWORK = {
@@ -52,26 +54,28 @@ class Generation(nn.Module):
         from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 
         self.embed = nn.Embedding(config.num_embeddings, config.embed_dim)
-        self.aligner, self.head = JanusVQVAEAlignerMLP(config), JanusVQVAEHead(config)
+        self.aligner = JanusVQVAEAlignerMLP(config)
+        self.head = JanusVQVAEHead(config)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.head(hidden)
 
     def embeddings(self, words: Tensor) -> Tensor:
-        """What the network reads of each code, [V, dim]."""
+        """Compute the input of the network for each code, [V, dim]."""
         return self.aligner(self.embed.weight)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder, which says the pixels itself."""
+    """Read the configuration's `network` from a folder, which gives the pixels itself."""
     c = llama.read_config(folder, *KIND)
     side = c.vision_config.image_size // c.vision_config.patch_size
     return llama.select_changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    """Load "net" or "vq". Raises ParityError if the folder is incomplete."""
+    folder = Path(manifest["files"]["model"])
+    s = sizes(manifest)
     config = llama.read_config(folder, *KIND)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
@@ -84,17 +88,17 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(tokens)
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Indicators bool [G, V] of codes that look alike, by their direction."""
+    """Find groups of codes that look alike, by their direction: bool [G, V]."""
     return mark_above_median(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1))
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch. The unconditional row is the prompt with padding for every word
+    """Make the encoder of captions for `condition`. The unconditional row is the prompt with padding for every word
     between its first token and its last, and attends to it."""
     folder = Path(manifest["files"]["model"])
     words = llama.read_tokenizer(folder)

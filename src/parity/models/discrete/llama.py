@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 N = TypeVar("N", bound=nn.Module)
-Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None: not wanted
+Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None to skip it
 Adapt = Callable[[str, Tensor], Tensor]  # a tensor of a file, with its name in the network, to the network's own
 Sizes = Mapping[str, int]  # codes, rows and columns of a picture, and how many tokens end a row and a picture
 MOST = 1024  # ids of a caption; the longest of PartiPrompts, COCO and GenEval have 200
-STEP = 16  # prompts of a batch are padded to a multiple of it: so few shapes are compiled
+STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
 VISION = ("decoder.", "post_quant_conv.", "quantize.")  # an image tokenizer without its encoder
 
@@ -55,7 +55,7 @@ class KeysAndValues(NamedTuple):
 
 @lru_cache
 def adapt_layer(base: Any) -> Any:
-    """A layer of transformers' as a class that is called as `cached` calls layers."""
+    """Adapt a class of layers of transformers to be called as `cached` calls layers."""
 
     class Layer(base):
         def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
@@ -67,7 +67,7 @@ def adapt_layer(base: Any) -> Any:
 
 
 def make_layer(config: Any, index: int = 0) -> nn.Module:
-    """transformers' layer of a configuration's network."""
+    """Make transformers' layer of a configuration's network."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -79,7 +79,7 @@ def make_layer(config: Any, index: int = 0) -> nn.Module:
 
 
 def make_rotary_table(config: Any) -> Tensor:
-    """Cosines and sines [places, width of a head, 2], float32."""
+    """Compute cosines and sines [positions, width of a head, 2], float32."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     positions = torch.arange(config.max_position_embeddings)[None]
@@ -104,7 +104,7 @@ class Codes(nn.Module):
         return F.pad(self.chosen(hidden), (0, len(self.ids) - self.chosen.out_features), value=NEVER)
 
     def embeddings(self, words: Tensor) -> Tensor:
-        """What the network reads of each token, [V, dim], given its embedding of words."""
+        """Look up the input of the network for each token, [V, dim], given its embedding of words."""
         return words[self.ids]
 
 
@@ -135,7 +135,7 @@ class Llama(nn.Module):
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """An object of JSON; ParityError for a file that is not there, or holds none."""
+    """Read an object of JSON. Raises ParityError if the file does not exist or holds none."""
     try:
         record = foreign_json(file)
     except OSError:
@@ -146,8 +146,8 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path, kind: str, name: str) -> Any:
-    """A folder's configuration as transformers' class `name`, which knows what the file leaves out. ParityError unless
-    its model_type is `kind` and every value is one that the class takes."""
+    """Read a folder's configuration as transformers' class `name`, which has the defaults. Raises ParityError unless
+    its model_type is `kind` and the class accepts every value."""
     import transformers
 
     record = read_object(folder / "config.json")
@@ -162,7 +162,7 @@ def read_config(folder: Path, kind: str, name: str) -> Any:
 
 
 def read_tokenizer(folder: Path) -> "Tokenizer":
-    """A folder's tokenizer; ParityError for a file that holds none."""
+    """Read a folder's tokenizer. Raises ParityError if the file holds none."""
     from tokenizers import Tokenizer
 
     read_object(file := folder / "tokenizer.json")
@@ -176,7 +176,7 @@ def read_tokenizer(folder: Path) -> "Tokenizer":
 
 
 def look_up_ids(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) -> dict[str, int]:
-    """Ids of tokens by name; ParityError for the first that a vocabulary lacks."""
+    """Look up the ids of tokens by name. Raises ParityError for the first that the vocabulary lacks."""
     names = list(names)
     if lacking := next((name for name in names if name not in vocabulary), ""):
         raise ParityError(f"{folder}: the tokenizer has no {lacking!r}; allowed: that of the model's own repository")
@@ -184,7 +184,7 @@ def look_up_ids(names: Iterable[str], vocabulary: Mapping[str, int], folder: Pat
 
 
 def rename_prefixes(prefixes: Mapping[str, str]) -> Rename:
-    """Replaces the first prefix that a name has; a name that has none is not wanted."""
+    """Make a function that replaces the first matching prefix of a name; names without one are not wanted."""
     return lambda name: next((new + name.removeprefix(p) for p, new in prefixes.items() if name.startswith(p)), None)
 
 
@@ -196,7 +196,8 @@ def fill(
     dtype: torch.dtype,
     adapt: Adapt = lambda name, tensor: tensor,
 ) -> N:
-    """A network with its weights, one tensor at a time, on its device and in its dtype; ParityError unless all fit."""
+    """Fill a network with its weights, one tensor at a time, on its device and in its dtype. Raises ParityError unless
+    all fit."""
     with unfilled():
         net = build()
     stored = shapes(path)
@@ -217,7 +218,7 @@ def load_network(
     dtype: torch.dtype,
     adapt: Adapt = lambda name, tensor: tensor,
 ) -> Llama:
-    """The transformer of a folder, its output matrix that of the codes alone; ids, codes: see `Codes`."""
+    """Load the transformer of a folder, its output matrix cut to the codes; ids, codes: see `Codes`."""
     if max(ids) >= config.vocab_size:
         raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
     chosen = torch.tensor(ids)
@@ -233,7 +234,8 @@ def load_network(
 def load_vision(
     kind: str, config: Any, folder: Path, prefixes: Iterable[str], device: str, dtype: torch.dtype
 ) -> nn.Module:
-    """transformers' image tokenizer `kind` of a folder, without its encoder; prefixes of its tensors' names there."""
+    """Load transformers' image tokenizer `kind` of a folder, without its encoder; prefixes of its tensors' names
+    there."""
     import transformers
 
     def build() -> Any:
@@ -241,11 +243,18 @@ def load_vision(
         del net.encoder, net.quant_conv
         return net
 
-    return fill(build, folder, rename_prefixes({prefix + component: component for prefix in prefixes for component in VISION}), device, dtype)
+    return fill(
+        build,
+        folder,
+        rename_prefixes({prefix + component: component for prefix in prefixes for component in VISION}),
+        device,
+        dtype,
+    )
 
 
 def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
-    """An image tokenizer that knows the sizes of a model's pictures; ParityError for one of another number of codes."""
+    """Attach the sizes of a model's pictures to its image tokenizer. Raises ParityError if it has another number of
+    codes."""
     if (codes := len(vq.quantize.embedding.weight)) != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {codes} codes, the model {s['vocab']}")
     vq.size = s
@@ -256,23 +265,23 @@ def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
 
 
 def merge_sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes of a model's pictures, as its manifest says or its family declares them."""
+    """Merge the sizes of a model's pictures: those of its family, replaced by those of its manifest."""
     return {**family["network"], **manifest["network"]}
 
 
 def select_changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that are not those which a family declares."""
+    """Select the sizes that differ from those of the family."""
     return {key: value for key, value in network.items() if value != family["sizes"][key]}
 
 
 def compute_shape(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens in a row of a picture; pixels of its longer side, `stride` a code."""
+    """Compute the tokens in a row of a picture, and the pixels of its longer side, `stride` a code."""
     s = merge_sizes(family, manifest)
     return s["columns"] + s.get("line", 0), stride * max(s["rows"], s["columns"])
 
 
 def make_grammar(s: Sizes) -> Tensor:
-    """Forced tokens [L] of a picture, -1 for a code: `line` tokens behind each row, then `end` more."""
+    """Make the forced tokens [L] of a picture, -1 for a code: `line` tokens after each row, then `end` more."""
     line, end = s.get("line", 0), s.get("end", 0)
     forced = torch.arange(s["vocab"], s["vocab"] + line + end)
     row = torch.cat([torch.full((s["columns"],), -1), forced[:line]])
@@ -280,28 +289,33 @@ def make_grammar(s: Sizes) -> Tensor:
 
 
 def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
-    """The codes [n, rows, columns] of whole pictures' tokens [n, L]: what the grammar forces is left off."""
-    rows, columns, line = s["rows"], s["columns"], s.get("line", 0)
+    """Strip the forced tokens from whole pictures' tokens [n, L]: codes [n, rows, columns]."""
+    rows = s["rows"]
+    columns = s["columns"]
+    line = s.get("line", 0)
     return tokens[:, : rows * (columns + line)].unflatten(1, (rows, columns + line))[:, :, :columns]
 
 
 def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
-    """Vectors [C, D] of codes as vectors [tokens, D]: what is no code is far from all of them."""
+    """Pad vectors [C, D] of codes to vectors [tokens, D]: a token that is no code is far from all codes."""
     far_value = 10 * vectors.abs().max()
     return torch.cat([vectors, far_value.expand(tokens - len(vectors), vectors.shape[1])])
 
 
 def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """The token model of a batch of encoded captions. run: its pass, compiled or not."""
+    """Make the token model of a batch of encoded captions. run: its pass, compiled or not."""
     net, vq = nets["net"], nets["vq"]
-    s, codes = vq.size, vq.quantize.embedding.weight
+    s = vq.size
+    codes = vq.quantize.embedding.weight
     ids, valid = select_batch_ids(inputs, guided)
     forced = make_grammar(s).to(ids.device)
     if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
         allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
         raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
-    words, width = net.embed_tokens.weight, s["columns"] + s.get("line", 0)
-    embeddings, shift = net.output.embeddings(words), ids.shape[1] - valid.sum(1)
+    words = net.embed_tokens.weight
+    width = s["columns"] + s.get("line", 0)
+    embeddings = net.output.embeddings(words)
+    shift = ids.shape[1] - valid.sum(1)
     model = Cached(net, F.embedding(ids, words), valid, embeddings, forced, width, shift, run=run)
     model.raw_codebook = pad_codes(codes, model.vocab)
     model.codebook = pad_codes(F.normalize(codes, dim=-1), model.vocab)
@@ -311,12 +325,12 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(strip_grammar(tokens, nets["vq"].size))
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Indicators bool [G, V] of codes that look alike."""
+    """Find groups of codes that look alike: bool [G, V]."""
     s = nets["vq"].size
     look_alikes = mark_above_median(nets["vq"].quantize.embedding.weight)
     return np.pad(look_alikes, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
@@ -326,14 +340,14 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
 
 
 def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
-    """Ids [B, length] int64 and which of them are a row's own, [B, length] int64."""
+    """Pad rows of ids on the left: ids [B, length] int64, and which of them are not padding, [B, length] int64."""
     ids = [[0] * (length - len(row)) + row for row in rows]
     valid = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids), torch.tensor(valid)
 
 
 def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], folder: Path) -> list[list[int]]:
-    """Ids of texts, cut at MOST, and how many were cut printed. ParityError for one that holds a token of the
+    """Encode texts, cut at MOST ids; prints how many were cut. Raises ParityError for a text that holds a token of the
     grammar, or characters that the tokenizer has no token for."""
     result = []
     for caption in captions:
@@ -361,8 +375,8 @@ def make_prompt_encoder(
     around: tuple[list[int], list[int]],
     negative: Callable[[list[int]], list[int]],
 ) -> Encoder:
-    """Captions to what `condition` reads. template: a text with {}, where the caption stands; around: ids before and
-    behind it; negative(prompt's ids) -> those of its unconditional row."""
+    """Make the encoder of captions for `condition`. template: a text with {} for the caption; around: ids before and
+    after it; negative(prompt's ids) -> those of its unconditional row."""
     ids_before, ids_after = around
 
     def encoded(captions: list[str]) -> dict[str, Tensor]:
@@ -377,8 +391,8 @@ def make_prompt_encoder(
 
 
 def select_batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
-    """The rows' ids and what is attended of them [R, P]: B conditional, then B unconditional if guided; the padding
-    that all of them have left off."""
+    """Select the rows' ids and which are attended [R, P]: B conditional, then B unconditional if guided, without the
+    padding that all of them have."""
     ids, valid = inputs["words"], inputs["valid"]
     if guided:
         ids, valid = torch.cat([ids, inputs["negative"]]), torch.cat([valid, inputs["negative_valid"]])

@@ -64,7 +64,7 @@ SHAPES: dict[
     "vq": {"vocab": ("quantize.embedding.weight", 0, 0)},
     "text": {"caption_dim": ("shared.weight", 1, 0)},
 }
-COMPUTED = ("freqs_cis",)  # in some files, and computed here
+COMPUTED = ("freqs_cis",)  # ignored in files, because it is computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
 
 
@@ -89,7 +89,8 @@ class LlamaGenConfig:
 
 
 def make_rotary_table(c: LlamaGenConfig) -> Tensor:
-    """Cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half the column."""
+    """Compute cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half with the
+    column."""
     half = c.dim // c.heads // 2
     frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
     angle = torch.outer(torch.arange(c.grid).float(), frequency)  # [grid, half / 2]
@@ -99,7 +100,7 @@ def make_rotary_table(c: LlamaGenConfig) -> Tensor:
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """x [R, S, H, D] in interleaved pairs, table [R or 1, S, D / 2, 2]."""
+    """Rotate x [R, S, H, D] in interleaved pairs by table [R or 1, S, D / 2, 2]."""
     cos, sin = table[:, :, None].unbind(-1)
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
@@ -115,7 +116,9 @@ class Attention(nn.Module):
         h = self.heads
         qkv = self.wqkv(x).unflatten(-1, (3 * h, -1))
         rotated = rotate(qkv[:, :, : 2 * h], table)
-        q, k, v = rotated[:, :, :h], rotated[:, :, h:], qkv[:, :, 2 * h :]
+        q = rotated[:, :, :h]
+        k = rotated[:, :, h:]
+        v = qkv[:, :, 2 * h :]
         if remember is not None:
             k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
@@ -135,7 +138,8 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.attention, self.feed_forward = Attention(c), FeedForward(c)
+        self.attention = Attention(c)
+        self.feed_forward = FeedForward(c)
         self.attention_norm, self.ffn_norm = nn.RMSNorm(c.dim, c.eps), nn.RMSNorm(c.dim, c.eps)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
@@ -159,7 +163,7 @@ class CaptionEmbedder(nn.Module):
         self.uncond_embedding = nn.Parameter(torch.randn(c.prefix, c.caption_dim) / c.caption_dim**0.5)
 
     def forward(self, caption: Tensor, dropped: Tensor) -> Tensor:
-        """caption [R, prefix, caption_dim]; rows in `dropped` [R] bool become unconditional."""
+        """Embed caption [R, prefix, caption_dim]; rows in `dropped` [R] bool become unconditional."""
         caption = torch.where(dropped[:, None, None], self.uncond_embedding, caption)
         return self.cap_proj(caption)
 
@@ -167,10 +171,11 @@ class CaptionEmbedder(nn.Module):
 class ClassEmbedder(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.classes, self.embedding_table = c.classes, nn.Embedding(c.classes + 1, c.dim)
+        self.classes = c.classes
+        self.embedding_table = nn.Embedding(c.classes + 1, c.dim)
 
     def forward(self, label: Tensor, dropped: Tensor) -> Tensor:
-        """label [R]; rows in `dropped` [R] bool take the last entry, the unconditional class."""
+        """Embed label [R]; rows in `dropped` [R] bool take the last entry, the unconditional class."""
         return self.embedding_table(torch.where(dropped, self.classes, label))[:, None]
 
 
@@ -185,7 +190,8 @@ class Transformer(nn.Module):
         self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
         self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
-        self.norm, self.output = nn.RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
+        self.norm = nn.RMSNorm(c.dim, c.eps)
+        self.output = nn.Linear(c.dim, c.vocab, bias=False)
         self.register_buffer("table", make_rotary_table(c), persistent=False)
 
     @property
@@ -194,11 +200,12 @@ class Transformer(nn.Module):
         return self.config.heads, self.config.dim // self.config.heads
 
     def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the captions."""
+        """Compute logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the
+        captions."""
         return self.output(self.features(condition, valid, dropped, tokens))
 
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """The hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
+        """Compute the hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
         x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
         mask = make_prefix_mask(valid, x.shape[1])
         for layer in self.layers:
@@ -207,7 +214,7 @@ class Transformer(nn.Module):
 
 
 def make_prefix_mask(valid: Tensor, length: int) -> Tensor:
-    """Causal mask bool [B, 1, length, length] whose padded prefix keys are off, the diagonal on."""
+    """Make the causal mask bool [B, 1, length, length] whose padded prefix keys are off, the diagonal on."""
     i = torch.arange(length, device=valid.device)
     on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
     return ((i[None, :] <= i[:, None]) & on[:, None] | (i[None, :] == i[:, None]))[:, None]
@@ -218,7 +225,9 @@ class FeatureDrafter(DrafterNet):
 
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), nn.RMSNorm(c.dim, c.eps)
+        self.fc = nn.Linear(2 * c.dim, c.dim, bias=False)
+        self.layer = Block(c)
+        self.norm = nn.RMSNorm(c.dim, c.eps)
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
         empty = target.prefix_states[:, :0]
@@ -232,7 +241,9 @@ class CaptionedDrafter(DrafterNet):
 
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.tokens, self.fc, self.layer = nn.Embedding(c.vocab, c.dim), nn.Linear(2 * c.dim, c.dim), Block(c)
+        self.tokens = nn.Embedding(c.vocab, c.dim)
+        self.fc = nn.Linear(2 * c.dim, c.dim)
+        self.layer = Block(c)
         self.norm = nn.Identity()
         self.layer.register_module("attention_norm", nn.Identity())
 
@@ -251,8 +262,9 @@ NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
 
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
-    of EAGLE-1 and LANTERN, a folder with config.json or its file of weights. ParityError for one of another target."""
+    """Read the tensors and sizes of a drafter released under other names (EAGLE-1, LANTERN: a folder with config.json,
+    or its file of weights). None for a file that is read as it is. Raises ParityError if it belongs to another target.
+    """
     if component != "drafter" or TENSORS["drafter"][0] not in shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
@@ -264,32 +276,33 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
         )
     c = replace(target, layers=1, eps=float(record.get("rms_norm_eps", 1e-6)))
     stored = {name: tensor for name, tensor in tensors(path, dtype=None) if "rotary_emb" not in name}
-    qkv = [stored.pop(f"layers.0.self_attn.{component}_proj.weight", torch.empty(0)) for part in "qkv"]
+    qkv = [stored.pop(f"layers.0.self_attn.{letter}_proj.weight", torch.empty(0)) for letter in "qkv"]
     state = {"layer.attention.wqkv.weight": torch.cat(qkv)}
     for name, tensor in stored.items():
-        at = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
-        state[NAMES.get(at, "") + name.removeprefix(at)] = tensor
+        old = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
+        state[NAMES.get(old, "") + name.removeprefix(old)] = tensor
     with unfilled():
         check_fit(CaptionedDrafter(c), state, path)
-    return state, asdict(c) | {"target": spec.sha256["transformer"]}  # which nothing of it tells
+    return state, asdict(c) | {"target": spec.sha256["transformer"]}  # the drafter's file does not record its target
 
 
 def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
-    """Of the transformer that a manifest names."""
+    """Read the sizes of the transformer that a manifest names."""
     if manifest["source"] != "embedded":
         return LlamaGenConfig(**manifest["network"])
     return configured(LlamaGenConfig, Path(manifest["files"]["transformer"]))
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens in a row of a picture, pixels of its side."""
+    """Compute the tokens in a row of a picture, and the pixels of its side."""
     grid = sizes(manifest).grid
     return grid, grid * vq.read_config(Path(manifest["files"]["vq"])).stride
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
-    """The configuration's `network` from the shapes of a published transformer's tensors, which do not tell the grid;
-    what stands in FAMILY["sizes"] is left out. ParityError for shapes that are no LlamaGen's."""
+    """Read the configuration's `network` from the shapes of a published transformer's tensors, which do not tell the
+    grid; sizes equal to FAMILY["sizes"] are left out. Raises ParityError if the shapes do not belong to a LlamaGen
+    model."""
     sizes_read = sizes_in(shapes, SHAPES["transformer"])
     dim = sizes_read["dim"]
     sizes_read |= {"heads": HEADS.get(dim, dim // 64), "grid": grid}
@@ -304,14 +317,15 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, in
 
 
 def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Pixels a token, each way, by the shapes of a published tokenizer's tensors."""
+    """Compute the pixels a token, each way, from the shapes of a published tokenizer's tensors."""
     return vq.read_sizes(shapes).stride
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net", "vq", "drafter" or "draft"; ParityError for files that do not fit together."""
+    """Load "net", "vq", "drafter" or "draft". Raises ParityError if files do not fit together."""
     files = {component: Path(file) for component, file in manifest["files"].items()}
-    config, tokenizer = sizes(manifest), vq.read_config(files["vq"])
+    config = sizes(manifest)
+    tokenizer = vq.read_config(files["vq"])
     if tokenizer.codebook != config.vocab:
         raise ParityError(
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
@@ -328,14 +342,18 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
-    labels [B] of classes. run: its pass, compiled or not."""
+    """Make the token model of a batch of encoded captions: left-padded embeddings [B, prefix, caption_dim] with their
+    mask, valid [B, prefix], or labels [B] of classes. run: its pass, compiled or not."""
     if "label" in inputs:
-        conditions, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
+        conditions = inputs["label"]
+        valid = torch.ones_like(inputs["label"])[:, None]
     else:
-        conditions, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
-    model, codes = LlamaGen(nets["net"], conditions, valid, guided, run=run), nets["vq"].quantize
-    model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
+        conditions = inputs["embeddings"].to(nets["net"].output.weight.dtype)
+        valid = inputs["valid"]
+    model = LlamaGen(nets["net"], conditions, valid, guided, run=run)
+    codes = nets["vq"].quantize
+    model.codebook = codes.codes
+    model.raw_codebook = codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
@@ -344,17 +362,17 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(tokens)
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Indicators bool [G, V] of codes that look alike."""
+    """Find groups of codes that look alike: bool [G, V]."""
     return vq.mark_above_median(nets["vq"].quantize.codes)
 
 
 def read_labels(captions: list[str], classes: int) -> dict[str, Tensor]:
-    """Class numbers, as text, to label [B]. ParityError for a text that is no class."""
+    """Read class numbers from texts: label [B]. Raises ParityError for a text that is no class."""
     for caption in captions:
         if not caption.isdecimal() or int(caption) >= classes:
             raise ParityError(f"caption: {caption[:60]!r}: allowed: the number of a class, 0 to {classes - 1}")
@@ -362,7 +380,8 @@ def read_labels(captions: list[str], classes: int) -> dict[str, Tensor]:
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch; a class-conditional model's are numbers of classes."""
+    """Make the encoder of captions for `condition`; the captions of a class-conditional model are numbers of
+    classes."""
     if classes := sizes(manifest).classes:
         return partial(read_labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
@@ -371,12 +390,13 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
 def LlamaGen(
     net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
 ) -> Cached:
-    """The token model of LlamaGen's conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; the
+    """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]. The
     unconditional row keeps the caption's mask. For `returns` and `run` see `Cached`."""
     dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
     if guided:
         condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
         dropped = torch.cat([dropped, ~dropped])
     forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
-    prefix, embeddings = net.cls_embedding(condition, dropped), net.tok_embeddings.weight
+    prefix = net.cls_embedding(condition, dropped)
+    embeddings = net.tok_embeddings.weight
     return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, run=run)

@@ -17,7 +17,7 @@ from parity.models.discrete.vq import to_pixels
 
 
 def load_family(manifest: Mapping[str, Any]) -> Any:
-    """The module of the family that a manifest names."""
+    """Import the module of the family that a manifest names."""
     return importlib.import_module(f"parity.models.discrete.{manifest['family']}")
 
 
@@ -36,20 +36,22 @@ class Loaded:
 
     @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
-        """The token model of encoded prompts with the law of these settings; columns of text are not read."""
+        """Make the token model of encoded prompts with the law of these settings; columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
         return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.run), settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
-        """tokens [n, L] to pixels uint8 [n, H, W, 3]."""
+        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3]."""
         batches = torch.as_tensor(tokens).long().split(batch)
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
-        return np.concatenate([as_bytes(self.family.pictures(self.nets, batch_tokens.to(self.device))) for batch_tokens in batches])
+        return np.concatenate(
+            [as_bytes(self.family.pictures(self.nets, batch_tokens.to(self.device))) for batch_tokens in batches]
+        )
 
     def groups(self) -> np.ndarray:
-        """Indicators bool [G, V] of tokens that look alike."""
+        """Find groups of tokens that look alike: bool [G, V]."""
         return self.family.groups(self.nets)
 
 
@@ -60,30 +62,33 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """The networks of a manifest; of "drafter" and "draft" the one needed."""
+    """Load the networks of a manifest, with "drafter" or "draft" if needed."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     torch_device = torch.device(device)
     return Loaded(manifest, nets, torch_device, compile_pass(logits_pass, torch_device.type) if fast else logits_pass)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """The image tokenizer alone, for `pictures` and `groups`: no transformer is read."""
+    """Load the image tokenizer alone, for `pictures` and `groups`: no transformer is read."""
     return Loaded(manifest, load_networks(manifest, ("vq",), device), torch.device(device))
 
 
 def load_networks(
     manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
-    """The networks asked for, of "net", "vq", "drafter" and "draft". The image tokenizer stays in float32."""
+    """Load the networks "net", "vq", "drafter" or "draft". The image tokenizer stays in float32."""
     read = load_family(manifest).load
-    return {component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval() for component in components}
+    return {
+        component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval()
+        for component in components
+    }
 
 
 def picture_side(manifest: Mapping[str, Any]) -> int:
-    """Pixels a side of the pictures a model makes, known before it is loaded."""
+    """Compute the pixels a side of a model's pictures, before it is loaded."""
     return load_family(manifest).shape(manifest)[1]
 
 
 def load_encoder(manifest: Mapping[str, Any], device: str = "cpu") -> Any:
-    """Captions (a list) to tensors of what `Loaded.model` reads of them, a row each: the text encoder of a model."""
+    """Load the text encoder of a model: it turns a list of captions into tensors for `Loaded.model`, a row each."""
     return load_family(manifest).encoder(manifest, device)

@@ -60,19 +60,19 @@ class TokenModel(Protocol):
     forced: Tensor
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed
+        """Compute logits [B, S, V] of the laws at positions + 1, given `tokens` at positions [B, S] and the tokens fed
         before.
 
-        What is fed is stored by position and replaced when fed again, so rolling back costs nothing. A query sees
-        positions up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A
-        row whose slots are all there or past it is done: its laws are arbitrary, and its cache may be dropped. A hole
-        is a position before a query's that was never fed. Its content changes nothing: a network masks it;
-        `TabularModel`, whose laws know no gaps, reads token 0.
+        Tokens are stored by position and replaced when fed again, so rolling back costs nothing. A query sees positions
+        up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A row all
+        of whose slots are there or past it is done: its laws are arbitrary, and its cache may be dropped. A hole is a
+        position before a query's that was never fed. Its content changes nothing: a network masks it; `TabularModel`,
+        whose laws have no gaps, reads token 0.
         """
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> logits [B, S, V]: several continuations in one pass.
+        """Compute logits [B, S, V] of several continuations in one pass: tokens, positions, parents [B, S].
 
         Node s follows node parents[b, s] < s of this call or, if that is -1, the stored tokens before its position. The
         first node must be of the latter kind, at the first open position less one. Nothing is stored until `keep`.
@@ -81,7 +81,7 @@ class TokenModel(Protocol):
         ...
 
     def keep(self, nodes: Tensor) -> None:
-        """nodes [B, W]: nodes of the last tree, -1 for none; their tokens are remembered at their positions."""
+        """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions."""
         ...
 
 
@@ -89,17 +89,17 @@ class Drafter(Protocol):
     """A network that continues the target's features (EAGLE): cheap laws of the tokens that come next."""
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """tokens, positions, sources [B, S] -> logits [B, S, V] of the laws at positions + 1: tokens that are written,
-        each beside the feature that the target has of position `source` (fresh: positions - 1; an older one is stale).
+        """Compute logits [B, S, V] of the laws at positions + 1 from final tokens at positions [B, S], each with the
+        feature that the target has of position `sources` [B, S] (fresh: positions - 1; an older one is stale).
 
-        Remembered by position, like the target's own. The last slot is the last token written; a new tree begins below
+        Tokens are stored by position, like the target's. The last slot is the last final token; a new tree begins below
         it.
         """
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> logits [B, S, V]: more nodes of the tree. Nodes are numbered in the
-        order of the calls since `logits`; a node follows an earlier call's node, or at -1 the last token written, and
+        """Compute logits [B, S, V] of more nodes of the tree: tokens, positions, parents [B, S]. Nodes are numbered in
+        the order of the calls since `logits`; a node follows an earlier call's node, or at -1 the last final token, and
         takes its predicted feature."""
         ...
 
@@ -115,7 +115,8 @@ class DraftedModel(TokenModel, Protocol):
 
 
 def find_ancestors(parents: Tensor) -> Tensor:
-    """parents [B, S], -1 for none, to bool [B, S, S]: whether the second node is the first, or one that it follows."""
+    """Find the ancestors bool [B, S, S] of nodes by parents [B, S], -1 for none: whether node j is node i or one that
+    it follows, at [i, j]."""
     S = parents.shape[1]
     reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)
     reached.scatter_add_(2, parents.clamp(min=0)[..., None], (parents >= 0).float()[..., None])

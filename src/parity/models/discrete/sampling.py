@@ -25,12 +25,12 @@ class TokenSampling:
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
-    """All but the k largest of the last dimension to -inf; ties with the k-th are kept."""
+    """Set all but the k largest of the last dimension to -inf; ties with the k-th are kept."""
     return logits.masked_fill(logits < logits.topk(min(k, logits.shape[-1])).values[..., -1:], float("-inf"))
 
 
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
-    """The smallest set of most likely tokens whose mass reaches p; the rest to -inf (Holtzman et al. 2020)."""
+    """Set all but the smallest set of most likely tokens whose mass reaches p to -inf (Holtzman et al. 2020)."""
     ordered, order = logits.sort(descending=True)
     law = ordered.softmax(-1)
     excluded = law.cumsum(-1) - law >= p  # by the mass of the more likely ones
@@ -42,7 +42,10 @@ class Sampled:
 
     def __init__(self, model: Any, sampling: TokenSampling):
         self.model, self.sampling = model, sampling
-        self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
+        self.vocab = model.vocab
+        self.length = model.length
+        self.width = model.width
+        self.forced = model.forced
         self.static = getattr(model, "static", False)
         vectors = ("codebook", "raw_codebook", "embeddings")
         self.codebook, self.raw_codebook, self.embeddings = (getattr(model, name, None) for name in vectors)
@@ -53,18 +56,19 @@ class Sampled:
         return bool((self.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, S] -> [B, S, V]. Guided, the model has B conditional, then B unconditional rows."""
+        """Compute logits [B, S, V] after tokens, positions [B, S]. Guided, the model has B conditional, then B
+        unconditional rows."""
         return self._law(self.model.logits, tokens, positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> [B, S, V]."""
+        """Compute logits [B, S, V] after nodes tokens, positions, parents [B, S]."""
         return self._law(self.model.tree, tokens, positions, parents)
 
     def keep(self, nodes: Tensor) -> None:
         self.model.keep(self._repeat_rows(nodes))
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
-        """See TokenModel."""
+        """Replace rows by fresh ones. See TokenModel."""
         self.model.join(self._repeat_rows(rows), fresh.model)
 
     @property
@@ -80,7 +84,7 @@ class Sampled:
         return None if inner is None else Sampled(inner, self.sampling)
 
     def _repeat_rows(self, rows: Tensor) -> Tensor:
-        """Rows of the batch as the model's: guided, they are there twice."""
+        """Repeat rows of the batch for a guided model, which has each twice."""
         return rows if self.sampling.guidance == 1 else torch.cat([rows, rows])
 
     def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *others: Tensor) -> Tensor:

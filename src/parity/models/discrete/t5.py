@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def make_t5_encoder() -> "T5EncoderModel":
-    """The embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
+    """Make the embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
     from transformers import T5Config, T5EncoderModel
 
     sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_heads": 4}
@@ -36,7 +36,8 @@ def make_t5_encoder() -> "T5EncoderModel":
 
 
 def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Right-padded encoder output [B, T, D] and mask [B, T] left-padded, as LlamaGen reads them; padding is zeroed."""
+    """Move the padding of encoder output [B, T, D] and mask [B, T] from right to left, as LlamaGen reads them; padding
+    is zeroed."""
     T = valid.shape[1]
     order = (torch.arange(T, device=valid.device)[None] + valid.sum(1, keepdim=True)) % T
     embeddings = (embeddings * valid[..., None]).gather(1, order[..., None].expand_as(embeddings))
@@ -44,8 +45,8 @@ def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def load_encoder(path: Path) -> "T5EncoderModel":
-    """The encoder in a folder of transformers' layout, in float32; of pickled files tensors alone are read.
-    ParityError for half a folder, and for one that is none."""
+    """Load the encoder in a folder of transformers' layout, in float32; pickled files are read as tensors only. Raises
+    ParityError if the folder is incomplete or is not a T5 encoder."""
     from transformers import T5EncoderModel
 
     parts(path)
@@ -61,8 +62,8 @@ def load_encoder(path: Path) -> "T5EncoderModel":
 
 
 def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
-    """Captions to input_ids and attention_mask [B, length] by the tokenizer in a published encoder's folder;
-    ParityError for a folder without one."""
+    """Load the tokenizer of a published encoder's folder: captions to input_ids and attention_mask [B, length]. Raises
+    ParityError if it has none."""
     from transformers import AutoTokenizer
 
     check_tokenizer(path, "text")
@@ -80,7 +81,7 @@ def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
 
 
 def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
-    """The embedded encoder from its file, or a published one from its folder: captions to left-padded embeddings
+    """Load the embedded encoder from its file, or a published one from its folder: captions to left-padded embeddings
     [B, length, D] float32 and their mask, valid [B, length].
 
     A published encoder reads captions cleaned (`clean`) and cut at `length` tokens, as its authors do; how many were
@@ -88,9 +89,11 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     """
     tokenizer: Callable[[list[str]], Any]
     if path.is_dir():
-        tokenizer, net = load_tokenizer(path, length), load_encoder(path)
+        tokenizer = load_tokenizer(path, length)
+        net = load_encoder(path)
     else:
-        net, tokenizer = make_t5_encoder(), partial(encode, max_length=length)
+        net = make_t5_encoder()
+        tokenizer = partial(encode, max_length=length)
         load_weights(net, path)
     net.eval().to(device)
 
@@ -169,13 +172,14 @@ JOINS = re.compile(r"[-_]")  # more than three of them join words that stand apa
 
 
 def apply_rules(caption: str, rules: Rules) -> str:
+    """Replace each pattern of the rules in a caption."""
     for pattern, replacement in rules:
         caption = re.sub(pattern, replacement, caption)
     return caption
 
 
 def clean_once(caption: str) -> str:
-    """One round of the cleaning."""
+    """Clean a caption one time."""
     import ftfy
     from bs4 import BeautifulSoup
 
@@ -188,5 +192,5 @@ def clean_once(caption: str) -> str:
 
 
 def clean(caption: str) -> str:
-    """The caption that the published encoder reads: the cleaning applied twice, as in its training."""
+    """Clean a caption twice, as in the training of the published encoder."""
     return clean_once(clean_once(caption))

@@ -16,7 +16,7 @@ from torch import Tensor
 from parity.models.discrete.protocol import TokenModel
 
 BASE, PRIME = 31, 65_537
-NOTHING = -1  # in place of a token: nothing was read there
+NOTHING = -1  # in place of a token that was not read
 
 
 class StateModel:
@@ -32,9 +32,14 @@ class StateModel:
         forced: Tensor | None,
         drafts: Any,
     ):
-        """initial_states [R, ..]: the states of all rows before any token; codes [V, D]: tokens that are near look alike; rows:
-        sequences, half as many as R if a second half of the rows is unconditional; drafts: the draft model's law."""
-        self.vocab, self.length, self.width, self.count, self.drafts = len(codes), length, width or length, rows, drafts
+        """Set up the states. initial_states [R, ..]: of all rows before any token; codes [V, D]: tokens with near codes
+        look alike; rows: sequences, half as many as R if a second half of the rows is unconditional; drafts: the draft
+        model's law."""
+        self.vocab = len(codes)
+        self.length = length
+        self.width = width or length
+        self.count = rows
+        self.drafts = drafts
         self.forced = torch.full((length,), -1, device=codes.device) if forced is None else forced
         self.codebook = self.raw_codebook = self.embeddings = codes
         R = len(initial_states)
@@ -45,11 +50,11 @@ class StateModel:
         self.reached = 0  # states up to here are of what was fed
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """States [R, S, ..] one token [R, S] on."""
+        """Advance states [R, S, ..] by one token [R, S]."""
         raise NotImplementedError
 
     def laws(self, states: Tensor) -> Tensor:
-        """Logits [R, S, V] of the token that follows states [R, S, ..]."""
+        """Compute logits [R, S, V] of the token that follows states [R, S, ..]."""
         raise NotImplementedError
 
     @cached_property
@@ -65,37 +70,41 @@ class StateModel:
         return TabularDrafter(self.draft)
 
     def join(self, rows: Tensor, fresh: "StateModel") -> None:
-        """See TokenModel: every prompt is the same here, and what was fed is replaced."""
+        """Do nothing: every prompt is the same, and what was fed is replaced. See TokenModel."""
 
     def extend_states(self, first: int, last: int) -> None:
-        """States behind the tokens at positions first to last - 1."""
+        """Compute the states after the tokens at positions first to last - 1."""
         for i in range(first, last):
             token = torch.full_like(self.memory[:, :1], NOTHING) if self.silent[i] else self.memory[:, i + 1 : i + 2]
             self.states[:, i + 1 : i + 2] = self.read(self.states[:, i : i + 1], token)
         self.reached = last
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """See TokenModel."""
+        """Compute logits. See TokenModel."""
         self.memory[self.rows, positions + 1] = tokens
         self.extend_states(max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1)
         return self.laws(self.states[self.rows, positions + 1])
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """See TokenModel."""
+        """Compute logits of a tree. See TokenModel."""
         positions_stored = positions.clamp(0, self.length)
         self.extend_states(self.reached, max(self.reached, int(positions_stored[:, 0].max())))
         fed = torch.where(self.silent[positions_stored], NOTHING, tokens)
-        stored, expand_mask = self.states[self.rows, positions_stored], lambda mask: mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
+        stored = self.states[self.rows, positions_stored]
         states = stored
+
+        def expand_mask(mask: Tensor) -> Tensor:
+            return mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
+
         for _ in range(int((positions - positions[:, :1]).max()) + 1):  # a level of the tree at a time
             parent_states = torch.where(expand_mask(parents >= 0), states[self.rows, parents.clamp(min=0)], stored)
-            # what is fed at -1 begins every sequence alike
+            # the token at -1 begins every sequence, so it changes no state
             states = torch.where(expand_mask(positions >= 0), self.read(parent_states, fed), parent_states)
         self.nodes = tokens, positions, states
         return self.laws(states)
 
     def keep(self, nodes: Tensor) -> None:
-        """See TokenModel."""
+        """Store nodes. See TokenModel."""
         tokens, positions, states = self.nodes
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
@@ -129,7 +138,8 @@ class TabularModel(StateModel):
         if drafts is None:
             clamped = table.clamp(min=-20)
             drafts = 0.7 * clamped + 0.3 * clamped.roll(1, -2)
-        self.table, self.prefixes = table.flatten(0, -2), N  # [N or 2 N, V]
+        self.table = table.flatten(0, -2)  # [N or 2 N, V]
+        self.prefixes = N
         self.pair = table.ndim == 3
         line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]  # neighbours look alike
         initial_states = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
@@ -154,6 +164,7 @@ class Law(NamedTuple):
 
 
 def pair_laws(conditional: Law, unconditional: Law) -> Law:
+    """Stack a conditional and an unconditional law."""
     return Law(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
 
 
@@ -180,14 +191,15 @@ class HiddenMarkov(StateModel):
         return self.multiply(states, self.emit).log()
 
     def multiply(self, states: Tensor, matrix: Tensor) -> Tensor:
-        """States [R, S, H] by the matrix [halves, H, K] of their half."""
+        """Multiply states [R, S, H] by the matrix [halves, H, K] of their half."""
         return (states.unflatten(0, (len(matrix), -1)).flatten(1, 2) @ matrix).view(*states.shape[:2], -1)
 
 
 def make_chain(table: Tensor) -> Law:
-    """A Markov chain of tokens: table [V, V] of the next token after each, or [V, V, V] after each two. It begins
+    """Make a Markov chain of tokens: table [V, V] of the next token after each, or [V, V, V] after each two. It begins
     uniformly."""
-    V, order = table.shape[-1], table.ndim - 1
+    V = table.shape[-1]
+    order = table.ndim - 1
     states = torch.arange(V**order)
     step = table.new_zeros(len(states), V, V**order)
     step[states[:, None], torch.arange(V), (states[:, None] * V + torch.arange(V)) % V**order] = table.reshape(-1, V)
@@ -196,8 +208,8 @@ def make_chain(table: Tensor) -> Law:
 
 
 def make_counter(table: Tensor) -> Law:
-    """Tokens that are added up modulo M, and the next one's law table [M, V] by what they come to: every token matters
-    to all that follow."""
+    """Make a law of tokens that are added up modulo M: table [M, V] gives the next token's law by the sum, so every
+    token matters to all that follow."""
     M, V = table.shape
     step = table.new_zeros(M, V, M, V)  # a state is the sum before its token, and the token
     for s in range(M):
@@ -223,13 +235,13 @@ class HashedTable(StateModel):
 
 
 class TabularDrafter:
-    """See Drafter: a model's draft in its place. Which feature stands beside a token makes no difference here."""
+    """A draft model used as a `Drafter`. The feature index is ignored."""
 
     def __init__(self, draft: TokenModel):
         self.draft = draft
 
     def join(self, rows: Tensor, fresh: "TabularDrafter") -> None:
-        """See TokenModel."""
+        """Do nothing. See TokenModel."""
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         self.shown: list[tuple[Tensor, ...]] = []
@@ -241,12 +253,13 @@ class TabularDrafter:
 
 
 def count_prefixes(vocab: int, length: int) -> int:
-    """Number of prefixes, the empty one included, of sequences of `length` tokens."""
+    """Count the prefixes, the empty one included, of sequences of `length` tokens."""
     return sum(vocab**i for i in range(length))
 
 
 def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
-    """Exact law of the sequences, float64 [V^L] with the first token most significant; `model` must hold V^L rows."""
+    """Compute the exact law of the sequences, float64 [V^L] with the first token most significant; `model` must hold
+    V^L rows."""
     sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
     inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
     law = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
@@ -254,6 +267,6 @@ def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:
-    """Gaussian logits, float64."""
+    """Draw Gaussian logits, float64."""
     shape = (2, count_prefixes(vocab, length), vocab) if pair else (count_prefixes(vocab, length), vocab)
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -46,8 +46,10 @@ def _norm(channels: int, c: VQConfig) -> nn.GroupNorm:
 class ResnetBlock(nn.Module):
     def __init__(self, c: VQConfig, n_in: int, n_out: int):
         super().__init__()
-        self.norm1, self.conv1 = _norm(n_in, c), nn.Conv2d(n_in, n_out, 3, padding=1)
-        self.norm2, self.conv2 = _norm(n_out, c), nn.Conv2d(n_out, n_out, 3, padding=1)
+        self.norm1 = _norm(n_in, c)
+        self.conv1 = nn.Conv2d(n_in, n_out, 3, padding=1)
+        self.norm2 = _norm(n_out, c)
+        self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1)
         self.nin_shortcut = nn.Conv2d(n_in, n_out, 1) if n_in != n_out else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +76,8 @@ class Resample(nn.Module):
 
     def __init__(self, n: int, up: bool):
         super().__init__()
-        self.up, self.conv = up, nn.Conv2d(n, n, 3, stride=1 if up else 2, padding=1 if up else 0)
+        self.up = up
+        self.conv = nn.Conv2d(n, n, 3, stride=1 if up else 2, padding=1 if up else 0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(F.interpolate(x, scale_factor=2.0) if self.up else F.pad(x, (0, 1, 0, 1)))
@@ -107,14 +110,16 @@ def _apply_all(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 class Encoder(nn.Module):
     def __init__(self, c: VQConfig):
         super().__init__()
-        widths, n_down = [c.ch * m for m in (1, *c.ch_mult)], len(c.ch_mult) - 1
+        widths = [c.ch * m for m in (1, *c.ch_mult)]
+        n_down = len(c.ch_mult) - 1
         self.conv_in = nn.Conv2d(3, c.ch, 3, padding=1)
         self.conv_blocks = nn.ModuleList(
             Level(c, widths[i], widths[i + 1], c.res_blocks, i == n_down, down=i < n_down, up=False)
             for i in range(n_down + 1)
         )
         self.mid = _mid(c, widths[-1])
-        self.norm_out, self.conv_out = _norm(widths[-1], c), nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
+        self.norm_out = _norm(widths[-1], c)
+        self.conv_out = nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = _apply_all((self.conv_in, *self.conv_blocks, *self.mid), x)
@@ -124,7 +129,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, c: VQConfig):
         super().__init__()
-        widths, n_up = [c.ch * m for m in c.ch_mult], len(c.ch_mult) - 1
+        widths = [c.ch * m for m in c.ch_mult]
+        n_up = len(c.ch_mult) - 1
         self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
         self.mid = _mid(c, widths[-1])
         self.conv_blocks = nn.ModuleList(
@@ -139,7 +145,8 @@ class Decoder(nn.Module):
             )
             for i in reversed(range(n_up + 1))
         )
-        self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
+        self.norm_out = _norm(widths[0], c)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, z: Tensor) -> Tensor:
         h = _apply_all((self.conv_in, *self.mid, *self.conv_blocks), z)
@@ -163,19 +170,21 @@ class VQ(nn.Module):
     def __init__(self, config: VQConfig):
         super().__init__()
         self.config = config
-        self.encoder, self.decoder, self.quantize = Encoder(config), Decoder(config), Codebook(config)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.quantize = Codebook(config)
         self.quant_conv = nn.Conv2d(config.z_channels, config.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.z_channels, 1)
 
     def latents(self, pictures: Tensor) -> Tensor:
-        """Unit latents before quantisation, [B, h, w, code_dim]."""
+        """Compute unit latents before quantisation, [B, h, w, code_dim]."""
         return F.normalize(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1).float(), dim=-1)
 
     def encode(self, pictures: Tensor) -> Tensor:
         return (self.latents(pictures) @ self.quantize.codes.T).argmax(-1).flatten(1)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
+        """Decode tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
         side = find_side(tokens.shape[1])
         return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
 
@@ -184,15 +193,14 @@ class VQ(nn.Module):
 
 
 def mark_above_median(codes: Tensor) -> np.ndarray:
-    """Indicators bool [G, V], G <= 8, of codes [V, D] that look alike: whether a code's k-th coordinate is above its
-    median."""
+    """Mark codes [V, D] that look alike, bool [G, V], G <= 8: whether a code's k-th coordinate is above its median."""
     first = codes.detach().float().cpu().numpy()[:, :8]
     return (first > np.median(first, axis=0)).T
 
 
 def diffusion_name(name: str, levels: int) -> str:
-    """A parameter's name here by that in latent diffusion's layout (Meta's, MAR's), where a decoder's levels are
-    numbered from the finest."""
+    """Rename a parameter from latent diffusion's layout (Meta's, MAR's), where a decoder's levels are numbered from the
+    finest."""
     name = re.sub(r"mid\.(block_1|attn_1|block_2)\.", lambda m: f"mid.{MIDDLE.index(m[1])}.", name)
     name = re.sub(r"encoder\.down\.(\d)\.", r"encoder.conv_blocks.\1.", name)
     name = re.sub(r"decoder\.up\.(\d)\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.", name)
@@ -200,7 +208,7 @@ def diffusion_name(name: str, levels: int) -> str:
 
 
 def find_side(tokens: int) -> int:
-    """Tokens a side of a square picture; ParityError if it is none."""
+    """Compute the tokens a side of a square picture. Raises ParityError if it is not square."""
     side = round(tokens**0.5)
     if side * side != tokens:
         raise ParityError(f"tokens per picture: {tokens} is not a square grid")
@@ -208,10 +216,12 @@ def find_side(tokens: int) -> int:
 
 
 def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
-    """Of a published tokenizer, from the shapes of its decoder's tensors. ParityError for shapes that are none's."""
+    """Read the sizes of a published tokenizer from the shapes of its decoder's tensors. Raises ParityError if they fit
+    none."""
     try:
         codebook, code_dim = shapes_by_name["quantize.embedding.weight"]
-        levels, first = count_blocks(shapes_by_name, "decoder.conv_blocks."), "decoder.conv_blocks.0."
+        levels = count_blocks(shapes_by_name, "decoder.conv_blocks.")
+        first = "decoder.conv_blocks.0."
         widths = [shapes_by_name[f"decoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in reversed(range(levels))]
         return VQConfig(
             codebook, code_dim, widths[0], tuple(w // widths[0] for w in widths),
@@ -223,12 +233,12 @@ def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
 
 
 def count_blocks(names: Iterable[str], prefix: str) -> int:
-    """How many numbers follow a prefix in names."""
+    """Count the different numbers that follow a prefix in names."""
     return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})
 
 
 def read_config(file: Path) -> VQConfig:
-    """A tokenizer's sizes: of its header where it has one, else of its tensors."""
+    """Read a tokenizer's sizes from its header if it has one, otherwise from its tensors."""
     if header(file):
         return configured(VQConfig, file)
     try:
@@ -238,7 +248,8 @@ def read_config(file: Path) -> VQConfig:
 
 
 def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
-    """A tokenizer in float32 from its file, of the sizes given, or the file's own; ParityError unless they fit."""
+    """Load a tokenizer in float32 from its file, of the given sizes or the file's. Raises ParityError unless they
+    fit."""
     return loaded(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
 
 
@@ -248,10 +259,11 @@ def to_pictures(pixels: np.ndarray) -> Tensor:
 
 
 def to_pixels(pictures: Tensor) -> np.ndarray:
-    """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
+    """Convert [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
     return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def truncate_to_pixels(pictures: Tensor) -> np.ndarray:
-    """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3 and Janus do: to [0, 255], then cut off."""
+    """Convert [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3 and Janus do: to [0, 255], then cut
+    off."""
     return (127.5 * (pictures.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
