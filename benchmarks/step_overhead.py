@@ -17,7 +17,7 @@ from docs_figures import keep_benchmark
 from parity.base.noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import networks, record
-from parity.decode.loop import clocked
+from parity.decode.loop import time_calls
 from parity.experiment.options import methods, needs
 
 
@@ -33,11 +33,11 @@ def main() -> None:
         for name, spec in specs.items():
             noise = batch_noise(0, rows["ids"].tolist())
             model, start, steps = loop.start_decoding("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
-            with clocked(networks(model), noise.keys.device) as network_seconds:
+            with time_calls(networks(model), noise.keys.device) as calls:
                 done = record(model, start, steps)
             if turn:  # the first warms up
-                calls = network_seconds()
-                taken[name].append((1 - sum(calls) / done.seconds, 1000 * done.seconds / len(calls)))
+                seconds = [call.seconds for call in calls()]
+                taken[name].append((1 - sum(seconds) / done.seconds, 1000 * done.seconds / len(seconds)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
     table = []
     for name, runs in taken.items():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from parity.decode.loop import leaf
+from parity.decode.loop import PACED
 from parity.decode.shard_io import NEEDED, read_shard
 from parity.experiment.options import KINDS
 
@@ -32,7 +32,7 @@ def test_a_row_alone_is_the_row_in_a_batch_and_a_shard_says_how_it_came_about(jo
         assert not same(decoded(job.asked(seed=3)).tokens, together.tokens, job.kind)
     assert set(NEEDED) <= set(alone.columns) and all(len(c) == 3 for c in alone.columns.values())
     assert alone.ids.dtype.kind == "U" and (alone.step.max(1) >= 1).all() and (alone.passes >= 1).all()
-    timed = np.arange(3) < leaf(job.kind).PACED
+    timed = np.arange(3) < PACED
     assert np.array_equal(np.isfinite(alone.plain_seconds), timed) and (alone.plain_seconds[timed] > 0).all()
     assert ((alone.network_seconds > 0) & (alone.network_seconds < alone.seconds)).all()
     singles = [getattr(alone, name)[timed] for name in ("seconds", "plain_seconds")]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from parity.decode.loop import decode
+from parity.decode.loop import ALONE, WARM, decode, time_calls
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import table
 
-L = 5
+L = 7
 
 
 class Counting(TabularModel):
@@ -28,12 +28,15 @@ class Loaded:
 
     device = torch.device("cpu")
 
-    def __init__(self):
-        self.models = []
+    def __init__(self, drafts=False):
+        self.models, self.drafts = [], drafts
 
     def model(self, rows, sampling):
-        self.models.append(Counting(table(3, L), L, len(rows["ids"]), width=L))
-        return self.models[-1]
+        model = Counting(table(3, L), L, len(rows["ids"]), width=L)
+        if self.drafts:
+            model.draft = Counting(table(3, L), L, len(rows["ids"]), width=L)
+        self.models.append(model)
+        return model
 
 
 def cell(method="sjd", **given):
@@ -43,24 +46,73 @@ def cell(method="sjd", **given):
 ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] * 7)}
 
 
+def is_timed(column):
+    return np.isfinite(column).tolist()
+
+
 @pytest.mark.parametrize("paced", [0, 1, 2])
-def test_plain_decoding_is_timed_on_networks_of_its_own_and_changes_nothing(paced):
-    """A first call is nobody's; then plain decoding, a pass a token, beside each of the first batches, and the first
-    rows alone by both."""
+def test_batches_are_paired_with_plain_decoding_in_turn(paced):
+    """Each pair is two runs, a pass a token the one; plain decoding first, then second, then first again."""
     loaded = Loaded()
     shard = decode("discrete", loaded, cell(window=3), ROWS, 2, paced)
-    passes = [m.passes for m in loaded.models]
-    kept = [p for _, p in sorted({(int(i) // 2, int(p)) for i, p in zip(ROWS["ids"], shard.passes, strict=True)})]
-    beside = [1, L, L, int(shard.nfe[0]), L, int(shard.nfe[1])]
-    plain = [*beside, kept[0], L, *kept[1:]] if paced == 2 else [*beside, *kept] if paced else kept
-    assert passes == plain and max(kept) < L + 1
-    assert np.isfinite(shard.plain_seconds).tolist() == [i < 2 * paced for i in range(7)]
-    for single in (shard.single_seconds, shard.plain_single_seconds):
-        assert np.isfinite(single).tolist() == [paced > 0] * 2 + [False] * 5
-    assert ((shard.network_seconds > 0) & (shard.network_seconds < shard.seconds)).all()
-    unpaced = decode("discrete", Loaded(), cell(window=3), ROWS, 2)
-    for name in set(shard.columns) - {*TIMES, "first_seconds"}:
-        assert np.array_equal(shard.columns[name], unpaced.columns[name]), name
+    runs = [m for m in loaded.models if len(m.rows) == 2]
+    own = shard.passes[::2].tolist()
+    warm = [min(WARM, L), WARM] if paced else []
+    assert [m.passes for m in runs[: len(warm)]] == warm
+    expected = {0: own[:3], 1: [L, *own[:3]], 2: [L, own[0], own[1], L, own[2]]}[paced]
+    assert [m.passes for m in runs[len(warm) :]] == expected and max(own) < L
+    assert is_timed(shard.plain_seconds) == [i < 2 * paced for i in range(7)] == is_timed(shard.load)
+
+
+def test_rows_are_timed_alone_by_both_in_turn():
+    loaded = Loaded()
+    shard = decode("discrete", loaded, cell(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
+    alone = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # the first two warm up
+    own = shard.nfe.tolist()
+    assert alone == [L, own[0], own[1], L, L, own[2], own[3], L][: 2 * ALONE]
+    for name in ("single_seconds", "plain_single_seconds", "single_pass_cost"):
+        assert is_timed(shard.columns[name]) == [True] * ALONE + [False] * (6 - ALONE)
+
+
+def test_timing_changes_no_token():
+    paced, unpaced = (decode("discrete", Loaded(), cell(window=3), ROWS, 2, pairs) for pairs in (2, 0))
+    for name in set(paced.columns) - {*TIMES, "first_seconds"}:
+        assert np.array_equal(paced.columns[name], unpaced.columns[name]), name
+    assert ((paced.network_seconds > 0) & (paced.network_seconds < paced.seconds)).all()
+
+
+def test_plain_decoding_is_its_own_measure():
+    loaded = Loaded()
+    shard = decode("discrete", loaded, cell("ar"), ROWS, 2, 1)
+    assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2]) and shard.single_pass_cost[0] == 1
+    assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (2 + 4)
+
+
+def test_calls_of_a_companion_are_counted_apart():
+    """Spec with a draft model: so many calls a pass as it drafts, a token each but the first, which reads two."""
+    loaded = Loaded(drafts=True)
+    shard = decode("discrete", loaded, cell("spec", gamma=2), ROWS, 7)
+    target = loaded.models[0]
+    assert target.passes == shard.passes[0] and (shard.draft_calls == target.draft.passes).all()
+    assert shard.passes[0] < shard.draft_calls[0] < shard.draft_tokens[0]
+    assert (decode("discrete", Loaded(), cell(window=3), ROWS, 7).draft_calls == 0).all()
+
+
+def test_a_call_within_a_call_is_not_counted_twice():
+    class Outer:
+        def ask(self, tokens):
+            return inner.ask(tokens)
+
+    class Inner:
+        def ask(self, tokens):
+            return tokens
+
+    outer, inner = Outer(), Inner()
+    with time_calls([(outer, "ask", "target"), (inner, "ask", "draft")], torch.device("cpu")) as calls:
+        outer.ask(torch.zeros(2, 3))
+        inner.ask(torch.zeros(2, 5))
+    assert [(call.network, call.tokens) for call in calls()] == [("target", 3), ("draft", 5)]
+    assert "ask" not in vars(outer)
 
 
 def test_batches_of_other_numbers_of_passes_are_one_shard():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays
 from parity.decode.shard_io import (
+    TIMES,
     Shard,
     is_whole,
     join,
@@ -36,7 +37,8 @@ def columns(n=3, L=4, passes=4, first=0):
         "passes": np.full(n, passes),
         "seconds": one / 2,
         "network_seconds": one / 4,
-        **dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), one * np.nan),
+        **dict.fromkeys(TIMES[2:], one * np.nan),
+        **dict.fromkeys(("draft_calls", "draft_tokens"), np.zeros(n, int)),
         "batch": np.full(n, n),
         "at_once": np.full(n, n),
     }

@@ -14,7 +14,7 @@ from parity.decode.shard_io import Shard
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.metrics import continuous_cost, infilling, passes, speed
-from parity.metrics.estimates import columns_of, prompt_groups
+from parity.metrics.estimates import columns_of, mean_ratio, prompt_groups
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
@@ -34,6 +34,10 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
         "network_seconds": np.where(first, 1.0, 0.5),
         "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
         "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
+        "single_pass_cost": np.where(np.arange(len(first)) == 0, 2.0, np.nan),
+        "load": np.where(first, 1.5, np.nan),
+        "draft_calls": np.where(first, 10, 8),
+        "draft_tokens": np.where(first, 30, 24),
         "batch": np.where(first, 4, rows - 4),
         "at_once": np.where(first, 4, rows - 4),
         "passes": np.where(first, 5, 4),
@@ -68,13 +72,44 @@ def test_speed_counts_a_batch_once():
     assert found["ms_per_forward_q1"] < found["ms_per_forward_median"] < found["ms_per_forward_q3"]
 
 
-def test_speedup_is_the_median_over_batches_beside_which_plain_decoding_was_timed():
+def test_a_speed_is_of_the_batches_that_were_paired():
     figures = columns_of(speed.measure(discrete()))
-    assert figures["speedup"] == 1.5  # of one batch; the other says nothing
-    assert figures["speedup_single"] == 3 and figures["network_share"] == 0.5
-    found = speed.speedup(np.array([3.0, 2.0, 9.0, np.nan]), np.array([2.0, 2.0, 3.0, 1.0]))
-    assert found == {"speedup": 1.5, "speedup_q1": 1.25, "speedup_q3": 2.25}
-    assert np.isnan(speed.speedup(np.array([np.nan]), np.array([1.0]))["speedup"])
+    assert figures["speedup"] == pytest.approx(1.5)  # of one batch; the other says nothing
+    assert figures["speedup_single"] == pytest.approx(3) and figures["network_share"] == 0.5
+    assert figures["load"] == 1.5 and figures["pairs"] == figures["singles"] == 1
+    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # of one pair there is no spread
+
+
+def test_a_mean_ratio_is_geometric_with_students_interval():
+    found = mean_ratio(np.array([2.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0]))
+    assert found.value == pytest.approx(4)
+    assert found.high == pytest.approx(4 * 2 ** (4.302653 / 3**0.5)) and found.low * found.high == pytest.approx(16)
+    equal = mean_ratio(np.ones(4), np.ones(4))
+    assert equal.low == equal.value == equal.high == 1
+    assert mean_ratio(np.array([]), np.array([])).missing
+
+
+def test_intervals_of_a_ratio_cover_as_often_as_they_say():
+    """Pairs that share the machine's mood, which falls out of a ratio."""
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(1000):
+        mood, noise = np.exp(rng.normal(0, 1, 4)), np.exp(rng.normal(0, 0.2, (2, 4)))
+        found = mean_ratio(3 * mood * noise[0], mood * noise[1])
+        hits += found.low < 3 < found.high
+    assert 0.93 < hits / 1000 < 0.97
+
+
+def test_calls_of_a_companion_count_beside_passes():
+    cell = discrete()
+    found = columns_of(passes.measure(cell))
+    assert found["calls"] == pytest.approx(found["nfe"] + found["draft_calls"]) and found["draft_nodes"] == 3
+    assert found["draft_calls"] == pytest.approx(2 * found["nfe"])  # two a pass, in either batch
+    assert found["pass_cost"] == 2 and "draft_share" not in found
+    cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
+    assert passes.measure(cell)["draft_share"] == 0.25
+    cell.shard.columns |= {"draft_calls": np.zeros(6), "draft_tokens": np.zeros(6)}
+    alone = columns_of(passes.measure(cell))
+    assert alone["calls"] == alone["nfe"] and "draft_share" not in alone and "draft_nodes" not in alone
 
 
 def test_work_of_texts_is_by_token_and_loop():

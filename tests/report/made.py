@@ -163,6 +163,7 @@ def shard(path: Path, ids: list[str], step: np.ndarray, **columns: Any) -> None:
     n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
     clock = {"seconds": 2.0, "network_seconds": 1.0, "plain_seconds": 2.0, "single_seconds": 1.0}
     clock |= {"plain_single_seconds": 1.0, "batch": n, "at_once": n, "passes": 9}
+    clock |= {"single_pass_cost": 1.0, "load": 1.0, "draft_calls": 0, "draft_tokens": 0}
     columns |= {name: np.full(n, value) for name, value in clock.items()}
     write_shard(path, {"ids": np.array(ids), "tokens": np.zeros_like(step), "step": step, **columns}, provenance)
 

@@ -263,6 +263,11 @@ def loaded(
     return net.to(device, dtype).eval()
 
 
+def count_parameters(net: nn.Module) -> int:
+    """Count the numbers of a network that training sets; those that parts share count once."""
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
 def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, Any] | None = None) -> None:
     """A safetensors file in its place, whole or not at all, its sizes in the header; mapped tensors are written from
     their file."""

@@ -60,11 +60,12 @@ def main() -> None:
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
         how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for part, stored in missing:
-            paced = loop.leaf(a.kind).PACED if stored == shards[0][1] else 0  # plain decoding is timed once a job
+            paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed once a job
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
                     shard = loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill)
-                    write_shard(stored, shard.columns, how)
+                    sizes = {"parameters": loop.leaf(a.kind).parameters(loaded)}
+                    write_shard(stored, shard.columns, how | sizes)
     if len(shards) == 1:
         link(shards[0][1], a.out)
     else:

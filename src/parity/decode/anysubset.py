@@ -14,8 +14,6 @@ from parity.decoders.steps import Fill
 from parity.experiment.options import declaration
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, make_infilling
 
-PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
-
 
 @dataclass
 class Filled:
@@ -71,9 +69,14 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Any) -> list[tuple[Any, str]]:
+def networks(model: Any) -> list[tuple[Any, str, str]]:
     """The one network that fills in."""
-    return [(model, "laws")]
+    return [(model, "laws", "target")]
+
+
+def parameters(loaded: Any) -> dict[str, int]:
+    """None are counted, because no method has a second network."""
+    return {}
 
 
 def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Filled) -> dict[str, Any]:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.base.weights import count_parameters
 from parity.decode.output_buffer import Canvas, now
 from parity.decoders.steps import Draw
 from parity.experiment.options import needs
 from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
-
-PACED = 4  # batches of a job beside which the target alone is timed
 
 
 @dataclass
@@ -88,9 +87,14 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Pair) -> list[tuple[Any, str]]:
+def networks(model: Pair) -> list[tuple[Any, str, str]]:
     """None: `Clocked` times them."""
     return []
+
+
+def parameters(loaded: Any) -> dict[str, int]:
+    """Parameters of the target and, if the method has one, of its draft model."""
+    return {part: count_parameters(net) for part, net in loaded.nets.items()}
 
 
 def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
@@ -99,7 +103,10 @@ def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn)
     shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
     depth = sum(network.depth for network in model if isinstance(network, Clocked))
     waited = sum(c[name] for c in counts.values() for name in ("network_seconds", "head_seconds"))
-    return vars(done) | shares | {"passes": int(counts["target"]["passes"]), "depth": depth, "network_seconds": waited}
+    drafting = counts.get("draft", {})
+    calls = {"draft_calls": int(drafting.get("passes", 0)), "draft_tokens": int(drafting.get("conditions", 0))}
+    passes = {"passes": int(counts["target"]["passes"]), "depth": depth, "network_seconds": waited}
+    return vars(done) | shares | passes | calls
 
 
 @contextmanager

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.base.weights import count_parameters
 from parity.decode.output_buffer import Canvas
 from parity.decoders.sequence_buffer import find_end
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
-
-PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
 
 
 @dataclass
@@ -82,11 +81,18 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Any) -> list[tuple[Any, str]]:
-    """The target, under its guidance and filters, and the drafting network."""
+def networks(model: Any) -> list[tuple[Any, str, str]]:
+    """The target, under its guidance and filters, and its companion."""
     target = model.model if isinstance(model, Sampled) else model
-    drafting = [getattr(target, name, None) for name in ("drafter", "draft")]
-    return [(network, call) for network in (target, *drafting) if network is not None for call in ("logits", "tree")]
+    parts = {"target": target, **{name: getattr(target, name, None) for name in ("drafter", "draft")}}
+    calls = ("logits", "tree")
+    return [(network, call, part) for part, network in parts.items() if network is not None for call in calls]
+
+
+def parameters(loaded: Any) -> dict[str, int]:
+    """Parameters of the target and of its companion."""
+    names = {"net": "target", "drafter": "drafter", "draft": "draft"}
+    return {names[part]: count_parameters(net) for part, net in loaded.nets.items() if part in names}
 
 
 def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:

@@ -1,20 +1,22 @@
-"""The batch loop: decodes rows of any kind of model with one method, and times plain decoding beside it.
+"""The batch loop: decodes rows of any kind of model with one method, and times it in turn with plain decoding.
 
 The part of a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone.
 
-    PACED                             batches of a job beside which plain decoding is timed
     opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take
-    networks(model)                   the calls by which a decoder uses networks
+    networks(model)                   the calls by which a decoder uses networks, and whose they are
+    parameters(loaded)                parameters of each network of a job that decodes
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
     columns(rows, model, start, done) the columns of a shard
 """
 
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +32,13 @@ from parity.experiment.options import declaration, needs, plain_method, plain_op
 from parity.experiment.options import plain as is_plain
 
 Rows = dict[str, np.ndarray]
-UNTIMED = dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), float("nan"))
+UNTIMED = dict.fromkeys(
+    ("plain_seconds", "single_seconds", "plain_single_seconds", "single_pass_cost", "load"), float("nan")
+)
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
-ALONE, ALONE_SECONDS = 3, 10.0  # rows of a job that are timed alone; no further one begins after so many seconds
+PACED = 3  # batches of a job that are paired with plain decoding of the same rows
+ALONE, ALONE_SECONDS = 4, 60.0  # rows of a job that are timed alone; no further one begins after so many seconds
+WARM = 2  # steps that are made and forgotten before anything is timed
 PART = 8  # of a batch: as many of its rows, at most, begin at once, as each has a cache of its own until it has joined
 
 
@@ -73,12 +79,20 @@ class Queue:
         return torch.zeros_like(done).index_fill_(0, places, True).to(self.of.device)
 
 
+class Call(NamedTuple):
+    """A call of a network."""
+
+    network: str  # "target", or the companion: "drafter", "draft"
+    seconds: float
+    tokens: int  # evaluated for a row; 0 where the call says nothing of them
+
+
 @contextmanager
-def clocked(calls: Iterable[tuple[Any, str]], device: torch.device) -> Iterator[Callable[[], list[float]]]:
-    """Time the calls (a network, and the name of its method) that are made meanwhile, unknown to decoder and network.
-    Yields a function that gives the seconds of each call so far. On a GPU the ends of a call are events of its stream,
-    which nothing waits for."""
-    spans: list[tuple[Any, Any]] = []
+def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> Iterator[Callable[[], list[Call]]]:
+    """Time the calls (a network, the name of its method, and which network it is) that are made meanwhile, unknown to
+    decoder and network. Yields a function that gives the calls so far. On a GPU the ends of a call are events of its
+    stream, which nothing waits for."""
+    spans: list[tuple[str, Any, Any, int]] = []
     cuda, inside, watched = device.type == "cuda", False, list(calls)
 
     def stamp() -> Any:
@@ -88,7 +102,7 @@ def clocked(calls: Iterable[tuple[Any, str]], device: torch.device) -> Iterator[
         event.record()
         return event
 
-    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(network: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
             nonlocal inside
             if inside:  # a call that another one makes
@@ -96,17 +110,18 @@ def clocked(calls: Iterable[tuple[Any, str]], device: torch.device) -> Iterator[
             begin, inside = stamp(), True
             out = call(*inputs)
             inside = False
-            spans.append((begin, stamp()))
+            tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
+            spans.append((network, begin, stamp(), tokens))
             return out
 
         return run
 
-    for network, name in watched:
-        setattr(network, name, timed(getattr(network, name)))
+    for network, name, part in watched:
+        setattr(network, name, timed(part, getattr(network, name)))
     try:
-        yield lambda: [a.elapsed_time(b) / 1000 if cuda else b - a for a, b in spans]
+        yield lambda: [Call(part, a.elapsed_time(b) / 1000 if cuda else b - a, n) for part, a, b, n in spans]
     finally:
-        for network, name in watched:
+        for network, name, _ in watched:
             delattr(network, name)  # the class's own again
 
 
@@ -155,32 +170,62 @@ def as_column(value: Any, n: int) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.full(n, value)
 
 
-def time_plain(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> dict[str, Any]:
-    """Wall times of plain decoding of a batch and, of a job's first, of some rows alone, by the method and plainly; the
-    very first step of a job is not timed. A cell that is plain decoding is its own measure. Where rows wait, as
-    many as are decoded at once are timed, for all of the rows."""
-    plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
-    itself, n, at_once = is_plain(kind, spec["method"], spec["options"]), len(rows["ids"]), len(noise.keys)
-    rows = some(rows, slice(at_once))
+@dataclass
+class Run:
+    """A batch that was decoded: its model and start, what `record` gives, and the calls of networks."""
 
-    def seconds(spec: dict[str, Any], rows: Rows, noise: Noise) -> float:
-        return leaf(kind).record(*start_decoding(kind, loaded, spec)(rows, noise)).seconds
+    model: Any
+    start: Any
+    done: Any
+    calls: list[Call]
 
-    times: dict[str, Any] = {}
-    if first:
-        next(start_decoding(kind, loaded, plain)(rows, noise)[2])
-    if not itself:
-        times["plain_seconds"] = seconds(plain, rows, noise) * n / at_once
-    if first and n > 1:
-        times |= {name: np.full(n, np.nan) for name in ("single_seconds", "plain_single_seconds")}
-        begun = time.monotonic()
-        for i in range(min(ALONE, at_once)):
-            if i and time.monotonic() - begun > ALONE_SECONDS:
-                break
-            alone = some(rows, slice(i, i + 1)), noise.take(torch.arange(i, i + 1, device=noise.keys.device))
-            times["plain_single_seconds"][i] = plainly = seconds(plain, *alone)
-            times["single_seconds"][i] = plainly if itself else seconds(spec, *alone)
-    return times
+    def pass_seconds(self) -> float:
+        """Mean seconds of a pass of the target; NaN where its calls are not timed."""
+        target = [call.seconds for call in self.calls if call.network == "target"]
+        return float(np.mean(target)) if target else float("nan")
+
+
+def run_decoder(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done_of: tuple[int, int] | None = None
+) -> Run:
+    """Decode rows, `at_once` of them together; done_of: see `decode_batch`, None for no report of progress."""
+    noise = noise_of(some(rows, slice(at_once)), loaded, spec)
+    model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
+    if done_of:
+        steps = report_progress(steps, *done_of, getattr(model, "queue", None))
+    with time_calls(leaf(kind).networks(model), noise.keys.device) as calls:
+        done = leaf(kind).record(model, start, steps)
+    return Run(model, start, done, calls())
+
+
+def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows) -> None:
+    """Make the first steps of each specification, of all rows and of one: they are slower than others."""
+    for spec in specs:
+        for some_rows in (rows, some(rows, slice(1))):
+            steps = start_decoding(kind, loaded, spec)(some_rows, noise_of(some_rows, loaded, spec))[2]
+            for _ in zip(range(WARM), steps, strict=False):
+                pass
+
+
+def time_alone(
+    kind: str, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: Rows, n: int
+) -> dict[str, np.ndarray]:
+    """Columns [n] of the first rows decoded alone, by the method and plainly, who is first in turn."""
+    names = ("single_seconds", "plain_single_seconds", "single_pass_cost")
+    columns = {name: np.full(n, np.nan) for name in names}
+    begun = time.monotonic()
+    for i in range(min(ALONE, len(rows["ids"]))):
+        if i and time.monotonic() - begun > ALONE_SECONDS:
+            break
+        alone, pair = some(rows, slice(i, i + 1)), [("plain", plain), ("method", spec)]
+        if spec == plain:
+            pair = pair[:1]
+        runs = {name: run_decoder(kind, loaded, which, alone, 1) for name, which in pair[:: -1 if i % 2 else 1]}
+        method, plainly = runs.get("method", runs["plain"]), runs["plain"]
+        cost = method.pass_seconds() / plainly.pass_seconds()
+        for name, value in zip(names, (method.done.seconds, plainly.done.seconds, cost), strict=True):
+            columns[name][i] = value
+    return columns
 
 
 def report_progress(steps: Iterator[Any], done: int, whole: int, queue: Queue | None) -> Iterator[Any]:
@@ -192,20 +237,40 @@ def report_progress(steps: Iterator[Any], done: int, whole: int, queue: Queue | 
 
 
 def decode_batch(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, paced: bool, done_of: tuple[int, int]
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, done_of: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Columns of a batch; done_of: how many rows of how many are done before it. See `decode`."""
-    n, noise = len(rows["ids"]), noise_of(some(rows, slice(at_once)), loaded, spec)
-    times = time_plain(kind, loaded, spec, rows, noise, done_of[0] == 0) if paced else {}
-    model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
-    with clocked(leaf(kind).networks(model), noise.keys.device) as network_seconds:
-        done = leaf(kind).record(model, start, report_progress(steps, *done_of, getattr(model, "queue", None)))
-    if paced:
-        times = {"plain_seconds": done.seconds, **times}
+    """Columns of a batch. pair: its number among those that are paired with plain decoding, None for no pair; done_of:
+    how many rows of how many are done before it. See `decode`.
+
+    The batch and plain decoding of the same rows go first in turn. A cell that is plain decoding is its own measure.
+    Where rows wait, as many as are decoded at once are timed, for all of the rows."""
+    n, now = len(rows["ids"]), some(rows, slice(at_once))
+    plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
+    itself = is_plain(kind, spec["method"], spec["options"])
+    if itself:
+        plain = spec
+    times: dict[str, Any] = {}
+    if pair == 0:
+        warm_up(kind, loaded, [plain] if itself else [plain, spec], now)
+        times = time_alone(kind, loaded, spec, plain, now, n) if n > 1 else {}
+
+    def time_plain() -> float:
+        return run_decoder(kind, loaded, plain, now, at_once).done.seconds * n / at_once
+
+    plain_first = pair is not None and not itself and pair % 2 == 0
+    plainly = time_plain() if plain_first else None
+    run = run_decoder(kind, loaded, spec, rows, at_once, done_of)
+    if pair is not None:
+        if plainly is None:
+            plainly = run.done.seconds if itself else time_plain()
+        times |= {"plain_seconds": plainly, "load": os.getloadavg()[0]}
         if n == 1:
-            times |= {"single_seconds": done.seconds, "plain_single_seconds": times["plain_seconds"]}
-    counts = {"batch": n, "at_once": len(noise.keys), "network_seconds": sum(network_seconds())}
-    columns = {"ids": rows["ids"], **UNTIMED, **times, **counts} | leaf(kind).columns(rows, model, start, done)
+            times |= {"single_seconds": run.done.seconds, "plain_single_seconds": plainly}
+    counts = {"batch": n, "at_once": len(now["ids"]), "network_seconds": sum(call.seconds for call in run.calls)}
+    drafting = [call for call in run.calls if call.network != "target"]
+    counts |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
+    columns = {"ids": rows["ids"], **UNTIMED, **times, **counts}
+    columns |= leaf(kind).columns(rows, run.model, run.start, run.done)
     return {name: as_column(value, n) for name, value in columns.items()}
 
 
@@ -218,9 +283,9 @@ def batches(
     first = number = 0
     while (left := len(rows["ids"]) - first) > 0:
         batch = min(batch, left)
-        now = some(rows, slice(first, None if refill else first + batch))
+        now, pair = some(rows, slice(first, None if refill else first + batch)), number if number < paced else None
         try:
-            yield decode_batch(kind, loaded, spec, now, batch, number < paced, (first, len(rows["ids"])))
+            yield decode_batch(kind, loaded, spec, now, batch, pair, (first, len(rows["ids"])))
         except Exception as error:
             if not too_large(error):
                 raise
@@ -242,8 +307,8 @@ def decode(
     """Tokens and records of `rows` under `spec`, `batch` of them at once. refill: where a row is done the next takes
     its place, of a method that declares REFILLS.
 
-    Seconds depend on what else the machine does, so plain decoding is timed beside the first `paced` batches, on the
-    same rows. This changes no token, because noise is keyed by a row's id.
+    Seconds depend on what else the machine does, so the first `paced` batches are paired with plain decoding of the
+    same rows, and some rows are decoded alone, by both. This changes no token, because noise is keyed by a row's id.
     """
     refill = refill and declaration(kind, spec["method"]).REFILLS
     parts = batches(kind, loaded, spec, rows, batch, paced, refill)

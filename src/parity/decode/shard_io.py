@@ -6,14 +6,18 @@ Of every kind of model
     step             [n, L] int16: the step in which a token became final; 0 for known and forced ones
     seconds          [n] wall time of decoding the row's batch, or, where rows are refilled, all of the shard's rows
     network_seconds  [n] of these, those of the networks
-    plain_seconds    [n] the same of plain decoding in the same job, NaN where it was not timed; where rows are
-                     refilled, that of the first batch scaled to all rows
+    plain_seconds    [n] the same of plain decoding of the same rows, right before or after, NaN where it was not timed;
+                     where rows are refilled, that of the first batch scaled to all rows
     single_seconds, plain_single_seconds
                      [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
+    single_pass_cost [n] of these two runs, seconds of a pass of the target by the method over those of a plain one
+    load             [n] load average of the machine over the minute before, NaN where nothing was timed beside the row
     batch            [n] rows in that time
     at_once          [n] rows decoded at once
     passes           [n] passes of the target over that batch, one after another
-    provenance       device, versions, specification, code
+    draft_calls      [n] calls of the target's companion (a drafter, a draft model) over that batch, likewise
+    draft_tokens     [n] tokens that these evaluate for a row; of vectors, for all rows
+    provenance       device, versions, specification, code, parameters of each network
 and what `columns` of `parity.decode.<kind>` adds.
 
 The store (`results/store`) holds whole shards under a digest of all that their bytes depend on, times aside:
@@ -38,7 +42,8 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical, read_arrays, write_arrays
 
 TIMES = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes")
+TIMES += ("single_pass_cost", "load")
+NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes", "draft_calls", "draft_tokens")
 
 
 @dataclass

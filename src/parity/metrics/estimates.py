@@ -113,6 +113,21 @@ def ratio_and_error(above: np.ndarray, below: np.ndarray) -> tuple[float, float]
     return ratio, float(np.sqrt((residual**2).sum() * count / (count - 1)) / below.sum())
 
 
+def mean_ratio(above: np.ndarray, below: np.ndarray) -> Estimate:
+    """Geometric mean of above / below over pairs [n], with Student's interval of the logarithm; without one of a single
+    pair, and no figure of none."""
+    from scipy import stats  # as in `compare`
+
+    logs, n = np.log(np.asarray(above, dtype=np.float64) / below), len(above)
+    if not n:
+        return Estimate()
+    mean = float(logs.mean())
+    if n == 1:
+        return Estimate(math.exp(mean))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * logs.std(ddof=1) / math.sqrt(n))
+    return Estimate(math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
+
+
 def bootstrap_interval(
     values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = CONFIDENCE, seed: int = 0
 ) -> tuple[float, float]:

@@ -1,4 +1,8 @@
-"""Passes and nodes (tokens evaluated) of image decoders, acceptance by slot, and the speed of a request (SPEED-Bench).
+"""Passes and nodes (tokens evaluated) of image decoders, calls of their companions, acceptance by slot, and the speed
+of a request (SPEED-Bench).
+
+A companion is a smaller network beside the target: a drafter or a draft model. Its calls come before the target's next
+pass, so an image waits for both, one after another.
 
 A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th itself. So the
 acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among those with j or
@@ -12,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from parity.base.files import canonical
-from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, ratio_and_error
+from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, mean_ratio, ratio_and_error
 
 KINDS = ("discrete",)
 MEASURES = {
     "step_compression": ("step compression", "tokens per pass", "higher"),
     "nfe": ("passes per image", "", "lower"),
+    "draft_calls": ("calls of the companion per image", "", "lower"),
+    "calls": ("calls one after another per image", "", "lower"),
+    "draft_nodes": ("tokens evaluated per call of the companion", "", "none"),
+    "draft_share": ("companion's parameters over the target's", "", "lower"),
+    "pass_cost": ("time of a pass, times plain decoding's", "", "lower"),
     "nodes_per_pass": ("tokens evaluated per pass", "", "none"),
     "nodes_per_token": ("tokens evaluated per token kept", "", "lower"),
     "tokens": ("tokens per image", "", "none"),
@@ -54,7 +63,7 @@ def by_slot(kept: np.ndarray) -> list[float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    return measure_passes(sample) | measure_requests(sample)
+    return measure_passes(sample) | measure_calls(sample) | measure_requests(sample)
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:
@@ -66,6 +75,24 @@ def measure_passes(sample: Any) -> dict[str, Any]:
     low, high = bootstrap_interval(free / shard.nfe, sample.groups)
     compression = Estimate(float((free / shard.nfe).mean()), low=low, high=high)
     return {"tokens": float(free.mean()), **figures, "step_compression": compression}
+
+
+def measure_calls(sample: Any) -> dict[str, Any]:
+    """Calls of a batch are shared out to its rows by their passes. `pass_cost` is of single images, timed in turn with
+    plain decoding, as their geometric mean."""
+    shard = sample.shard
+    drafted = shard.draft_calls * shard.nfe / shard.passes
+    figures: dict[str, Any] = {
+        name: Estimate(*mean_and_error(values, sample.groups))
+        for name, values in {"draft_calls": drafted, "calls": shard.nfe + drafted}.items()
+    }
+    if shard.draft_calls.sum():
+        figures["draft_nodes"] = float(shard.draft_tokens.sum() / shard.draft_calls.sum())
+        sizes = dict(shard.provenance.get("parameters", {}))
+        if target := sizes.pop("target", 0):
+            figures["draft_share"] = sum(sizes.values()) / target
+    cost = shard.single_pass_cost[~np.isnan(shard.single_pass_cost)]
+    return figures | {"pass_cost": mean_ratio(cost, np.ones_like(cost))}
 
 
 def measure_requests(sample: Any) -> dict[str, Any]:

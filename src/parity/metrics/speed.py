@@ -1,20 +1,21 @@
 """How long a cell took, on the clock of the job that decoded it.
 
-Seconds of two jobs do not compare, because the machine may have done other work. `speedup` does: plain decoding of the
-same batch was timed in the same job.
+Seconds of two jobs do not compare, because the machine may have done other work. `speedup` does: some batches, and some
+rows alone, were decoded by the method and plainly, one right after the other, who is first in turn.
 """
 
 from typing import Any
 
 import numpy as np
 
-from parity.metrics.estimates import Estimate, mean_and_error, ratio_and_error
+from parity.metrics.estimates import Estimate, mean_and_error, mean_ratio, ratio_and_error
 from parity.metrics.passes import free_tokens
 
 KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {
     "speedup": ("speed, times plain decoding's", "", "higher"),
     "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
+    "load": ("load of the machine meanwhile", "measured", "none"),
     "network_share": ("share of the time that is the networks'", "", "none"),
     "tokens_per_second": ("tokens per second", "measured", "higher"),
     "seconds_per_image": ("seconds per image or text", "measured", "lower"),
@@ -34,13 +35,6 @@ def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
     return {f"{name}_{end}": float(q) for end, q in zip(("q1", "median", "q3"), ends, strict=True)}
 
 
-def speedup(plain: np.ndarray, own: np.ndarray) -> dict[str, float]:
-    """Median of plain decoding's seconds over the method's, both [batches]; batches without the former (NaN) are left
-    out."""
-    figures = quartiles("speedup", (plain / own)[~np.isnan(plain)])
-    return {"speedup": figures.pop("speedup_median"), **figures}
-
-
 def rows(sample: Any) -> dict[str, np.ndarray]:
     """Of the batch that each row was decoded in: rows, passes, seconds, and seconds of plain decoding."""
     names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds", "plain_seconds": "plain_seconds"}
@@ -49,7 +43,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 def measure(sample: Any) -> dict[str, Any]:
     """A batch is one observation, however many rows it holds: times have a standard error and quartiles over batches.
-    The first rows of a job are also timed alone."""
+    Of pairs a speed is the geometric mean, with an interval; `load` is the machine's while they were timed."""
     shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
@@ -61,10 +55,11 @@ def measure(sample: Any) -> dict[str, Any]:
         ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
     ):
         figures |= {name: Estimate(*value_and_error), **quartiles(name, of_batch)}
-    timed = ~np.isnan(shard.single_seconds)  # rows decoded alone, too
-    single = shard.plain_single_seconds[timed] / shard.single_seconds[timed]
-    figures["speedup_single"] = float(np.median(single)) if len(single) else float("nan")
+    paired, alone = ~np.isnan(plain), ~np.isnan(shard.single_seconds)
+    figures["speedup"] = mean_ratio(plain[paired], seconds[paired])
+    figures["speedup_single"] = mean_ratio(shard.plain_single_seconds[alone], shard.single_seconds[alone])
+    figures["load"] = float(shard.load[first][paired].mean()) if paired.any() else None
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype", "machine")}
-    counts = {"batch": int(shard.at_once.max()), "batches": len(first), "singles": int(timed.sum())}
-    return figures | speedup(plain, seconds) | made_with | counts
+    counts = {"batch": int(shard.at_once.max()), "batches": len(first)}
+    return figures | made_with | counts | {"pairs": int(paired.sum()), "singles": int(alone.sum())}

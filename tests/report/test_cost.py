@@ -1,0 +1,108 @@
+"""The cost model: what methods gain where a pass costs what it costs elsewhere."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parity.report.cost import (
+    AXIS,
+    FLAT,
+    best_within,
+    draw_gains,
+    line_cost,
+    locate,
+    measure_cost,
+    plain_row,
+    predict_gain,
+    predict_gains,
+    read_gpu_cost,
+)  # fmt: skip
+
+PLAIN = {"label": "ar", "method": "ar", "role": "reference", "nfe": 256.0, "nodes_per_pass": 1.0, "draft_calls": 0.0}
+ALONE = {"label": "sjd", "method": "sjd", "role": "method", "nfe": 64.0, "nodes_per_pass": 32.0, "draft_calls": 0.0}
+DRAFTED = {**ALONE, "label": "spec", "method": "spec", "draft_calls": 192.0, "draft_share": 0.25, "draft_nodes": 1.0}
+
+
+def frame(*rows):
+    return pd.DataFrame([PLAIN, *rows])
+
+
+def test_without_companion_and_at_flat_cost_gain_is_fewer_passes():
+    assert predict_gain(ALONE, PLAIN, FLAT) == 256 / 64
+
+
+def test_calls_of_a_companion_weigh_by_its_share():
+    assert predict_gain(DRAFTED, PLAIN, FLAT) == pytest.approx(256 / (64 + 192 / 4))
+    assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))  # never as if they cost nothing
+
+
+def test_a_companion_of_the_targets_size_saves_nothing_by_drafting():
+    """Four calls for four tokens a pass: must be found slower than plain decoding."""
+    assert predict_gain({**DRAFTED, "draft_share": 1.0}, PLAIN, FLAT) <= 1
+
+
+def test_gain_falls_with_the_cost_of_nodes_and_not_of_plain_decoding():
+    gains = [predict_gain(ALONE, PLAIN, line_cost(x)) for x in (1, 2, 4)]
+    assert gains == pytest.approx([4, 2, 1]) and predict_gain(PLAIN, PLAIN, line_cost(9)) == 1
+
+
+def test_a_curve_goes_through_one_and_on_behind_its_last_point():
+    curve = line_cost(5, 33)
+    assert [curve.at(n) for n in (1, 17, 33, 49)] == pytest.approx([1, 3, 5, 7]) and FLAT.at(64) == 1
+
+
+def test_a_measured_curve_rises_and_finds_the_cost_it_was_made_with():
+    rng, nodes = np.random.default_rng(0), np.linspace(4, 64, 40)
+    noisy = (1 + 0.1 * (nodes - 1)) * np.exp(rng.normal(0, 0.02, 40))
+    curve = measure_cost(
+        frame(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in zip(nodes, noisy, strict=True)))
+    )
+    assert curve.at(32) == pytest.approx(4.1, rel=0.05) and curve.at(1) == 1
+    assert (np.diff([curve.at(n) for n in range(1, 65)]) >= 0).all()
+    assert measure_cost(frame(ALONE)) is None
+
+
+def test_a_point_lies_where_its_own_pass_cost_says():
+    assert locate({**ALONE, "nodes_per_pass": 16.5, "pass_cost": 2.0}) == pytest.approx(1 + (AXIS - 1) / 15.5)
+    assert math.isnan(locate(PLAIN)) and math.isnan(locate(ALONE))
+
+
+def test_the_best_of_a_method_keeps_to_the_budget():
+    wide = {**ALONE, "label": "sjd wide", "nfe": 50.0, "nodes_per_pass": 60.0}
+    rows = frame(ALONE, wide, DRAFTED)
+    assert best_within(rows, 32)["label"].tolist() == ["sjd", "spec"]
+    assert best_within(rows, 64)["label"].tolist() == ["sjd wide", "spec"]
+    assert best_within(rows, 16).empty
+
+
+def test_lossless_and_lossy_options_of_a_method_are_ranked_apart():
+    lossy = {**ALONE, "label": "sjd relaxed", "nfe": 20.0, "claim": "lossy"}
+    assert len(best_within(frame({**ALONE, "claim": "lossless"}, lossy), 32)) == 2
+
+
+def test_plain_decoding_is_the_reference_before_its_control():
+    control = {**PLAIN, "role": "control", "label": "ar, seed 1"}
+    assert plain_row(pd.DataFrame([control, PLAIN, ALONE]))["label"] == "ar"
+    assert predict_gains(pd.DataFrame([ALONE]), FLAT)["gain"].isna().all()
+
+
+def test_a_gpus_curve_is_of_its_forwards_and_of_none_that_was_not_measured():
+    measured = [(True, 1, 1, 2.0), (True, 1, 32, 3.0), (False, 1, 32, 90.0), (True, 8, 32, 70.0)]
+    names = ("compiled", "batch", "window", "ms")
+    forwards = [{"network": "a", "context": 0, **dict(zip(names, row, strict=True))} for row in measured]
+    found = {"measured": True, "forwards": forwards, "how": {"device_name": "H100"}}
+    curve = read_gpu_cost(found)
+    assert curve.at(32) == pytest.approx(1.5) and "H100" in curve.source
+    assert read_gpu_cost({**found, "measured": False}) is None
+
+
+def test_the_figure_has_a_line_for_each_method_and_the_measured_points():
+    timed = {**ALONE, "pass_cost": 3.0, "speedup_single": 1.2, "speedup_single_low": 1.1, "speedup_single_high": 1.3}
+    _, data = draw_gains(frame(timed, DRAFTED))
+    predicted, measured = (data[data["source"] == s] for s in ("predicted", "measured"))
+    assert set(predicted["label"]) == {"sjd", "spec"} and measured["label"].tolist() == ["sjd"]
+    assert measured[["x", "gain", "low", "high"]].values.tolist() == [[3.0, 1.2, 1.1, 1.3]]
+    assert predicted[predicted["x"] == 1].set_index("label")["gain"]["sjd"] == 4
+    assert draw_gains(frame()) is None
