@@ -41,8 +41,8 @@ import numpy as np
 from parity.base.errors import ParityError
 from parity.base.files import canonical, read_arrays, write_arrays
 
-TIMES = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-TIMES += ("single_pass_cost", "load")
+SECONDS = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
+TIMES = (*SECONDS, "single_pass_cost", "load")
 NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes", "draft_calls", "draft_tokens")
 
 
