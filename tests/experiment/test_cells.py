@@ -140,6 +140,13 @@ def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
     assert len(found) == 4  # ar, sjd, sequential, assd
 
 
+def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():
+    config = checks.load({"image": image({"ar": [{}], "sjd": [{}], "gsd": [{}]}), "equality": {"n": 100_000}})
+    exact, lossy = (c for c in cells(config, ["a"]) if c.spec["method"] in ("sjd", "gsd"))
+    for of_cell in (variant, long_variant):
+        assert of_cell(config, exact).n // 5 == of_cell(config, lossy).n
+
+
 def test_the_level_of_tests_reaches_every_job_that_tests():
     keys, settings = set(), []
     for alpha in (0.05, 0.01):

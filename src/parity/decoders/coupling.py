@@ -58,21 +58,22 @@ def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
     c, a = torch.where(far_apart, 1, c), torch.where(far_apart, 0, a)
     weights = torch.cat([c, a], -1)
     D = ratio.shape[-1]
-    drawn, pending = torch.zeros_like(ratio), torch.ones_like(index, dtype=torch.bool)
+    drawn, pending = torch.zeros_like(ratio), torch.arange(len(index), device=ratio.device)
     for k in range(TRIES):
-        counter = 2 * (index * TRIES + k)
-        z = noise.normal("retry", counter, D + 2)
-        j = (weights / noise.exponential("retry", counter + 1, D + 1)).argmax(-1, keepdim=True) - 1
+        counter = 2 * (index[pending] * TRIES + k)
+        fresh = noise.take(pending)
+        z = fresh.normal("retry", counter, D + 2)
+        j = (weights[pending] / fresh.exponential("retry", counter + 1, D + 1)).argmax(-1, keepdim=True) - 1
         component = z[:, :D].gather(1, j.clamp(min=0))
         stretched = (
             component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()
         )  # of density n^2 exp(-n^2 / 2)
         n = torch.where((torch.arange(D, device=z.device) == j), stretched, z[:, :D])
-        bound = c[:, 0] + (a * n * n).sum(-1)
-        accepted = noise.uniform("retry", -1 - counter) * bound < -torch.expm1(-log_ratio(n, ratio))
-        drawn = torch.where((pending & accepted)[:, None], n, drawn)
-        pending &= ~accepted
-        if not bool(pending.any()):
+        bound = c[pending, 0] + (a[pending] * n * n).sum(-1)
+        accepted = fresh.uniform("retry", -1 - counter) * bound < -torch.expm1(-log_ratio(n, ratio[pending]))
+        drawn[pending[accepted]] = n[accepted]
+        pending = pending[~accepted]
+        if not len(pending):
             return drawn
     raise ParityError(f"coupling: none of {TRIES} draws of a residual was accepted; a deviation is 0 or not finite")
 

@@ -1,6 +1,5 @@
 """Trees of drafts: several continuations of what is final, evaluated in one pass of the target."""
 
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -48,17 +47,18 @@ class Tree:
         """Compute p [B, S, V], the target's law after each node, in one pass."""
         return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
 
-    @cached_property
-    def ancestry(self) -> Tensor:
-        """[B, S, S] bool: whether node j is node i or one of its ancestors, at [i, j]."""
-        return find_ancestors(self.parents)
+    def hold_throughout(self, holds: Tensor) -> Tensor:
+        """Mark the nodes [B, S] bool of which `holds` [B, S] bool is true, and of all their ancestors."""
+        above = self.parents.clamp(min=0)
+        for _ in range((above.shape[1] - 1).bit_length()):  # each turn doubles how far up a node looks
+            holds, above = holds & holds.gather(1, above), above.gather(1, above)
+        return holds
 
     def follow(self, drawn: Tensor) -> Tensor:
         """Mark the path [B, S] bool of nodes that hold the tokens drawn [B, S] after their parents, from node 0 on. It
         is a single path if no two children of a node hold the same token."""
         matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
-        matches = matches if self.missing is None else matches & ~self.missing
-        return ~(self.ancestry & ~matches[:, None]).any(-1)
+        return self.hold_throughout(matches if self.missing is None else matches & ~self.missing)
 
     def count_evaluated(self, first: int = 0) -> Tensor:
         """Count the nodes [B], from `first` on, whose law is that of an open position of the row."""

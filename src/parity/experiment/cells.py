@@ -18,6 +18,7 @@ from parity.experiment.options import KINDS, claim, declaration, needs, on_enume
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
+LOSSY = 5  # a method that claims to be lossy is tested with so many times less: its fault is larger than a bound
 Condition = tuple[dict[str, Any], bool]  # what cells of all methods share; whether plain decoding has a control there
 
 
@@ -175,14 +176,11 @@ def reference_of(cell: Cell, every: list[Cell]) -> Cell:
 
 
 def variant(config: Config, cell: Cell) -> Variant | None:
-    """How a cell's method runs on enumerable models; None if it does not.
-
-    A method that claims to be lossy needs fewer sequences than a certificate does.
-    """
+    """How a cell's method runs on enumerable models; None if it does not."""
     method, own, n = cell.spec["method"], cell.spec["options"], config.equality.n
     if not on_enumerable(cell.kind, method, own):
         return None
-    n = n if cell.claim == "lossless" else max(10_000, n // 5)
+    n = n if cell.claim == "lossless" else max(10_000, n // LOSSY)
     return Variant(cell.kind, method, small(cell.kind, method, own), cell.claim, n)
 
 
@@ -191,7 +189,7 @@ def long_variant(config: Config, cell: Cell) -> Variant | None:
     method, own, n = cell.spec["method"], cell.spec["options"], config.equality.long
     if not n or not on_enumerable(cell.kind, method, own):
         return None
-    return Variant(cell.kind, method, own, cell.claim, n)
+    return Variant(cell.kind, method, own, cell.claim, n if cell.claim == "lossless" else max(1, n // LOSSY))
 
 
 def variant_key(config: Config, v: Variant) -> str:

@@ -98,9 +98,10 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
     S = unlike.shape[1]
     device = unlike.device
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
-    nearest = distances.argmin(1)[:, None, None].expand(-1, S, 1)
-    descends = tree.ancestry.gather(2, nearest)[..., 0] & distances.isfinite().any(1, keepdim=True)
-    order = torch.where(descends | path, torch.arange(S, device=device), S)
+    nodes = torch.arange(S, device=device)
+    misses_nearest = tree.hold_throughout(nodes != distances.argmin(1, keepdim=True))
+    descends = ~misses_nearest & distances.isfinite().any(1, keepdim=True)
+    order = torch.where(descends | path, nodes, S)
     source = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
     return torch.where(source == S, torch.arange(W, device=device), source)
 

@@ -266,7 +266,7 @@ def guided(generator: torch.Generator) -> Make:
 
 FORCED = ("hidden", "hash")
 MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of more
-MOST, TABLES = 1024, 256
+MOST, TABLES = 256, 256
 
 
 def sizes(reach: Mapping[str, int]) -> tuple[int, int]:
@@ -285,7 +285,7 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     hidden   V = 8, five states that stay for a while, which no few tokens tell; the last token of a row is forced
     counter  V = 4, the law hangs on the sum of all tokens before, modulo 3: nothing is ever forgotten
     far      order 2 on 256 tokens, where the others are shorter: faults that begin late
-    hash     V = 1,024, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere
+    hash     V = 256, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere
              shows. Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is
              forced
     guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs

@@ -47,10 +47,10 @@ class StateModel:
         self.states = initial_states[:, None].repeat(1, length + 1, *[1] * (initial_states.ndim - 1))  # [R, L + 1, ..]
         self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens say nothing
         self.rows = torch.arange(R, device=codes.device)[:, None]
-        self.reached = 0  # states up to here are of what was fed
+        self.reached = self.rows.new_zeros(R)  # [R] states up to here are of what was fed
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Advance states [R, S, ..] by one token [R, S]."""
+        """Advance states [n, S, ..] by one token [n, S]; of conditional rows as many as of unconditional ones."""
         raise NotImplementedError
 
     def laws(self, states: Tensor) -> Tensor:
@@ -72,34 +72,34 @@ class StateModel:
     def join(self, rows: Tensor, fresh: "StateModel") -> None:
         """Do nothing: every prompt is the same, and what was fed is replaced. See TokenModel."""
 
-    def extend_states(self, first: int, last: int) -> None:
-        """Compute the states after the tokens at positions first to last - 1."""
-        for i in range(first, last):
-            token = torch.full_like(self.memory[:, :1], NOTHING) if self.silent[i] else self.memory[:, i + 1 : i + 2]
-            self.states[:, i + 1 : i + 2] = self.read(self.states[:, i : i + 1], token)
+    def extend_states(self, first: Tensor, last: Tensor) -> None:
+        """Compute the states after the tokens at positions first [R] to last - 1 [R]."""
         self.reached = last
+        for i in range(int((last - first).max())):
+            row = (first + i < last).nonzero()
+            position = first[row] + i
+            token = torch.where(self.silent[position], NOTHING, self.memory[row, position + 1])
+            self.states[row, position + 1] = self.read(self.states[row, position], token)
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits. See TokenModel."""
         self.memory[self.rows, positions + 1] = tokens
-        self.extend_states(max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1)
+        self.extend_states(positions.amin(1).minimum(self.reached).clamp(min=0), positions.amax(1) + 1)
         return self.laws(self.states[self.rows, positions + 1])
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits of a tree. See TokenModel."""
         positions_stored = positions.clamp(0, self.length)
-        self.extend_states(self.reached, max(self.reached, int(positions_stored[:, 0].max())))
+        self.extend_states(self.reached, self.reached.maximum(positions_stored[:, 0]))
         fed = torch.where(self.silent[positions_stored], NOTHING, tokens)
-        stored = self.states[self.rows, positions_stored]
-        states = stored
-
-        def expand_mask(mask: Tensor) -> Tensor:
-            return mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
-
-        for _ in range(int((positions - positions[:, :1]).max()) + 1):  # a level of the tree at a time
-            parent_states = torch.where(expand_mask(parents >= 0), states[self.rows, parents.clamp(min=0)], stored)
-            # the token at -1 begins every sequence, so it changes no state
-            states = torch.where(expand_mask(positions >= 0), self.read(parent_states, fed), parent_states)
+        states = self.states[self.rows, positions_stored]
+        # the token at -1 begins every sequence, so it changes no state
+        level = (positions - positions[:, :1]).masked_fill(positions < 0, -1)
+        for depth in level[level >= 0].unique():
+            row, node = (x[:, None] for x in (level == depth).nonzero(as_tuple=True))
+            parent = parents[row, node]
+            parent_states = states[row, torch.where(parent < 0, node, parent)]
+            states[row, node] = self.read(parent_states, fed[row, node])
         self.nodes = tokens, positions, states
         return self.laws(states)
 
@@ -112,6 +112,7 @@ class StateModel:
         row, node = row[in_length], node[in_length]
         slots = positions[row, node] + 1
         self.memory[row, slots], self.states[row, slots] = tokens[row, node], states[row, node]
+        self.reached = self.reached.scatter_reduce(0, row, slots, "amax", include_self=False)
 
 
 class TabularModel(StateModel):
@@ -178,10 +179,11 @@ class HiddenMarkov(StateModel):
         self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
         # [halves, V + 1, H] what each token says of the states, the last where nothing was read
         self.evidence = F.pad(self.emit.mT, (0, 0, 0, 1), value=1.0)
-        self.half = self.rows // max(rows, 1)
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
-        belief = self.evidence[self.half, tokens] * states
+        halves = len(self.evidence)
+        evidence = self.evidence[torch.arange(halves)[:, None], tokens.reshape(halves, -1)]
+        belief = evidence.view_as(states) * states
         total = belief.sum(-1, keepdim=True)
         if not bool((total > 0).all()):
             belief, total = torch.where(total > 0, belief, states), torch.where(total > 0, total, 1)
