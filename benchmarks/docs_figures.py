@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from parity.base.machine import processor
+from parity.base.machine import read_processor
 from parity.experiment.options import declaration
 from parity.report.figures import gains
 
@@ -43,7 +43,7 @@ KEPT = [  # of a run's summary.csv
 
 def machine() -> dict[str, Any]:
     """Of the machine at hand: the processor, its cores, and how busy it was in the last quarter of an hour."""
-    cpu = re.sub(r"\((?:R|TM)\)", "", processor())
+    cpu = re.sub(r"\((?:R|TM)\)", "", read_processor())
     return {"cpu": " ".join(cpu.split()), "cores": os.cpu_count(), "load": round(os.getloadavg()[2], 1)}
 
 

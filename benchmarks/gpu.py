@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parity.base.command import arguments, one_line, pin_threads, provenance
-from parity.base.devices import check, too_large
+from parity.base.command import add_arguments, pin_threads, provenance, run_command
+from parity.base.devices import check, is_out_of_memory
 from parity.base.noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import record
@@ -358,7 +358,7 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
-    arguments(parser, "device", "threads", "out?", "page?")
+    add_arguments(parser, "device", "threads", "out?", "page?")
     parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
     a = parser.parse_args()
     pin_threads(a.threads)
@@ -381,7 +381,7 @@ def main() -> None:
                 found["forwards"] += forwards(name, nets, found["bandwidth GB/s"], left)
                 found["decoders"] += decoders(name, nets, passes, left)
             except Exception as error:
-                if not too_large(error):
+                if not is_out_of_memory(error):
                     raise
                 found["left out"].append(f"{name}: memory is too little")
     found["others"] += others(cuda, a.device, dtype, left)
@@ -395,4 +395,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -9,7 +9,7 @@ import numpy as np
 from common import asked, captioned, cell, guided
 
 from parity.decode import loop
-from parity.embedded.scenes import ground_truth
+from parity.embedded.scenes import draw_ground_truth
 from parity.metrics.networks import clip
 from parity.metrics.networks.clip import cell_features
 
@@ -20,7 +20,7 @@ def main() -> None:
     spec, captions = cell("discrete", "", 0, sampling=guided(a.guidance)), rows["captions"]
     loaded, net = loop.load("discrete", manifest, spec), clip.load(Path(manifest["files"]["clip"]))
     made = loaded.pictures(loop.decode("discrete", loaded, spec, rows, 100).tokens)
-    real = np.stack([ground_truth(caption, i) for i, caption in enumerate(captions)])
+    real = np.stack([draw_ground_truth(caption, i) for i, caption in enumerate(captions)])
     ours, truth = (cell_features(captions, pixels, net)["cosine"] for pixels in (made, real))
     error = ours.std(ddof=1) / len(captions) ** 0.5
     what = f"{len(captions)} held-out captions, guidance {a.guidance}"

@@ -10,7 +10,7 @@ import torch
 from common import asked, embedded
 from PIL import Image
 
-from parity.embedded.scenes import SIZE, ground_truth, reduced
+from parity.embedded.scenes import SIZE, draw_ground_truth, reduce_pictures
 from parity.metrics.networks import clip
 from parity.metrics.networks.clip import cell_features
 from parity.models.discrete import load
@@ -33,9 +33,9 @@ def main() -> None:
     manifest = embedded("discrete", "llamagen")
     loaded, net = load.load(manifest), clip.load(Path(manifest["files"]["clip"]))
     captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
-    names, real = np.array(captions), np.stack([ground_truth(caption, i) for i, caption in enumerate(captions)])
+    names, real = np.array(captions), np.stack([draw_ground_truth(caption, i) for i, caption in enumerate(captions)])
     for side in (64, 32):
-        pixels = reduced(real, side)
+        pixels = reduce_pictures(real, side)
         made = rebuilt(loaded, pixels)
         for name, shown in {"as drawn": pixels, "as drawn, bilinear": bilinear(pixels), "tokenizer": made}.items():
             score = cell_features(names, shown, net)["cosine"].mean()

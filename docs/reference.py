@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from parity.base.console import PACKAGE, commands
+from parity.base.console import PACKAGE, list_commands
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, methods, option_schema, plain_method
 from parity.experiment.schema import Config, ModelSpec
@@ -165,7 +165,7 @@ def command_line() -> str:
     """Every command, from the first lines of its module."""
     text = "# Command line\n\n`parity COMMAND --help` lists the flags of a command. Snakemake's targets:\n\n"
     text += table(("command", "makes"), targets())
-    for name in commands():
+    for name in list_commands():
         source = (PACKAGE / name / "__main__.py").read_text(encoding="utf-8")
         about = inspect.cleandoc(source.split('"""')[1])
         text += f"\n## parity {name}\n\n```text\n{about}\n```\n"

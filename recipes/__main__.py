@@ -12,7 +12,7 @@ and digests.
 import argparse
 import json
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.embedded import WEIGHTS
 from recipes.runs import INSTALLS, RUNS, install
@@ -45,15 +45,15 @@ def main() -> None:
             command.add_argument(f"--{size}", type=int, help=f"{getattr(run, size):,}")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--scheme", type=json.loads, default={}, help="JSON: what an ablation changes")
-        arguments(command, "threads", "work")
+        add_arguments(command, "threads", "work")
         command.set_defaults(main=train)
     command = commands.add_parser("install", help="trained weights into the package")
     command.add_argument("kind", choices=list(INSTALLS))
-    arguments(command, "work", "out?")
+    add_arguments(command, "work", "out?")
     command.set_defaults(main=lambda a: install(a.kind, a.work, a.out or WEIGHTS / a.kind))
     a = parser.parse_args()
     a.main(a)
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

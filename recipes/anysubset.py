@@ -86,7 +86,7 @@ def xlnet(job: Job) -> Recipe:
     """Its log: nats per masked word, also of held-out texts at 95 % masking."""
     scheme, tokens, test = scheme_of(job.scheme), texts(job), texts(job, test=True)
     torch.manual_seed(job.seed)
-    words = stories.vocabulary()
+    words = stories.list_words()
     net = xlnet_network(len(words))
 
     def loss(step, rng):
@@ -121,7 +121,7 @@ def judge(job: Job) -> Recipe:
     """A small GPT-2 over the same words, without dropout. Its log: nats per word, in the end also on held-out texts."""
     tokens, test = texts(job), texts(job, test=True)
     torch.manual_seed(job.seed)
-    words = stories.vocabulary()
+    words = stories.list_words()
     # one position more than a text has: the first input is the separator
     sizes: dict[str, Any] = {"vocab_size": len(words), "n_positions": stories.LENGTH + 1}
     sizes |= {"n_embd": 128, "n_layer": 3, "n_head": 4}

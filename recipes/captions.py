@@ -10,7 +10,7 @@ Both sets follow the grammar of the training captions and are held out from trai
 import argparse
 from pathlib import Path
 
-from parity.base.command import one_line
+from parity.base.command import run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.embedded.scenes import Scene, draw_scene
@@ -52,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

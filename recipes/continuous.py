@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.base.weights import sha256
 from parity.embedded.classes import CLASSES
-from parity.embedded.tokenizer import PREFIX, VOCAB, token_ids
+from parity.embedded.tokenizer import PREFIX, VOCAB, encode_ids
 from parity.metrics.networks.classifier import Classifier
 from parity.models.continuous import diffusion
 from parity.models.continuous.gmm import GMMConfig, GMMNet
@@ -187,7 +187,7 @@ def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Gen
 
 def caption_latents(job: Job, test: bool) -> tuple[Tensor, Tensor]:
     """Tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for padding, of class-conditional Scenes."""
-    ids, valid = token_ids(class_pictures(job, test)[1], PREFIX)
+    ids, valid = encode_ids(class_pictures(job, test)[1], PREFIX)
     return class_latents(job, test)[0], ids.masked_fill(valid == 0, -1)
 
 
@@ -208,7 +208,7 @@ class Family:
 
 SMALL = {"grid": 8, "width": 128, "encoder": 2, "decoder": 2, "heads": 4}
 QWEN = {"vocab": VOCAB, "hidden": 128, "intermediate": 384, "layers": 2, "attention_heads": 4, "key_value_heads": 2}
-NO_CAPTION = tuple(token_ids([""], 1)[0][0].tolist())
+NO_CAPTION = tuple(encode_ids([""], 1)[0][0].tolist())
 FAMILIES = {
     "mar": Family(
         MARNet,

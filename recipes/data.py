@@ -47,7 +47,7 @@ def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
     """Tokens int64 [n, grid^2] of Scenes, their pictures reduced to what so many tokens cover."""
     net, pixels = vq.load(job.weights("vq")), pictures(job, test)[1]
     pixels, side = pixels[:TOKENS_TESTED] if test else pixels, grid * net.config.stride
-    parts = (scenes.reduced(pixels[i : i + 64], side) for i in range(0, len(pixels), 64))
+    parts = (scenes.reduce_pictures(pixels[i : i + 64], side) for i in range(0, len(pixels), 64))
     with torch.autocast("cpu", torch.bfloat16):
         return torch.cat([net.encode(to_pictures(part)) for part in parts])
 
@@ -63,8 +63,8 @@ def class_latents(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
 def texts(job: Job, test: bool = False) -> Tensor:
     """Word numbers [n, 128] of packed texts."""
     first, count = (10_000_000, TEXTS_TESTED) if test else (0, job.examples)
-    number = {w: i for i, w in enumerate(stories.vocabulary())}
-    return torch.tensor([[number[w] for w in stories.text(first + i, test)] for i in range(count)])
+    number = {w: i for i, w in enumerate(stories.list_words())}
+    return torch.tensor([[number[w] for w in stories.draw_text(first + i, test)] for i in range(count)])
 
 
 def autoencoder_batch(job: Job, pixels: np.ndarray, step: int, rng: np.random.Generator) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.base.weights import load_weights, network, sha256
+from parity.base.weights import load_network, load_weights, sha256
 from parity.embedded import scenes
-from parity.embedded.tokenizer import PREFIX, token_ids
+from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
@@ -99,7 +99,7 @@ def text(job: Job) -> Recipe:
 
     def questions(first, count, test):
         scene_list = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
-        return *token_ids([s.caption for s in scene_list], PREFIX), torch.tensor([answers(s) for s in scene_list])
+        return *encode_ids([s.caption for s in scene_list], PREFIX), torch.tensor([answers(s) for s in scene_list])
 
     ids, valid, labels = questions(data.FIRST, job.examples, False)
     torch.manual_seed(job.seed)
@@ -150,7 +150,7 @@ def initialise(net: Transformer) -> None:
 def captioned(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Of Scenes the ids and masks [n, PREFIX] of captions, and the tokens [n, grid^2] of pictures."""
     captions = pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
-    return *token_ids(captions, PREFIX), scene_tokens(job, grid, test)
+    return *encode_ids(captions, PREFIX), scene_tokens(job, grid, test)
 
 
 def embedded(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,7 +195,7 @@ def llamagen(job: Job) -> Recipe:
 
 def target_of(job: Job) -> tuple[Transformer, nn.Module]:
     """The trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
-    target, t5 = network(Transformer, LlamaGenConfig, job.weights("llamagen")), make_t5_encoder().eval()
+    target, t5 = load_network(Transformer, LlamaGenConfig, job.weights("llamagen")), make_t5_encoder().eval()
     load_weights(t5, job.weights("text"))
     return target.requires_grad_(False), t5.requires_grad_(False)
 
@@ -290,7 +290,7 @@ def clip(job: Job) -> Recipe:
     """The embedded CLIP, an open_clip model from a custom configuration. Its log ends with the held-out retrieval rate:
     the share of pictures whose own caption is the nearest of 100."""
     captions, pixels = pictures(job)
-    ids, _ = token_ids(captions, CONTEXT)
+    ids, _ = encode_ids(captions, CONTEXT)
     torch.manual_seed(job.seed)
     net = build()
 
@@ -315,7 +315,7 @@ def clip(job: Job) -> Recipe:
         hits = []
         for part in (distinct[i : i + 100] for i in range(0, len(distinct) - 99, 100)):
             image = F.normalize(net.encode_image(to_pictures(pixels[part])), dim=-1)
-            text = F.normalize(net.encode_text(token_ids([captions[i] for i in part], CONTEXT)[0]), dim=-1)
+            text = F.normalize(net.encode_text(encode_ids([captions[i] for i in part], CONTEXT)[0]), dim=-1)
             hits.append(((image @ text.T).argmax(1) == torch.arange(100)).float().mean().item())
         return {"retrieval": float(np.mean(hits))}, MODEL_CONFIG
 

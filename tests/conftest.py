@@ -75,13 +75,13 @@ def all_weights(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def stood_in(tmp_path_factory):
     """Stand-ins by name, each written once: what a configuration says of it, paths whole."""
-    from parity.stand_ins import entry
+    from parity.stand_ins import make_entry
 
     folder, known = tmp_path_factory.mktemp("stand_ins"), {}
 
     def make(name):
         if name not in known:
-            known[name] = entry(name, folder / name)
+            known[name] = make_entry(name, folder / name)
         return copy.deepcopy(known[name])
 
     return make

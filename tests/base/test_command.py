@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from parity.base import console
-from parity.base.command import cost, one_line, pin_threads, progress
+from parity.base.command import describe_cost, pin_threads, progress, run_command
 from parity.base.errors import ConfigError, ParityError
-from parity.base.machine import typed
+from parity.base.machine import redact_command
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_what_a_user_can_mend_is_one_line(error, words, capsys):
         raise error
 
     with pytest.raises(SystemExit) as stopped:
-        one_line(main)
+        run_command(main)
     said = capsys.readouterr().err
     assert stopped.value.code == 1 and said.startswith(f"error: {words}") and said.count("\n") == 1
 
@@ -41,7 +41,7 @@ def test_what_a_bug_raises_is_a_traceback(error):
         raise error
 
     with pytest.raises(type(error)):
-        one_line(main)
+        run_command(main)
 
 
 def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
@@ -52,20 +52,20 @@ def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
 
 def test_threads_are_those_of_the_machine_also_where_a_process_has_no_affinity(monkeypatch):
     """As on macOS, which counts memory in bytes."""
-    linux = float(cost().split()[-2])
+    linux = float(describe_cost().split()[-2])
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr("sys.platform", "darwin")
     pin_threads(1)
     with pytest.raises(ParityError, match=f"allowed: 1 to {os.cpu_count()}"):
         pin_threads(10_000)
-    assert float(cost().split()[-2]) <= linux / 500
+    assert float(describe_cost().split()[-2]) <= linux / 500
 
 
 def test_a_command_is_told_without_its_keys():
     command = ["snakemake", "--configfile", "a b.yaml", "--storage-s3-access-key", "one", "tag=two", "--cores", "2"]
     command += ["--storage-s3-secret-key=three", "report", "--keep-going", "--storage-x-token", "four"]
     said = "snakemake --configfile 'a b.yaml' --storage-s3-access-key ... ... --cores 2 --storage-s3-secret-key=..."
-    assert typed(command) == f"{said} report --keep-going --storage-x-token ..."
+    assert redact_command(command) == f"{said} report --keep-going --storage-x-token ..."
 
 
 def ran(monkeypatch, capsys, *given):

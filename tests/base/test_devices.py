@@ -33,13 +33,13 @@ def test_each_job_has_a_device_of_its_own(tmp_path, monkeypatch, capsys):
     others' devices has a device of the same number, and not the same one."""
     held: list = []
     monkeypatch.setattr(devices, "HELD", held)
-    assert [devices.own("cuda", 2, tmp_path) for _ in range(2)] == ["cuda:0", "cuda:1"]
+    assert [devices.claim_device("cuda", 2, tmp_path) for _ in range(2)] == ["cuda:0", "cuda:1"]
     monkeypatch.setattr(devices.time, "sleep", lambda seconds: held.pop().close())
-    assert devices.own("cuda", 2, tmp_path) == "cuda:1"
+    assert devices.claim_device("cuda", 2, tmp_path) == "cuda:1"
     assert "all 2 devices are held by other jobs; waiting" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "18")
-    assert devices.own("cuda", 1, tmp_path) == "cuda:0" and not capsys.readouterr().err
-    assert devices.own("cpu") == "cpu" and devices.own("cuda:1") == "cuda:1"
+    assert devices.claim_device("cuda", 1, tmp_path) == "cuda:0" and not capsys.readouterr().err
+    assert devices.claim_device("cpu") == "cpu" and devices.claim_device("cuda:1") == "cuda:1"
     for file in held:
         file.close()
 
@@ -104,7 +104,7 @@ def test_one_row_that_does_not_fit_is_one_line_and_other_errors_are_themselves(l
 def test_a_number_of_devices_is_placed_where_the_job_runs(monkeypatch, capsys):
     """A plan made on a login node says how many; the node says whether it has one."""
     monkeypatch.setattr(machine, "gpu", lambda: 0)
-    assert [machine.placed(n) for n in ("0", "1", "cpu", "cuda:1")] == ["cpu", "cpu", "cpu", "cuda:1"]
+    assert [machine.resolve_device(n) for n in ("0", "1", "cpu", "cuda:1")] == ["cpu", "cpu", "cpu", "cuda:1"]
     assert capsys.readouterr().err.count("this machine has none") == 1
     monkeypatch.setattr(machine, "gpu", lambda: 1)
-    assert [machine.placed(n) for n in ("0", "1", "4")] == ["cpu", "cuda", "cuda"]
+    assert [machine.resolve_device(n) for n in ("0", "1", "4")] == ["cpu", "cuda", "cuda"]

@@ -77,11 +77,11 @@ def test_numbered_files_are_found_again_by_one_name(tmp_path):
     names = [str(tmp_path / f"{k}-of-12.npz") for k in range(12)]
     for name in (*names, str(tmp_path / "0-of-2.npz"), str(tmp_path / ".0-of-12.npz.part")):
         open(name, "w").close()
-    assert [str(p) for p in files.numbered_files(tmp_path / "*-of-12.npz")] == names
-    assert files.numbered_files(tmp_path / "0-of-2.npz") == [tmp_path / "0-of-2.npz"]
+    assert [str(p) for p in files.find_numbered_files(tmp_path / "*-of-12.npz")] == names
+    assert files.find_numbered_files(tmp_path / "0-of-2.npz") == [tmp_path / "0-of-2.npz"]
     for lacking in ("*-of-2.npz", "*-of-3.npz", "*.json"):
         with pytest.raises(ParityError, match="numbered from 0 without a gap"):
-            files.numbered_files(tmp_path / lacking)
+            files.find_numbered_files(tmp_path / lacking)
     os.remove(names[3])
     with pytest.raises(ParityError, match="11 files"):
-        files.numbered_files(tmp_path / "*-of-12.npz")
+        files.find_numbered_files(tmp_path / "*-of-12.npz")

@@ -19,14 +19,14 @@ from parity.base.errors import ParityError
 from parity.base.files import sums
 from parity.base.weights import (
     check,
+    load_built,
+    load_network,
     load_weights,
-    loaded,
-    network,
+    read_shapes,
     sha256,
-    shapes,
     tensors,
     unpickle,
-    verified_files,
+    verify_files,
 )
 
 
@@ -57,7 +57,7 @@ def file(tmp_path):
 
 
 def test_a_network_is_read_by_what_its_file_says(file):
-    net = network(Net, Sizes, file, ignored=("made_of",))
+    net = load_network(Net, Sizes, file, ignored=("made_of",))
     assert net.config == Sizes(3, (1, 2)) and not net.training
     assert all(v.dtype == torch.float32 and torch.equal(v, v.half().float()) for v in net.state_dict().values())
     assert dict(tensors(file, dtype=torch.float64))["norm.bias"].dtype == torch.float64
@@ -146,7 +146,7 @@ def test_a_stray_file_of_the_same_tensors_is_refused_by_name(tmp_path, layout, s
         save(folder / stray, zeros)
     else:
         torch.save({key: zeros} if key else zeros, folder / stray, _use_new_zipfile_serialization=key != "model")
-    for read in (sha256, shapes, lambda path: dict(tensors(path))):
+    for read in (sha256, read_shapes, lambda path: dict(tensors(path))):
         with pytest.raises(ParityError, match=rf"{stray} holds tensors that model.* move the other out of the folder"):
             read(folder)
 
@@ -180,7 +180,7 @@ OPEN = {  # names of files that leave open which are the weights
 def test_names_that_leave_open_which_are_the_weights_are_refused(case):
     names, message = OPEN[case]
     with pytest.raises(ParityError, match=message):
-        digests.weights_among(names, lambda index: {"a.safetensors"})
+        digests.select_weights(names, lambda index: {"a.safetensors"})
 
 
 def test_shards_that_hold_one_tensor_twice_are_refused(tmp_path):
@@ -210,13 +210,13 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
 def test_a_folders_list_decides_what_its_files_are(tmp_path):
     file, parts = save(tmp_path / "a.safetensors", {"a": torch.ones(2)}), {"part": "a.safetensors"}
     with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
-        verified_files(tmp_path, parts, "m", "run x")
+        verify_files(tmp_path, parts, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
     verified = {"files": {"part": str(file)}, "sha256": {"part": sums(tmp_path)["a.safetensors"]}}
-    assert verified_files(tmp_path, parts, "m", "run x") == verified
+    assert verify_files(tmp_path, parts, "m", "run x") == verified
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
-        verified_files(tmp_path, parts, "m", "run x")
+        verify_files(tmp_path, parts, "m", "run x")
 
 
 class Evil:
@@ -268,7 +268,7 @@ def test_what_holds_no_weights_is_one_line(tmp_path, name):
     else:
         torch.save(held, tmp_path / name)
     with pytest.raises(ParityError, match=words) as told:
-        shapes(tmp_path / name)
+        read_shapes(tmp_path / name)
     assert "\n" not in str(told.value) and name in str(told.value)
 
 
@@ -282,7 +282,7 @@ def test_a_file_that_is_cut_off_says_so_to_its_end(tmp_path, name, share):
         save(file, state)
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     with pytest.raises(ParityError, match=r"cut off.*(get it again|says \d+)|might be corrupted\.$") as told:
-        shapes(file)
+        read_shapes(file)
     assert "\n" not in str(told.value) and name in str(told.value)
 
 
@@ -294,7 +294,7 @@ def test_headers_say_what_is_read_without_torch(tmp_path):
     torch.save(held, tmp_path / "w.pt")
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     for name in ("w.safetensors", "w.pt", "old.pth"):
-        assert headers.tensor_shapes(tmp_path / name) == {"a": (2, 3), "b": (4,)}
+        assert headers.read_tensor_shapes(tmp_path / name) == {"a": (2, 3), "b": (4,)}
     assert not Path("evil-was-here").exists()
 
 
@@ -318,7 +318,7 @@ def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
     """Weights and tables are those of a network built in full; nothing is drawn for what the file replaces."""
     full, before = Buffered(Sizes(5)), torch.random.get_rng_state()
     file = save(tmp_path / "w.safetensors", full.state_dict())
-    net = loaded(partial(Buffered, Sizes(5)), file, dtype=dtype)
+    net = load_built(partial(Buffered, Sizes(5)), file, dtype=dtype)
     assert torch.equal(torch.random.get_rng_state(), before) and not net.training
     assert all(torch.equal(v, full.state_dict()[k].to(dtype)) for k, v in net.state_dict().items())
     assert net.table.dtype == dtype and torch.equal(net.table, full.table.to(dtype)) and net.linear.weight.requires_grad

@@ -73,7 +73,7 @@ def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
             rows = {"ids": np.array(["00000/000", "00001/000", "7/1"]), "captions": np.array(texts)}
             rows |= prompts.encode(manifest, texts)
         if kind == "anysubset":
-            task = tasks.build("infilling", TASK, tasks.words_of(manifest))
+            task = tasks.build("infilling", TASK, tasks.load_vocabulary(manifest))
             rows = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
         complete = {"seed": 2, "batch": 3, "options": options(kind, spec["method"], spec["options"])}
         found[kind] = {**spec, **complete}, manifest, rows

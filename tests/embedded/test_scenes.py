@@ -15,12 +15,12 @@ PROMPTS = Path(__file__).parents[2] / "prompts"
 def test_a_scene_is_a_function_of_its_seed_and_its_caption_says_what_is_fixed():
     for seed in range(40):
         for test in (False, True):
-            caption, picture = scenes.example(seed, test)
-            again = scenes.example(seed, test)
+            caption, picture = scenes.draw_example(seed, test)
+            again = scenes.draw_example(seed, test)
             assert again[0] == caption and np.array_equal(again[1], picture) and picture.shape == (64, 64, 3)
-            assert scenes.held_out(caption) == test and scenes.parse(caption).caption == caption
+            assert scenes.is_held_out(caption) == test and scenes.parse(caption).caption == caption
             assert set(caption.split()) <= set(scenes.WORDS)
-    assert not np.array_equal(scenes.ground_truth(caption, 0), scenes.ground_truth(caption, 1))
+    assert not np.array_equal(scenes.draw_ground_truth(caption, 0), scenes.draw_ground_truth(caption, 1))
 
 
 def test_a_caption_of_something_else_is_named():
@@ -31,9 +31,9 @@ def test_a_caption_of_something_else_is_named():
 def test_a_class_is_a_shape_and_its_colour():
     seen = set()
     for seed in range(60):
-        label, caption, _ = classes.example(seed, False)
+        label, caption, _ = classes.draw_example(seed, False)
         colour, shape = classes.CLASSES[label].split()
-        assert f"a large {colour} {shape} on" in caption and not scenes.held_out(caption)
+        assert f"a large {colour} {shape} on" in caption and not scenes.is_held_out(caption)
         seen.add(label)
     assert len(seen) > 25 and len(classes.CLASSES) == 60
 
@@ -44,4 +44,4 @@ def test_prompt_sets_are_held_out_captions_of_one_kind(kind, other):
     assert len(set(lines)) == len(lines) == 100 and lines[:3] == captions.captions(kind, 3)
     for line in lines:
         scene = scenes.parse(line)
-        assert scenes.held_out(line) and captions.KINDS[kind](scene) and not captions.KINDS[other](scene)
+        assert scenes.is_held_out(line) and captions.KINDS[kind](scene) and not captions.KINDS[other](scene)

@@ -54,7 +54,7 @@ class Workplace:
             rng = np.random.default_rng(0)  # for the text encoder's: what the captions say makes no difference here
             self.inputs |= {"embeddings": rng.standard_normal((4, 24, 128), np.float32), "valid": np.ones((4, 24), int)}
         elif kind == "anysubset":
-            task = tasks.build("infilling", TASK, tasks.words_of(self.manifest))
+            task = tasks.build("infilling", TASK, tasks.load_vocabulary(self.manifest))
             self.inputs = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
         else:
             self.inputs = {"ids": np.array(["0", "1"])}

@@ -15,22 +15,22 @@ import torch
 
 from parity.base import files
 from parity.base.errors import ParityError
-from parity.base.weights import shapes, unpickle
+from parity.base.weights import read_shapes, unpickle
 from parity.inputs import picture_files, readers
 
 LITTLE = 20_000_000  # bytes of memory
 
 
 def text(path):
-    return readers.rows(str(path), ("text",), 1)
+    return readers.read_rows(str(path), ("text",), 1)
 
 
 def statistics(path):
-    return picture_files.statistics(path)
+    return picture_files.read_statistics(path)
 
 
 def every_picture(path):
-    return list(picture_files.pictures(path)[1])
+    return list(picture_files.read_pictures(path)[1])
 
 
 def array(path, **members):
@@ -70,9 +70,9 @@ HOSTILE = {
     "a small archive of much text": ("a.txt.gz", text, packed),
     "text data nested a million deep": ("a.jsonl", text, lambda p: p.write_text("[" * 1_000_000)),
     "a header of safetensors that ends nowhere": (
-        "a.safetensors", shapes, lambda p: p.write_bytes(b"\xff" * 7 + b"\1"),
+        "a.safetensors", read_shapes, lambda p: p.write_bytes(b"\xff" * 7 + b"\1"),
     ),
-    "a tensor beyond the file": ("a.safetensors", shapes, lambda p: tensors(p, FAR)),
+    "a tensor beyond the file": ("a.safetensors", read_shapes, lambda p: tensors(p, FAR)),
     "a pickled view of one number": ("a.pt", unpickle, view),
     "a pickle that is an archive of nothing": ("a.pt", unpickle, lambda p: zipfile.ZipFile(p, "w").close()),
     "statistics that are not finite": ("a.npz", statistics, lambda p: np.savez(p, mu=[np.nan], sigma=[[1.0]])),

@@ -55,20 +55,20 @@ def test_lines_of_text_data_end_at_line_feeds_alone(tmp_path):
         (tmp_path / name).write_text(text, newline="")
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
         for file in (name, f"{name}.gz"):
-            read = readers.rows(str(tmp_path / file), ["text"], 9)
+            read = readers.read_rows(str(tmp_path / file), ["text"], 9)
             assert [row["text"] for row in read] == texts, file
 
 
 def test_the_datasets_library_is_used_if_it_is_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match="package `datasets` is not installed"):
-        readers.rows("datasets:EleutherAI/lambada_openai:test", ["text"], 2)
+        readers.read_rows("datasets:EleutherAI/lambada_openai:test", ["text"], 2)
     asked = []
     library = SimpleNamespace(
         load_dataset=lambda *a, **k: asked.append((a, k)) or iter([{"text": "a b"}, {"text": "c d"}, {"text": "e"}])
     )
     monkeypatch.setitem(sys.modules, "datasets", library)
-    assert readers.rows("datasets:Salesforce/wikitext/wikitext-2-raw-v1:test", ["text"], 2) == [
+    assert readers.read_rows("datasets:Salesforce/wikitext/wikitext-2-raw-v1:test", ["text"], 2) == [
         {"text": "a b"},
         {"text": "c d"},
     ]

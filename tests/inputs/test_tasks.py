@@ -11,7 +11,7 @@ from parity.embedded import stories
 from parity.inputs import tasks
 from parity.models.anysubset.vocabulary import Words
 
-WORDS = Words(list(stories.vocabulary()))
+WORDS = Words(list(stories.list_words()))
 
 
 def settings(**given):
@@ -36,7 +36,7 @@ def test_story_task_hides_middle_sentences(missing):
     for i in range(4):
         N = task.end[i]
         hidden = WORDS.decode(task.tokens[i, :N][~task.known[i, :N]].tolist())
-        told = stories.story(tasks.FIRST + i, True).sentences
+        told = stories.draw_story(tasks.FIRST + i, True).sentences
         assert hidden == " ".join(" ".join(s) for s in (told[2:3] if missing == 1 else told[1:4])) == task.extra[i]
         assert not task.known[i, N:].any()
 
@@ -49,7 +49,7 @@ def test_code_task_hides_one_line_and_its_truth_passes():
         hidden = [w for w, k in zip(words, task.known[i], strict=False) if not k]
         assert hidden and hidden[0] in ("z", "return") and not set(hidden) & {stories.LINE, stories.INDENT}
         scope: dict = {}
-        exec(stories.source(words) + task.extra[i]["tests"], scope)
+        exec(stories.join_source(words) + task.extra[i]["tests"], scope)
 
 
 def test_every_attempt_is_a_row_of_its_own():
@@ -104,7 +104,7 @@ def test_rocstories_both_layouts(tmp_path):
     cloze = f"InputStoryid,{inputs},RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding"
     (tmp_path / "cloze.csv").write_text(f"{cloze}\n1,{','.join(one)},anna was sad .,{two},2\n")
     for name in ("roc.csv", "cloze.csv"):
-        assert tasks.five_sentences(settings(data=str(tmp_path / name), rows=1)) == [[*one, two]]
+        assert tasks.read_stories(settings(data=str(tmp_path / name), rows=1)) == [[*one, two]]
     task = tasks.build("stories", settings(data=str(tmp_path / "roc.csv"), rows=1, missing=1), WORDS)
     assert task.extra == [one[2]]
 

@@ -21,7 +21,7 @@ def clip() -> networks.CLIP:
 
 @pytest.fixture(scope="module")
 def pictures() -> tuple[list[str], np.ndarray]:
-    drawn = [scenes.example(seed) for seed in range(24)]
+    drawn = [scenes.draw_example(seed) for seed in range(24)]
     return [c for c, _ in drawn], np.stack([p for _, p in drawn])
 
 
@@ -43,9 +43,9 @@ def test_features_are_those_of_clean_fids_file_path(clip, pictures, tmp_path: Pa
 
 def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
     """Not one that is larger, or whose side does not divide the network's."""
-    small = scenes.reduced(pictures[1][:3], 32)
+    small = scenes.reduce_pictures(pictures[1][:3], 32)
     large = networks.enlarge(small, 64)
-    assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduced(large, 32), small)
+    assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduce_pictures(large, 32), small)
     assert np.array_equal(networks.picture_features(small, clip), networks.picture_features(large, clip))
     assert not np.array_equal(networks.picture_features(small, clip), networks.picture_features(pictures[1][:3], clip))
     for side in (48, 128):

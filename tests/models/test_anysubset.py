@@ -137,7 +137,7 @@ def test_gpt2_with_a_cache_writes_what_it_writes_without():
 
 def test_a_word_the_models_do_not_know_is_named():
     with pytest.raises(ParityError, match="word 'xyzzy' is not in the vocabulary"):
-        Words(list(stories.vocabulary())).encode("the xyzzy")
+        Words(list(stories.list_words())).encode("the xyzzy")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def embedded(tmp_path_factory):
 def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, most):
     """Passes a word on texts of held-out pairs with 95 % of the words hidden; the judge likes what is written."""
     words = embedded.words
-    texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, 128)] for i in range(16)]
+    texts = [[words.number[w] for w in stories.draw_text(20_000_000 + i, True, 128)] for i in range(16)]
     known = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
     known[:, 64] = True
     start = make_infilling(torch.tensor(texts), known, words.mask, words.vocab)

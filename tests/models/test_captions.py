@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
-from parity.base.digests import of_several
+from parity.base.digests import combine_digests
 from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.models.discrete.t5 import clean, read_encoder
@@ -97,7 +97,9 @@ def test_a_published_folder_is_the_encoder_of_the_whole_model(published):
         said = read_encoder(folder, 12)(["a RED circle"])
         assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6) and said["valid"].sum() == 4
     name = "pytorch_model.bin"
-    assert sha256(published[1]) == of_several({name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()})
+    assert sha256(published[1]) == combine_digests(
+        {name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()}
+    )
 
 
 def test_a_folder_that_is_no_encoder_is_one_line(published, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from parity.base.digests import of_several
+from parity.base.digests import combine_digests
 from parity.base.errors import ParityError
 from parity.base.weights import check, sha256
 from parity.models import add, fetch, hub
@@ -18,7 +18,7 @@ from tests.models.local_hub import COMMIT, REPO, Hub
 BODY = bytes(range(256)) * 4000  # 1 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
 SHARDS = {"model-1-of-2.safetensors": BODY, "model-2-of-2.safetensors": BODY[::-1]}
-FOLDER = of_several({name: hashlib.sha256(body).hexdigest() for name, body in SHARDS.items()})
+FOLDER = combine_digests({name: hashlib.sha256(body).hexdigest() for name, body in SHARDS.items()})
 FILES = {
     "w.safetensors": BODY,
     "t5/config.json": b"{}",

@@ -9,7 +9,7 @@ from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
-from parity.embedded.tokenizer import PREFIX, token_ids
+from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
@@ -47,7 +47,7 @@ def net():
 @pytest.fixture(scope="module")
 def condition():
     torch.manual_seed(1)
-    ids, valid = token_ids(CAPTIONS, PREFIX)
+    ids, valid = encode_ids(CAPTIONS, PREFIX)
     with torch.no_grad():
         return pad_left(make_t5_encoder().eval()(input_ids=ids, attention_mask=valid).last_hidden_state.double(), valid)
 

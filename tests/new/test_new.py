@@ -46,8 +46,8 @@ def ruff_problems(folder):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_written_files_pass_ruff(folder, kind, name):
-    new.new_decoder(name, kind, "")
-    new.new_metric(name, kind)
+    new.write_decoder(name, kind, "")
+    new.write_metric(name, kind)
     assert ruff_problems(folder) == ""
     (folder / "wrong.py").write_text("import sys, os\n")
     assert "wrong.py" in ruff_problems(folder)
@@ -69,14 +69,14 @@ def tokens_of(kind, decoder):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_decoder_draws_plain_decodings_tokens(folder, kind):
-    new.new_decoder("mine", kind, "")
+    new.write_decoder("mine", kind, "")
     plain = tables.decoder(kind, options.plain_method(kind))
     assert torch.equal(tokens_of(kind, tables.decoder(kind, "mine")), tokens_of(kind, plain))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_written_test_passes(folder, kind):
-    new.new_decoder("mine", kind, "")
+    new.write_decoder("mine", kind, "")
     names = {}
     exec((folder / "tests/decoders/test_mine.py").read_text(), names)
     names["test_mine_draws_from_the_law"]()
@@ -84,7 +84,7 @@ def test_the_written_test_passes(folder, kind):
 
 
 def test_the_page_shows_the_whole_file(folder):
-    new.new_decoder("mine", "discrete", "")
+    new.write_decoder("mine", "discrete", "")
     text = (folder / "src/parity/decoders/discrete/mine.py").read_text()
     assert f"```python\n{text}```\n" in (ROOT / "docs/start/decoder.md").read_text()
 
@@ -95,6 +95,6 @@ def test_a_copy_passes_ruff(folder, kind, like):
     copy = folder / f"src/parity/decoders/{kind}/{like}.py"
     copy.parent.mkdir(parents=True)
     copy.write_text(source.read_text())
-    new.new_decoder("mine", kind, like)
+    new.write_decoder("mine", kind, like)
     copy.unlink()
     assert ruff_problems(folder) == ""

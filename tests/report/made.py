@@ -177,7 +177,7 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
     jump = rng.random((n, TOKENS)) < 1 / speed
     jump[:, 0] = True
     step = jump.cumsum(1).astype(np.int16)
-    pixels = np.stack([scenes.ground_truth(scenes.example(i)[0], i) for i in range(n)])
+    pixels = np.stack([scenes.draw_ground_truth(scenes.draw_example(i)[0], i) for i in range(n)])
     pieces = np.split(np.arange(n), len(shards))
     for piece, file, pictures in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
         ids = [str(i) for i in piece]

@@ -34,13 +34,13 @@ def case(kind, name, spec, **setting):
 
 
 def test_every_candidate_is_lossless_and_fits():
-    found = list(bench.candidates(case("discrete", "scenes", SPEC)))
+    found = list(bench.list_candidates(case("discrete", "scenes", SPEC)))
     assert (found[0].method, found[0].options) == ("ar", {})
     assert all(claim("discrete", v.method, v.options) == "lossless" for v in found)
     assert (
         {v.method for v in found} >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"} <= {*methods("discrete")}
     )
-    small = list(bench.candidates(case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
+    small = list(bench.list_candidates(case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
     assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # there is no drafter for it
     assert all(v.options.get("window", 0) <= 64 for v in small)
 
@@ -54,7 +54,7 @@ def test_every_candidate_is_lossless_and_fits():
 )
 def test_candidates_of_other_kinds_keep_the_law_of_the_target(kind, family, some, never):
     """sigma_gpt claims to and does not; gpt2 decodes another network."""
-    found = list(bench.candidates(case(kind, family, ModelSpec(family=family))))
+    found = list(bench.list_candidates(case(kind, family, ModelSpec(family=family))))
     assert {v.method for v in found} >= some and not {v.method for v in found} & never
     assert all(claim(kind, v.method, v.options) == "lossless" for v in found)
     assert len({v.options["window"] for v in found if v.method == "coupled"}) != 1
@@ -168,7 +168,7 @@ def test_a_method_that_does_not_fit_the_memory_is_left_out_in_a_line(capsys):
 def test_where_timings_jump_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = [bench.Variant("ar", {}, seconds=[1.0, 1.4]), bench.Variant("sjd", {}, seconds=[0.5, 0.5])]
-    monkeypatch.setattr(command, "pilots", lambda *_: busy)
+    monkeypatch.setattr(command, "run_pilots", lambda *_: busy)
     monkeypatch.setattr(command, "measure", lambda *_: busy)
     nobody = SimpleNamespace(predict=lambda *_: 1.0)
     command.tune(nobody, [case("discrete", "scenes", SPEC, revision="0")], 0.0, tmp_path / "tuned.yaml")

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from parity.stand_ins import entry
+from parity.stand_ins import make_entry
 from tests.families import LAYOUTS
 from tests.workflow.conftest import jobs
 
@@ -13,7 +13,7 @@ from tests.workflow.conftest import jobs
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {name: entry(name, folder / name) for name in LAYOUTS}
+    return {name: make_entry(name, folder / name) for name in LAYOUTS}
 
 
 def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, models):

@@ -94,16 +94,16 @@ def test_a_terminal_has_a_line_that_moves_with_the_progress_of_a_job(tmp_path):
 def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeypatch):
     log = tmp_path / "0.log"
     monkeypatch.setattr(command.os, "readlink", lambda path: str(log))
-    command.beside_log.cache_clear()
+    command.find_progress_file.cache_clear()
     command.note("1 of 2 done, pass 3", every=0)
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
     command.note("2 of 2 done, pass 3", every=1000)  # too soon
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
     monkeypatch.setattr(command.os, "readlink", lambda path: "/dev/pts/0")
-    command.beside_log.cache_clear()
+    command.find_progress_file.cache_clear()
     command.note("nobody reads this", every=0)
     assert [p.name for p in tmp_path.iterdir()] == ["0.log.now"]
-    command.beside_log.cache_clear()
+    command.find_progress_file.cache_clear()
 
 
 def test_plain_is_what_snakemake_prints():

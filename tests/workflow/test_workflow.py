@@ -46,11 +46,11 @@ def test_the_default_experiment_leaves_no_discrete_method_out(snakemake):
 
 def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
     """Whatever it would make, for its jobs and the first one's need not be the same; a plan is not refused."""
-    with machine.hold(project / ".snakemake"):
+    with machine.lock_folder(project / ".snakemake"):
         (line,) = errors(snakemake("--until", "shard_prompts"))
         assert "another run" in line and not (project / "results/cells").exists()
         assert snakemake("--until", "shard_prompts", "-n").returncode == 0
-    machine.hold(project / ".snakemake").close()
+    machine.lock_folder(project / ".snakemake").close()
 
 
 OPEN = """
@@ -71,10 +71,10 @@ def test_a_dry_run_needs_no_commit_and_a_run_does(project, snakemake):
 
 
 def test_a_plan_is_printed_beside_a_run(project, snakemake):
-    with machine.hold(project / ".snakemake"):
+    with machine.lock_folder(project / ".snakemake"):
         beside = snakemake("--", "plan")
     assert beside.returncode == 0 and "scenes" in beside.stdout + beside.stderr
-    machine.hold(project / ".snakemake").close()
+    machine.lock_folder(project / ".snakemake").close()
 
 
 def test_until_takes_one_rule_and_runs_all_that_leads_to_it(project, snakemake):

@@ -259,7 +259,7 @@ def begin_run():
     if set(workflow.dag_settings.targets) == {"plan"}:
         return
     try:
-        RUN_LOCK = machine.hold(Path(".snakemake").absolute())
+        RUN_LOCK = machine.lock_folder(Path(".snakemake").absolute())
     except ParityError as error:
         refuse(error)
 

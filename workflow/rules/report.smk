@@ -10,7 +10,7 @@ OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to
 import os
 import sys
 
-os.environ.setdefault(machine.COMMAND, machine.typed(["snakemake", *sys.argv[1:]]))  # for the page to tell
+os.environ.setdefault(machine.COMMAND, machine.redact_command(["snakemake", *sys.argv[1:]]))  # for the page to tell
 
 
 rule report:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
-from parity.base.files import numbered_files
-from parity.base.machine import cores, describe_hardware, placed
+from parity.base.files import find_numbered_files
+from parity.base.machine import cores, describe_hardware, resolve_device
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -32,7 +32,7 @@ MENDED = {  # what the system refuses, and what ends it
 SCARCE = re.compile("allocate memory|out of memory", re.IGNORECASE)  # torch's words for a CPU and for a GPU
 FLAGS: dict[str, dict[str, Any]] = {
     "threads": {"type": int, "default": 1},
-    "device": {"default": "cpu", "type": placed},
+    "device": {"default": "cpu", "type": resolve_device},
     "batch": {"type": int, "default": 32},
 }
 
@@ -41,10 +41,10 @@ class Files(argparse.Action):
     """Several files, by name or by one name with a star for their number (`numbered_files`)."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        setattr(namespace, self.dest, [file for name in values for file in numbered_files(name)])
+        setattr(namespace, self.dest, [file for name in values for file in find_numbered_files(name)])
 
 
-def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
 
     A path is required, unless it ends in "?" (one or none: None), "+" (one or more) or "*" (any number: []).
@@ -59,7 +59,7 @@ def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
             parser.add_argument(f"--{flag}", type=Path, required=many != "?")
 
 
-def one_line(main: Callable[[], None]) -> None:
+def run_command(main: Callable[[], None]) -> None:
     """Run a command. A problem that the user can mend is one line and exit code 1, anything else a traceback; a log
     ends with the cost of the job."""
     try:
@@ -69,15 +69,15 @@ def one_line(main: Callable[[], None]) -> None:
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
     except Exception as error:
-        if (problem := mendable(error)) is None:
+        if (problem := describe_mendable(error)) is None:
             raise
         print(f"error: {problem}", file=sys.stderr)
         raise SystemExit(1) from None
     if not sys.stderr.isatty():
-        print(cost(), file=sys.stderr)
+        print(describe_cost(), file=sys.stderr)
 
 
-def mendable(error: Exception) -> str | None:
+def describe_mendable(error: Exception) -> str | None:
     """The line for an error that the user can mend (ParityError, a full disk, a folder that cannot be written, too
     little memory); None for any other."""
     if isinstance(error, ParityError):
@@ -90,7 +90,7 @@ def mendable(error: Exception) -> str | None:
     return None
 
 
-def cost() -> str:
+def describe_cost() -> str:
     """CPU-seconds and peak memory of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kibibytes
@@ -109,7 +109,7 @@ def pin_threads(threads: int) -> None:
 
 
 @cache
-def beside_log() -> Path | None:
+def find_progress_file() -> Path | None:
     """The file beside this process's log that tells its progress: read while it runs, removed when it ends."""
     try:
         log = os.readlink("/proc/self/fd/2")
@@ -124,7 +124,7 @@ def beside_log() -> Path | None:
 
 def note(text: str, every: float = 0.5) -> None:
     """Write the progress of a job beside its log, at most once in `every` seconds; nothing where there is no log."""
-    if (file := beside_log()) is None or time.monotonic() - _noted["at"] < every:
+    if (file := find_progress_file()) is None or time.monotonic() - _noted["at"] < every:
         return
     _noted["at"] = time.monotonic()
     with contextlib.suppress(OSError):

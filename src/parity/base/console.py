@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1]
 HELP = "usage: parity COMMAND ...\n\ncommands (each has --help):\n"
 
 
-def commands() -> dict[str, str]:
+def list_commands() -> dict[str, str]:
     """Stages that are commands, with the first line of their docstrings."""
     stages = {}
     for file in sorted(PACKAGE.glob("*/__main__.py")):
@@ -21,7 +21,7 @@ def commands() -> dict[str, str]:
 
 
 def main() -> None:
-    known, name = commands(), (sys.argv[1:2] or [""])[0]
+    known, name = list_commands(), (sys.argv[1:2] or [""])[0]
     if name in known:
         sys.argv = [f"parity {name}", *sys.argv[2:]]
         file = PACKAGE / name / "__main__.py"  # by file: pytest, whose plugin we are, loads our modules its own way

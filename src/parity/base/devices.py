@@ -32,7 +32,7 @@ def check(device: str, dtype: str) -> None:
         raise ParityError(f"dtype bfloat16: {device} does not compute in it; allowed there: float32, float64")
 
 
-def own(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
+def claim_device(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
     """The device of this job alone: "cuda" becomes the first of the `count` visible ones that no other job on this
     machine has, after waiting if none is free; another device stays as it is. A lock on a file in `folder` reserves it
     until the process ends. A cluster may number the devices of every job from 0, so the lock's name has the job's."""
@@ -62,10 +62,10 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
 def take_device(device: str, dtype: str = "float32") -> str:
     """The device of this job alone, after `check`."""
     check(device, dtype)
-    return own(device)
+    return claim_device(device)
 
 
-def too_large(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory was too little."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True

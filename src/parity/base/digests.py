@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
-from parity.base.headers import PICKLED, tensor_names
+from parity.base.headers import PICKLED, read_tensor_names
 
 KINDS = {  # of a folder's weights, the first that is there: its files, and the ones that hold all of them, if alone
     "*.safetensors": ("open_clip_model.safetensors", "model.safetensors"),
@@ -26,7 +26,7 @@ LARGE = 1 << 22  # bytes from which on a digest is remembered
 SETTLED = 2 * 10**9  # nanoseconds since the last write, before which a file's time may not show its next change
 
 
-def weights_among(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:
+def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:
     """Of the names of a folder's files, those of its weights, in order; [] where there are none. They are of the first
     kind that is there: the files that its index names, the one file of this layout, the shards that count themselves,
     or the only file. ParityError for shards that are missing, and where the names leave open which files it is.
@@ -89,7 +89,7 @@ def parts(path: Path) -> list[Path]:
         raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
     every = sorted(file.name for file in path.iterdir() if file.is_file())
     try:
-        names = weights_among(every, lambda index: read_index(path / index))
+        names = select_weights(every, lambda index: read_index(path / index))
     except ParityError as error:
         raise error if str(path) in str(error) else ParityError(f"{path}: {error}") from None
     if not names:
@@ -104,7 +104,7 @@ def check_alone(folder: Path, names: list[str], every: Iterable[str]) -> None:
     others = [name for name in every if name not in names and name.endswith((".safetensors", *PICKLED))]
     if len(names) + len(others) == 1:
         return
-    held = {name: set(tensor_names(folder / name)) for name in (*names, *others)}
+    held = {name: set(read_tensor_names(folder / name)) for name in (*names, *others)}
     for one, other in itertools.combinations(held, 2):
         both = held[one] & held[other]
         if one in names and both and (other in names or 2 * len(both) > min(len(held[one]), len(held[other]))):
@@ -117,32 +117,32 @@ def check_alone(folder: Path, names: list[str], every: Iterable[str]) -> None:
 def sha256(path: Path) -> str:
     """The digest of a file; of a folder, that of its weights' digests (`of_several`)."""
     files = parts(path)
-    return of_several({file.name: of_file(file) for file in files}) if path.is_dir() else of_file(path)
+    return combine_digests({file.name: digest_file(file) for file in files}) if path.is_dir() else digest_file(path)
 
 
-def of_several(digests: Mapping[str, str]) -> str:
+def combine_digests(digests: Mapping[str, str]) -> str:
     """The digest of several files, from the digest of each by name: that of the lines that `sha256sum` prints. So the
     digests that a hub lists for files give a folder's."""
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def of_file(file: Path) -> str:
+def digest_file(file: Path) -> str:
     """The digest of a file; a large file is read again only after a change."""
-    remembered = memory_of(file)
+    remembered = find_cached_digest(file)
     if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
         return text
     with file.open("rb") as stream:
         total = hashlib.file_digest(stream, "sha256").hexdigest()
     status = file.stat()
-    settled = time.time_ns() - status.st_mtime_ns > SETTLED and memory_of(file) == remembered
+    settled = time.time_ns() - status.st_mtime_ns > SETTLED and find_cached_digest(file) == remembered
     if status.st_size >= LARGE and settled:
         with suppress(OSError):  # where nothing can be written, nothing is remembered
             publish(remembered, total.encode())
     return total
 
 
-def memory_of(file: Path) -> Path:
+def find_cached_digest(file: Path) -> Path:
     """Where the digest of a file is remembered, by its path, size, time and number."""
     status = file.stat()
     stamp = [[str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]]

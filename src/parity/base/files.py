@@ -11,8 +11,8 @@ from parity_certify.files import canonical, digest, publish, read_arrays, read_j
 from parity.base.errors import ParityError
 
 __all__ = [  # one name for files, whoever writes them
-    "canonical", "configured", "digest", "foreign_json", "header", "numbered_files", "publish",
-    "read_arrays", "read_json", "sums", "whole", "write_arrays", "write_json",
+    "canonical", "digest", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
+    "read_config_as", "read_json", "sums", "whole", "write_arrays", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def header(file: Path) -> dict[str, Any]:
         return {}
 
 
-def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
+def read_config_as(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
     """A network's sizes, the dataclass `kind`, from a file's header without its `ignored` keys; ParityError for a file
     without sizes, or with one that `kind` does not have."""
     sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
@@ -52,7 +52,7 @@ def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
         raise ParityError(f"{file}: its configuration is not whole: {error}") from None
 
 
-def numbered_files(name: Path) -> list[Path]:
+def find_numbered_files(name: Path) -> list[Path]:
     """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself. ParityError
     unless they are numbered from 0 without a gap, and are as many as they say."""
     before, star, rest = name.name.partition("*")

@@ -94,7 +94,7 @@ class ShapeReader(pickle.Unpickler):
         """A storage, whose numbers are not read."""
 
 
-def content_of(stream: BinaryIO) -> Any:
+def read_content(stream: BinaryIO) -> Any:
     """The content of a pickle that torch wrote, with shapes in place of tensors; an error of any kind for another."""
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
@@ -109,7 +109,7 @@ def content_of(stream: BinaryIO) -> Any:
     return ShapeReader(stream).load()
 
 
-def groups(file: Path) -> dict[str, dict[str, Shape]]:
+def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
     """Shapes of a file's tensors by plain name, by the key that holds them: "" for those that no key holds, as in
     safetensors. {} for what is no file of tensors."""
     if file.suffix not in PICKLED:
@@ -120,7 +120,7 @@ def groups(file: Path) -> dict[str, dict[str, Shape]]:
             return {}
     try:
         with file.open("rb") as stream:
-            content = content_of(stream)
+            content = read_content(stream)
     except Exception:  # a reader of pickles raises what the bytes make it
         return {}
     if not isinstance(content, dict):
@@ -133,19 +133,19 @@ def groups(file: Path) -> dict[str, dict[str, Shape]]:
     return {key: held for key, held in shapes.items() if held}
 
 
-def tensor_shapes(file: Path) -> dict[str, Shape]:
+def read_tensor_shapes(file: Path) -> dict[str, Shape]:
     """Shapes by plain name of the tensors that are read of a file; {} where that cannot be known without torch."""
-    held = groups(file)
+    held = read_groups(file)
     return held.get(next((key for key in HELD if key in held), ""), {})
 
 
-def tensor_names(file: Path) -> Iterator[str]:
+def read_tensor_names(file: Path) -> Iterator[str]:
     """Plain names of all tensors in a file, whatever key holds them."""
-    for held in groups(file).values():
+    for held in read_groups(file).values():
         yield from held
 
 
-def sizes_in(shapes: Mapping[str, Shape], table: Mapping[str, tuple[str, int | None, int]]) -> dict[str, int]:
+def derive_sizes(shapes: Mapping[str, Shape], table: Mapping[str, tuple[str, int | None, int]]) -> dict[str, int]:
     """Sizes of a network by the shapes of its tensors, as far as they say them. table: of each size a tensor's name,
     the axis that has this size, and what is to be added; for the axis None the numbers behind the name are counted."""
     sizes = {}

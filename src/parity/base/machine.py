@@ -17,17 +17,17 @@ COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, 
 SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page tells
 
 
-def described() -> dict[str, str | int]:
+def describe_machine() -> dict[str, str | int]:
     """The processor, its cores, and how busy the machine is now."""
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
-        "processor": processor(),
+        "processor": read_processor(),
         "cores": os.cpu_count() or 0,
         "load over 1, 5 and 15 minutes": f"{load} when the page was made",
     }
 
 
-def processor() -> str:
+def read_processor() -> str:
     """The processor's name."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -37,10 +37,10 @@ def processor() -> str:
 
 def describe_hardware(gpu_name: str = "") -> str:
     """Name what the seconds of a job depend on: its GPU, if it has one, the processor and its cores."""
-    return ", ".join(filter(None, [gpu_name, processor(), f"{os.cpu_count()} cores"]))
+    return ", ".join(filter(None, [gpu_name, read_processor(), f"{os.cpu_count()} cores"]))
 
 
-def identity() -> str:
+def identify_machine() -> str:
     """What timings depend on: the GPU, as its driver names it, or the processor and its cores."""
     if gpu():
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
@@ -54,7 +54,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def typed(words: Sequence[str]) -> str:
+def redact_command(words: Sequence[str]) -> str:
     """A command as it was typed, without keys, tokens and passwords, because others read the page."""
     lines, hide = [], False
     for word in words:
@@ -65,7 +65,7 @@ def typed(words: Sequence[str]) -> str:
     return shlex.join(lines)
 
 
-def commit(folder: Path) -> str:
+def describe_commit(folder: Path) -> str:
     """The commit of the repository that tracks a folder, and whether files of it were changed since."""
 
     def git(*words: str) -> str:
@@ -86,7 +86,7 @@ def gpu() -> int:
     return int(Path("/dev/nvidia0").exists())
 
 
-def placed(device: str) -> str:
+def resolve_device(device: str) -> str:
     """The device that `--device` names. A number counts the devices that the job was given, because a plan made on one
     machine may run on another: 0 is the CPU, more is CUDA where this machine has it."""
     if not device.isdecimal():
@@ -96,7 +96,7 @@ def placed(device: str) -> str:
     return "cuda" if int(device) and gpu() else "cpu"
 
 
-def hold(folder: Path) -> IO[str]:
+def lock_folder(folder: Path) -> IO[str]:
     """Lock a folder until this process ends, by the file that is returned. ParityError while another process has the
     lock, or where the folder cannot be written."""
     try:

@@ -23,7 +23,7 @@ ARRAYS = tuple(np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2))
 USES = ("sample", "accept", "draft", "branch", "order", "retry")  # what a number is for; each is a stream of its own
 
 
-def _shifted(z: Any, n: int) -> Any:
+def _shift_right(z: Any, n: int) -> Any:
     """Words (int64 tensors, or uint64 arrays) shifted to the right, zeros in from the left."""
     return z >> n if isinstance(z, np.ndarray) else (z >> n).bitwise_and_((1 << (64 - n)) - 1)
 
@@ -32,19 +32,19 @@ def _mix(z: Any, leading: int = 64) -> Any:
     """SplitMix64's finaliser of words, in place; of these as many `leading` bits as are needed."""
     _, one, two = ARRAYS if isinstance(z, np.ndarray) else (GOLDEN, MIX1, MIX2)
     for shift, factor in ((30, one), (27, two)):
-        z ^= _shifted(z, shift)
+        z ^= _shift_right(z, shift)
         z *= factor
     if leading > 31:  # the last step changes none of the first
-        z ^= _shifted(z, 31)
+        z ^= _shift_right(z, 31)
     return z
 
 
-def _real(words: np.ndarray, bits: int) -> np.ndarray:
+def _convert_words(words: np.ndarray, bits: int) -> np.ndarray:
     """Words below 2^bits, which a float holds: float32 of 24, by way of the integers that are turned fastest."""
     return words.astype(np.float64) if bits == 53 else words.astype(np.int32).astype(np.float32)
 
 
-def _signed(n: int) -> int:
+def _wrap_to_int64(n: int) -> int:
     """n modulo 2^64 as an int64 holds it."""
     return (n + (1 << 63)) % (1 << 64) - (1 << 63)
 
@@ -70,14 +70,14 @@ class Noise:
         if use not in self.streams:
             if use not in USES:
                 raise ParityError(f"noise use {use!r}: allowed: {', '.join(USES)}")
-            self.streams[use] = self._words(_mix(self.keys + _signed((USES.index(use) + 1) * GOLDEN)))
+            self.streams[use] = self._words(_mix(self.keys + _wrap_to_int64((USES.index(use) + 1) * GOLDEN)))
         if len(self.counters) < n:
             self.counters = self._words(torch.arange(1, n + 1, device=self.keys.device) * GOLDEN)
         golden, one, _ = ARRAYS if self.array else (GOLDEN, MIX1, MIX2)
         keys = self.streams[use].reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
-        words = _shifted(_mix(stream[..., None] + self.counters[:n], self.bits), 64 - self.bits)
-        whole: Any = _real(words, self.bits) if self.array else words.to(self.dtype)
+        words = _shift_right(_mix(stream[..., None] + self.counters[:n], self.bits), 64 - self.bits)
+        whole: Any = _convert_words(words, self.bits) if self.array else words.to(self.dtype)
         whole += 0.5
         whole *= 2.0**-self.bits  # never 0; in float32 the largest rounds to 1
         return torch.from_numpy(whole) if self.array else whole

@@ -23,7 +23,7 @@ from parity.base.digests import check as check
 from parity.base.digests import parts as parts
 from parity.base.digests import sha256 as sha256
 from parity.base.errors import ParityError
-from parity.base.files import configured, sums, whole
+from parity.base.files import read_config_as, sums, whole
 from parity.base.headers import HELD as HELD
 from parity.base.headers import PICKLED as PICKLED
 from parity.base.headers import check_whole
@@ -34,7 +34,7 @@ N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
 
 
-def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
+def verify_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
     """{"files": paths, "sha256": digests} by part, of files of a folder, verified against its SHA256SUMS; ParityError
     that begins with `what`, and says who makes a file that the list does not name."""
     known = sums(folder)
@@ -46,7 +46,7 @@ def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str)
     return {"files": files, "sha256": {part: known[name] for part, name in parts.items()}}
 
 
-def unreadable(file: Path, problem: str, error: Exception) -> ParityError:
+def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityError:
     """The error for a file that its reader refuses, without torch's advice to read it unsafely."""
     cause = " ".join([f"{type(error).__name__}:", *str(error).partition(chr(10))[0].split()])
     if called := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
@@ -58,10 +58,10 @@ def unreadable(file: Path, problem: str, error: Exception) -> ParityError:
 
 def unpickle(file: Path) -> dict[str, Tensor]:
     """The tensors of a published pickle, of its moving average if it has one; ParityError if it is no such file."""
-    return unpickled(file)[1]
+    return unpickle_by_key(file)[1]
 
 
-def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
+def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
     """The key that holds the tensors of a published pickle, one of HELD or "", and the tensors, by plain names. Where
     another key holds tensors too, a line says which is read.
 
@@ -74,7 +74,7 @@ def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
-        raise unreadable(file, "not a checkpoint that can be read safely", error) from None
+        raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
     whole: dict[Any, Any] = content if isinstance(content, dict) else {}
     key = next((key for key in HELD if isinstance(whole.get(key), dict)), "")
     state = {plain(k): v for k, v in (whole[key] if key else whole).items() if isinstance(v, Tensor)}
@@ -113,7 +113,7 @@ def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> Non
         raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
 
 
-def shapes(path: Path) -> dict[str, Tensor]:
+def read_shapes(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors only
     the headers are read. ParityError for what cannot be read."""
     state: dict[str, Tensor] = {}
@@ -130,7 +130,7 @@ def shapes(path: Path) -> dict[str, Tensor]:
                     dtype = (entry[:0] if shape else entry[...]).dtype
                     state[name] = torch.empty(shape, device="meta", dtype=dtype)
         except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
-            raise unreadable(file, "not a safetensors file that can be read", error) from None
+            raise make_unreadable_error(file, "not a safetensors file that can be read", error) from None
     return state
 
 
@@ -148,7 +148,7 @@ def tensors(
     """
     for file in parts(path):
         meta = str(device) == "meta"
-        read = unpickle(file) if file.suffix in PICKLED and not meta else shapes(file)
+        read = unpickle(file) if file.suffix in PICKLED and not meta else read_shapes(file)
         for name in [name for name in read if name not in ignored]:
             tensor = read.pop(name)
             if tensor.is_meta and not meta:
@@ -201,7 +201,7 @@ class Unfilled(TorchFunctionMode):
 
 
 @contextmanager
-def unfilled() -> Iterator[None]:
+def skip_filling() -> Iterator[None]:
     """Networks built inside have parameters on the meta device, without memory or values; buffers, many of which are in
     no file, are computed as always."""
 
@@ -230,13 +230,13 @@ def load_weights(
     A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
     copied.
     """
-    check_fit(module, {plain(k): v for k, v in shapes(path).items() if k not in ignored}, path)
+    check_fit(module, {plain(k): v for k, v in read_shapes(path).items() if k not in ignored}, path)
     empty = {name for name, entry in module.state_dict().items() if entry.is_meta}
     for name, tensor in tensors(path, device, dtype, ignored):
         assign(module, plain(name), tensor, path, replace=plain(name) in empty or tensor.is_meta)
 
 
-def network(
+def load_network(
     build: Callable[[C], N],
     config: type[C],
     file: Path,
@@ -245,10 +245,10 @@ def network(
     dtype: torch.dtype = torch.float32,
 ) -> N:
     """A network of the sizes in its file's header, except those `ignored`, with its weights, or ParityError."""
-    return loaded(partial(build, configured(config, file, ignored)), file, (), device, dtype)
+    return load_built(partial(build, read_config_as(config, file, ignored)), file, (), device, dtype)
 
 
-def loaded(
+def load_built(
     build: Callable[[], N],
     file: Path,
     ignored: tuple[str, ...] = (),
@@ -257,7 +257,7 @@ def loaded(
 ) -> N:
     """A network with its weights, on its device and in its dtype without a second copy of them; ParityError unless they
     fit."""
-    with unfilled():
+    with skip_filling():
         net = build()
     load_weights(net, file, ignored, device, dtype)
     return net.to(device, dtype).eval()

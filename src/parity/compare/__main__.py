@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from parity.base.command import one_line
+from parity.base.command import run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.compare.results import Comparison, Pair, compare_results, describe_cell_change, words_of
@@ -163,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.base.command import arguments, one_line, pin_threads, provenance
+from parity.base.command import add_arguments, pin_threads, provenance, run_command
 from parity.base.devices import take_device
 from parity.base.errors import ParityError
 from parity.base.files import read_json
@@ -42,7 +42,7 @@ def main() -> None:
     )
     parser.add_argument("--shards", type=int, default=1, help="parts in which the rows are decoded and stored")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
-    arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
+    add_arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
     if a.inputs is None and "images" not in a.spec:
@@ -74,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

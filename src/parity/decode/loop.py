@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from parity.base.command import note, progress
-from parity.base.devices import too_large
+from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
@@ -287,7 +287,7 @@ def batches(
         try:
             yield decode_batch(kind, loaded, spec, now, batch, pair, (first, len(rows["ids"])))
         except Exception as error:
-            if not too_large(error):
+            if not is_out_of_memory(error):
                 raise
             problem = f"out of memory: batch {batch} on {loaded.device}"
             if batch == 1:

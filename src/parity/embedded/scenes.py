@@ -66,7 +66,7 @@ class Scene:
         return f"{what} on a {style}{self.ground} background"
 
 
-def held_out(caption: str) -> bool:
+def is_held_out(caption: str) -> bool:
     """One caption in eight, by its hash, is held out from training."""
     return hashlib.sha256(caption.encode()).digest()[0] % 8 == 0
 
@@ -92,7 +92,7 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
             things = tuple(Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)) for _ in range(2))
             relation, count = pick(RELATIONS), ""
         scene = Scene(things, relation, count, pick(BACKGROUNDS), ground)
-        if test is None or held_out(scene.caption) == test:
+        if test is None or is_held_out(scene.caption) == test:
             return scene, rng
 
 
@@ -108,7 +108,7 @@ COVERS = {  # signed distance-like fields, negative inside: x, y [H, W] from the
 }
 
 
-def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Weight [H, W] of the thing's second, darker or lighter, shade."""
     phase, angle = rng.random(2), rng.integers(4) * np.pi / 4
     u = x * np.cos(angle) + y * np.sin(angle)
@@ -124,7 +124,7 @@ def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) 
     return np.zeros_like(x)
 
 
-def _places(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
+def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
     """Centres of the things: relations hold by a clear margin, things of a count do not overlap."""
     if scene.relation:
         dx, dy = RELATIONS[scene.relation]
@@ -163,19 +163,19 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         t = sum(a * np.sin(2 * np.pi * (kx * x + ky * y + phase)) for a, kx, ky, phase in waves)
         canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
     things = scene.things * COUNTS[scene.count] if scene.count else scene.things
-    for thing, (cx, cy) in zip(things, _places(scene, rng), strict=True):
+    for thing, (cx, cy) in zip(things, _draw_centres(scene, rng), strict=True):
         r = SIZES[thing.size] * rng.uniform(0.92, 1.08)
         if scene.relation and thing.size == "large":
             r *= 0.92  # two large things must fit side by side
         inside = np.clip(0.5 - COVERS[thing.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
         colour = shade(thing.colour)
         second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
-        canvas += inside * (colour + _texture(thing.texture, x, y, rng)[..., None] * (second - colour) - canvas)
+        canvas += inside * (colour + _draw_texture(thing.texture, x, y, rng)[..., None] * (second - colour) - canvas)
     picture = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
     return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
-def example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
+def draw_example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
     """Caption and picture of a seed."""
     scene, rng = draw_scene(seed, test)
     return scene.caption, render(scene, rng)
@@ -214,12 +214,12 @@ def parse(caption: str) -> Scene:
     return Scene(tuple(things), relation, count, background, ground)
 
 
-def ground_truth(caption: str, seed: int) -> np.ndarray:
+def draw_ground_truth(caption: str, seed: int) -> np.ndarray:
     """A fresh rendering of a caption: what a perfect model could have drawn."""
     return render(parse(caption), np.random.default_rng([seed, 65]))
 
 
-def reduced(pictures: np.ndarray, side: int) -> np.ndarray:
+def reduce_pictures(pictures: np.ndarray, side: int) -> np.ndarray:
     """uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; `side` divides H."""
     n, high = len(pictures), pictures.shape[1]
     if high == side:

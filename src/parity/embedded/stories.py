@@ -133,18 +133,18 @@ class Snippet:
     tests: tuple[str, ...]  # Python asserts
 
 
-def held_out(*parts: str) -> bool:
+def is_held_out(*parts: str) -> bool:
     return hashlib.sha256("\n".join(parts).encode()).digest()[0] % 8 == 0
 
 
-def story(seed: int, test: bool = False) -> Story:
+def draw_story(seed: int, test: bool = False) -> Story:
     """A story whose (happening, thing) is held out if `test`, and is not otherwise."""
     rng = np.random.default_rng([seed, 1])
     while True:
         happening = str(rng.choice(list(HAPPENINGS)))
         things, sentences = HAPPENINGS[happening]
         thing = str(rng.choice(things))
-        if held_out(happening, thing) == test:
+        if is_held_out(happening, thing) == test:
             break
     first, second = rng.permutation(len(NAMES))[:2]
     A, B = list(NAMES)[first], list(NAMES)[second]
@@ -158,13 +158,13 @@ def story(seed: int, test: bool = False) -> Story:
     return Story(happening, thing, tuple(lines))
 
 
-def snippet(seed: int, test: bool = False) -> Snippet:
+def draw_snippet(seed: int, test: bool = False) -> Snippet:
     """A function whose two steps are held out if `test`, and are not otherwise."""
     rng = np.random.default_rng([seed, 2])
     while True:
         steps = PAIR_STEPS if rng.random() < 0.5 else LIST_STEPS
         first, second = str(rng.choice(list(steps))), str(rng.choice(list(NEXT_STEPS)))
-        if held_out(first, second) == test:
+        if is_held_out(first, second) == test:
             break
     n, name = str(rng.integers(1, 10)), str(rng.choice(FUNCTIONS))
     arguments = "x , y" if steps is PAIR_STEPS else "x"
@@ -177,36 +177,36 @@ def snippet(seed: int, test: bool = False) -> Snippet:
     inputs = [tuple(int(v) for v in rng.integers(-9, 10, 2 if steps is PAIR_STEPS else 4)) for _ in range(4)]
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
-    written = source(tuple(w for line in lines for w in (*line.split(), LINE)))
+    written = join_source(tuple(w for line in lines for w in (*line.split(), LINE)))
     exec(written, scope)  # our own text, from the tables above
     tests = tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls)
     return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tests)
 
 
-def source(words: tuple[str, ...] | list[str]) -> str:
+def join_source(words: tuple[str, ...] | list[str]) -> str:
     """Python source from words: the line end and the indent are words of their own."""
     text = " ".join(words).replace(INDENT, "   ")  # three spaces, and the one that follows
     return "\n".join(line.removeprefix(" ").rstrip() for line in text.split(LINE)) + "\n"
 
 
-def document(seed: int, test: bool = False) -> list[str]:
+def draw_document(seed: int, test: bool = False) -> list[str]:
     """The words of a story (seven of ten) or of a snippet."""
     if np.random.default_rng([seed, 3]).random() < 0.7:
-        return [w for s in story(seed, test).sentences for w in s]
-    return [w for line in snippet(seed, test).lines for w in (*line, LINE)]
+        return [w for s in draw_story(seed, test).sentences for w in s]
+    return [w for line in draw_snippet(seed, test).lines for w in (*line, LINE)]
 
 
-def text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
+def draw_text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
     """`length` words of packed documents, separators between, cut at the end, as the paper packs its training text."""
     words: list[str] = []
     for k in range(length):
-        words += [*document(seed * 1_000 + k, test), SEPARATOR]
+        words += [*draw_document(seed * 1_000 + k, test), SEPARATOR]
         if len(words) >= length:
             break
     return words[:length]
 
 
-def vocabulary() -> tuple[str, ...]:
+def list_words() -> tuple[str, ...]:
     """Every word of the grammars; the mask is 0, the separator 1."""
     pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
     code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]

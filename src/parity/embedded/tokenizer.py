@@ -15,7 +15,7 @@ PREFIX = 24  # caption positions of the embedded networks
 VOCAB = len(WORDS) + 3
 
 
-def tokenizer() -> "Tokenizer":
+def make_tokenizer() -> "Tokenizer":
     """A word outside the grammar is <unk>. The end token has the highest id, as open_clip's pooling expects.
 
     `tokenizers` is used directly, because importing transformers takes longer than encoding a job's captions.
@@ -33,14 +33,14 @@ def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tenso
     """input_ids and attention_mask [B, max_length], right-padded, with the end token; called like transformers'
     tokenizers."""
     ids, mask = torch.zeros(2, len(captions), max_length, dtype=torch.int64)
-    for i, encoded in enumerate(tokenizer().encode_batch([c + " </s>" for c in captions])):
+    for i, encoded in enumerate(make_tokenizer().encode_batch([c + " </s>" for c in captions])):
         if (n := len(encoded.ids)) > max_length:
             raise ParityError(f"caption: {captions[i][:60]!r} is {n} tokens long; allowed: at most {max_length}")
         ids[i, :n], mask[i, :n] = torch.tensor(encoded.ids), 1
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def token_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
+def encode_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
     """Ids and mask, each [B, length]; ParityError for a caption that is longer."""
     batch = encode(captions, length)
     return batch["input_ids"], batch["attention_mask"]

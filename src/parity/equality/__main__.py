@@ -21,7 +21,7 @@ from typing import Any
 from parity_certify import result_rows as R
 from parity_certify.import_by_name import leaf
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.files import write_json
 from parity.experiment.options import options, reach
 
@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
     def command(run: Any, help: str, *flags: str, **defaults: Any) -> argparse.ArgumentParser:
         c = commands.add_parser(run.__name__, help=help)
-        arguments(c, "threads", "out")
+        add_arguments(c, "threads", "out")
         for flag in flags:
             c.add_argument(f"--{flag}", **FLAGS[flag])
         c.set_defaults(run=run, **defaults)
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

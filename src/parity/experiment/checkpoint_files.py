@@ -8,7 +8,7 @@ from typing import Any
 from parity.base.digests import parts
 from parity.base.errors import ConfigError, ParityError
 from parity.base.files import foreign_json
-from parity.base.headers import Shape, check_whole, sizes_in, tensor_shapes
+from parity.base.headers import Shape, check_whole, derive_sizes, read_tensor_shapes
 from parity.experiment import weights
 from parity.experiment.module_metadata import constant, function
 from parity.experiment.schema import HUB, ModelSpec
@@ -56,7 +56,7 @@ def read_part(spec: ModelSpec, part: str, path: Path) -> dict[str, Shape]:
     check_type(spec, part, path)
     for file in parts(path):
         check_whole(file)
-        shapes |= tensor_shapes(file)
+        shapes |= read_tensor_shapes(file)
     if part == "text" and path.is_dir():
         weights.check_tokenizer(path, "text")
     if shapes:
@@ -118,4 +118,4 @@ def sizes_of(spec: ModelSpec, part: str, shapes: dict[str, Shape]) -> dict[str, 
         table = next((shapes[name] for name in PLACES if name in shapes), (0, 0))
         return {"grid": round(table[1] ** 0.5)} if table[1] else {}
     table = constant(f"models/{kind}", spec.family, "SHAPES", {}).get(part, {})
-    return ({"classes": 0} if "classes" in table else {}) | sizes_in(shapes, table)
+    return ({"classes": 0} if "classes" in table else {}) | derive_sizes(shapes, table)

@@ -43,7 +43,7 @@ class Case(NamedTuple):
         task, sampling = self.setting.get("task_kind"), self.setting.get("sampling", {})
         on = f"{task} {self.setting['task']}, " if task else ""
         on += f"{sampling['steps']} steps, " if "steps" in sampling else ""
-        where = f"{machine.identity()}, parity {version()}"
+        where = f"{machine.identify_machine()}, parity {version()}"
         return f"{self.model}@{self.setting['revision']}, {on}batch {self.batch}, {where}"
 
 

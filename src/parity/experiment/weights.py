@@ -178,7 +178,7 @@ def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
     if kind == "continuous":
         read = captions and [
             captions.model_dump(exclude={"shards", "jobs", "repeats"}),
-            digests.of_file(Path(captions.file)),
+            digests.digest_file(Path(captions.file)),
         ]
         if not embedded and not spec.folder:
             return digest([name, spec.sha256, spec.network, read])
@@ -270,7 +270,7 @@ def protocols() -> dict[str, Any]:
 def words_of(where: str) -> dict[str, str]:
     """Digests of the files of a folder that make its tokenizer, by name."""
     words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
-    return {file.name: digests.of_file(file) for file in words}
+    return {file.name: digests.digest_file(file) for file in words}
 
 
 def check_text_folders(model: str, files: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ import argparse
 import json
 from collections.abc import Callable
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.files import read_json
 
 
@@ -32,7 +32,7 @@ def task(a: argparse.Namespace) -> None:
     from parity.inputs import tasks
 
     pin_threads(a.threads)
-    tasks.write(a.out, tasks.build(a.task_kind, a.settings, tasks.words_of(read_json(a.checkpoint))))
+    tasks.write(a.out, tasks.build(a.task_kind, a.settings, tasks.load_vocabulary(read_json(a.checkpoint))))
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     def command(run: Callable[[argparse.Namespace], None], *flags: str) -> argparse.ArgumentParser:
         c = commands.add_parser(run.__name__)
         c.set_defaults(run=run)
-        arguments(c, *flags)
+        add_arguments(c, *flags)
         return c
 
     c = command(prompts, "out")
@@ -56,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

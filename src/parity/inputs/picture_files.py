@@ -36,7 +36,7 @@ FEWEST = 4  # pictures of a reference; precision and KID need as many
 
 
 @contextmanager
-def one_line(file: Path) -> Iterator[None]:
+def name_file(file: Path) -> Iterator[None]:
     """ParityError that names the file, for whatever reading it raises."""
     try:
         yield
@@ -47,7 +47,7 @@ def one_line(file: Path) -> Iterator[None]:
         raise ParityError(f"reference = {str(file)!r}: cannot be read ({problem}); allowed: {ALLOWED}") from None
 
 
-def flaw(picture: Image.Image) -> str:
+def find_flaw(picture: Image.Image) -> str:
     """The reason why an opened picture has no certain colours, "" if it has."""
     frames = getattr(picture, "n_frames", 1)
     if frames > 1 and picture.format != "MPO":  # of a photo with previews behind it, the first is the photo
@@ -68,8 +68,8 @@ def open_picture(file: Path) -> np.ndarray:
 
     Raises ParityError if the file holds no picture, or one without certain colours.
     """
-    with one_line(file), Image.open(file, formats=FORMATS) as picture:
-        problem = flaw(picture)
+    with name_file(file), Image.open(file, formats=FORMATS) as picture:
+        problem = find_flaw(picture)
         if not problem:
             upright = ImageOps.exif_transpose(picture)
             deep = upright.mode in (*GRAY_16, "I")
@@ -101,7 +101,7 @@ def read_header(stream: IO[bytes]) -> Header:
 def read_headers(file: Path) -> dict[str, Header]:
     """Of the arrays of an .npz that are read, by name; their numbers stay where they are."""
     headers = {}
-    with one_line(file), zipfile.ZipFile(file) as archive:
+    with name_file(file), zipfile.ZipFile(file) as archive:
         for name in {"arr_0", "mu", "sigma"} & {member.removesuffix(".npy") for member in archive.namelist()}:
             with archive.open(f"{name}.npy") as stream:
                 headers[name] = read_header(stream)
@@ -122,9 +122,9 @@ def check_statistics(mu: tuple[int, ...], sigma: tuple[int, ...]) -> None:
         raise ValueError(f"mu {mu}, sigma {sigma}")
 
 
-def statistics(file: Path) -> dict[str, np.ndarray]:
+def read_statistics(file: Path) -> dict[str, np.ndarray]:
     """mu [d] and sigma [d, d] of an .npz that holds them, {} of one that does not."""
-    with one_line(file), np.load(file, allow_pickle=False) as held:
+    with name_file(file), np.load(file, allow_pickle=False) as held:
         if not {"mu", "sigma"} <= set(held.files):
             return {}
         mu, sigma = (held[name].astype(np.float64) for name in ("mu", "sigma"))
@@ -134,9 +134,9 @@ def statistics(file: Path) -> dict[str, np.ndarray]:
         return {"mu": mu, "sigma": sigma}
 
 
-def archived(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
+def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
     """The same as `pictures`, of an .npz: they are in arr_0, uint8 [n, H, W, 3], and read one after the other."""
-    with one_line(file):
+    with name_file(file):
         archive = zipfile.ZipFile(file)
         if "arr_0.npy" not in archive.namelist():
             return 0, iter(())
@@ -148,24 +148,24 @@ def archived(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
     def each() -> Iterator[np.ndarray]:
         with archive, stream:
             for _ in range(number):
-                with one_line(file):
+                with name_file(file):
                     picture = np.frombuffer(stream.read(int(np.prod(size))), dtype=np.uint8).reshape(size)
                 yield picture
 
     return number, each()
 
 
-def picture_files(folder: Path) -> list[Path]:
+def list_pictures(folder: Path) -> list[Path]:
     """Pictures of a folder by name, without its folders'."""
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
-def pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
+def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
     """How many pictures a folder (by name) or an .npz holds, at most `count` unless that is 0, and the pictures uint8
     [H, W, 3]. ParityError for fewer than `count`."""
     if not path.is_dir():
-        return archived(path, count)
-    files = picture_files(path)
+        return read_archive(path, count)
+    files = list_pictures(path)
     if len(files) < max(1, count):
         problem = f"holds {len(files)} pictures; allowed: at least {max(1, count)}"
         raise ParityError(f"reference = {str(path)!r}: {problem}")
@@ -198,7 +198,7 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
     fewest = max(FEWEST, count)
     try:
         if path.is_dir():
-            files = picture_files(path)
+            files = list_pictures(path)
             if len(files) < fewest:
                 folders = " beside folders, which are not read" if any(p.is_dir() for p in path.iterdir()) else ""
                 suffixes = ", ".join(sorted(SUFFIXES))

@@ -12,14 +12,14 @@ from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
 
 
-def images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
+def list_images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
     """One entry per image: an id that names prompt and repeat, and the caption. The id keys the image's noise."""
     return [{"id": f"{i:05d}/{r:03d}", "caption": prompt} for i, prompt in enumerate(prompts) for r in range(repeats)]
 
 
 def write_prompts(spec: PromptSpec, folder: Path) -> None:
     """<k>.json in `folder` for each of `shards` parts of a prompt set, contiguous and of even sizes."""
-    entries = images(read_prompts(spec), spec.repeats)
+    entries = list_images(read_prompts(spec), spec.repeats)
     for k in range(spec.shards):
         part = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
         write_json(folder / f"{k}.json", entries[part])

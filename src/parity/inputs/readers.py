@@ -28,7 +28,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a colum
     "choice": ("ctx", "endings", "label"),
 }
 SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
-KNOWN = set(stories.vocabulary())  # words of the embedded model
+KNOWN = set(stories.list_words())  # words of the embedded model
 READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # columns the model reads
 
 
@@ -40,7 +40,7 @@ def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> N
     name, limit = settings["data"], settings["rows"] if task_kind != "infilling" else 10**7
     if not name or name.startswith("datasets:"):
         return
-    for number, row in enumerate(rows(name, COLUMNS[task_kind], limit), 1):
+    for number, row in enumerate(read_rows(name, COLUMNS[task_kind], limit), 1):
         where = f"data = {name!r}: row {number}"
         if task_kind == "last_word" and len(row["text"].split()) < 2:
             raise ConfigError(f"{where}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
@@ -57,12 +57,12 @@ def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
     name, limit = settings["data"], settings["rows"]
     if not name or name.startswith("datasets:") or task_kind == "infilling":
         return []
-    number = sum(1 for _ in file_rows(name))
+    number = sum(1 for _ in read_file_rows(name))
     used = f"{limit:,} of the {number:,} rows of {name} are used; text.tasks.{task_kind}: rows takes more"
     return [used] if number > limit else []
 
 
-def flaw(row: dict[str, Any]) -> str:
+def find_flaw(row: dict[str, Any]) -> str:
     """The problem with the values of a row, "" if there is none."""
     for column, value in row.items():
         if column == "endings":
@@ -100,12 +100,12 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"data = {str(path)!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text") from None
 
 
-def lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of plain text that are not empty, each as a row."""
     yield from ({"text": line} for line in text_files.split_lines(read_text(path)) if line.strip())
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text_files.split_lines(read_text(path)), 1):
         if line.strip():
             try:
@@ -118,32 +118,37 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def comma_separated(path: Path) -> Iterator[dict[str, Any]]:
+def read_comma_separated(path: Path) -> Iterator[dict[str, Any]]:
     yield from text_files.read_table(read_text(path), ",")[1]
 
 
-def tab_separated(path: Path) -> Iterator[dict[str, Any]]:
+def read_tab_separated(path: Path) -> Iterator[dict[str, Any]]:
     yield from text_files.read_table(read_text(path), "\t")[1]
 
 
-FORMATS = {".csv": comma_separated, ".tsv": tab_separated, ".jsonl": json_lines, ".json": json_lines}  # others: lines
+FORMATS = {  # of any other file: lines
+    ".csv": read_comma_separated,
+    ".tsv": read_tab_separated,
+    ".jsonl": read_json_lines,
+    ".json": read_json_lines,
+}  # others: lines
 
 
-def file_rows(name: str) -> Iterator[dict[str, Any]]:
+def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file, in the format that its name says, without .gz.
 
     Raises ConfigError if the file is not what its name says.
     """
     suffix = Path(name.lower().removesuffix(".gz")).suffix
     try:
-        yield from FORMATS.get(suffix, lines)(Path(name))
+        yield from FORMATS.get(suffix, read_lines)(Path(name))
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"data = {name!r}: {error}") from None
 
 
-def hub_rows(name: str) -> Iterator[dict[str, Any]]:
+def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
     """Rows of `datasets:NAME[/CONFIG]:SPLIT`, from the user's library and its cache."""
     try:
         import datasets
@@ -155,9 +160,9 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
     yield from datasets.load_dataset(f"{owner}/{data}" if data else owner, config, split=split)
 
 
-def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
+def read_rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
     """The first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as "a"."""
-    source = hub_rows(name) if name.startswith("datasets:") else file_rows(name)
+    source = read_hub_rows(name) if name.startswith("datasets:") else read_file_rows(name)
     result = []
     for number, row in enumerate(islice(source, limit), 1):
         values = {}
@@ -167,7 +172,7 @@ def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
                 missing, others = column.replace("|", " or "), ", ".join(map(str, row)) or "none"
                 raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {others}")
             values[column.split("|")[0]] = row[present[0]]
-        if problem := flaw(values):
+        if problem := find_flaw(values):
             raise ConfigError(f"data = {name!r}: row {number}: {problem}")
         result.append(values)
     if not result:

@@ -52,7 +52,7 @@ def read(path: Path) -> Task:
     return Task(**arrays | {"ids": arrays["ids"].tolist(), "extra": json.loads(str(arrays["extra"]))})
 
 
-def words_of(manifest: Mapping[str, Any]) -> Any:
+def load_vocabulary(manifest: Mapping[str, Any]) -> Any:
     """What turns texts into the tokens of a model, and back."""
     return load(manifest).words
 
@@ -76,12 +76,12 @@ def hide(*parts: tuple[list[int], bool]) -> Row:
     return [t for tokens, _ in parts for t in tokens], [not hidden for tokens, hidden in parts for _ in tokens]
 
 
-def packed_texts(settings: Settings, words: Any) -> list[list[int]]:
+def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
     """Texts of `length` tokens each."""
     n, N, data = settings["rows"], settings["length"], settings["data"]
     if not data:
-        return [packed_document(FIRST + i, N, words) for i in range(n)]
-    rows = readers.rows(data, readers.COLUMNS["infilling"], 10**7)
+        return [pack_document(FIRST + i, N, words) for i in range(n)]
+    rows = readers.read_rows(data, readers.COLUMNS["infilling"], 10**7)
     stream = [t for r in rows for t in [*words.encode(r["text"]), words.separator]]
     texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
     if len(texts) < n:
@@ -90,23 +90,23 @@ def packed_texts(settings: Settings, words: Any) -> list[list[int]]:
     return texts
 
 
-def packed_document(seed: int, length: int, words: Any) -> list[int]:
+def pack_document(seed: int, length: int, words: Any) -> list[int]:
     """`length` tokens of held-out documents of the embedded grammar, separators between."""
     stream: list[int] = []
     for k in range(length):  # a document has a token at least
-        document = stories.document(seed * 1_000 + k, True)
+        document = stories.draw_document(seed * 1_000 + k, True)
         code = stories.LINE in document and not isinstance(words, Words)
-        text = stories.source(document) if code else " ".join(document)
+        text = stories.join_source(document) if code else " ".join(document)
         stream += [*words.encode(text), words.separator]
         if len(stream) >= length:
             break
     return stream[:length]
 
 
-def infilling(settings: Settings, words: Any) -> Task:
+def make_infilling_task(settings: Settings, words: Any) -> Task:
     N, rows = settings["length"], []
     m = N - round(settings["masked"] * N)
-    for i, tokens in enumerate(packed_texts(settings, words)):
+    for i, tokens in enumerate(pack_texts(settings, words)):
         rng = np.random.default_rng([FIRST, i, 4])
         known = np.zeros(N, bool)
         known[np.arange(m) if settings["prompt"] == "prefix" else rng.permutation(N)[:m]] = True
@@ -114,73 +114,73 @@ def infilling(settings: Settings, words: Any) -> Task:
     return pack([f"text-{i}" for i in range(len(rows))], rows, words.separator, [None] * len(rows))
 
 
-def five_sentences(settings: Settings) -> list[list[str]]:
+def read_stories(settings: Settings) -> list[list[str]]:
     """Stories as five sentences each."""
     data, n = settings["data"], settings["rows"]
     if not data:
-        return [[" ".join(s) for s in stories.story(FIRST + i, True).sentences] for i in range(n)]
-    rows = readers.rows(data, readers.COLUMNS["stories"], n)
+        return [[" ".join(s) for s in stories.draw_story(FIRST + i, True).sentences] for i in range(n)]
+    rows = readers.read_rows(data, readers.COLUMNS["stories"], n)
     if all(str(r["sentence5"]) in ("1", "2") for r in rows):  # the cloze test: two endings, and which is right
-        endings = readers.rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
+        endings = readers.read_rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
         for r, e in zip(rows, endings, strict=True):
             r["sentence5"] = e[f"RandomFifthSentenceQuiz{r['sentence5']}"]
     return [[r[f"sentence{k}"] for k in range(1, 6)] for r in rows]
 
 
-def story_task(settings: Settings, words: Any) -> Task:
+def make_story_task(settings: Settings, words: Any) -> Task:
     """`extra`: the sentences that are missing."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
-    encoded = [[words.encode(s) for s in sentences] for sentences in five_sentences(settings)]
+    encoded = [[words.encode(s) for s in sentences] for sentences in read_stories(settings)]
     rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in encoded]
     extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in encoded]
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def code_row(before: str, line: str, after: str, tests: str, words: Any) -> tuple[Row, dict[str, str]]:
+def make_code_row(before: str, line: str, after: str, tests: str, words: Any) -> tuple[Row, dict[str, str]]:
     """A function whose line is hidden, and what its metric needs: the source around the hole, and the tests."""
     row = hide(*((words.encode_code(part), number == 1) for number, part in enumerate((before, line, after))))
     return row, {"before": before, "after": after, "tests": tests}
 
 
-def snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
+def make_snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
     """An embedded function, one line of its body hidden, and what its metric needs."""
-    snippet = stories.snippet(FIRST + i, i % 2 == 1)
+    snippet = stories.draw_snippet(FIRST + i, i % 2 == 1)
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
     lines, tests = [[*line, stories.LINE] for line in snippet.lines], "\n".join(snippet.tests) + "\n"
     if isinstance(words, Words):
         before, (indent, *line, end), after = lines[:missing], lines[missing], lines[missing + 1 :]
         parts = ([w for part in before for w in part] + [indent], line, [end] + [w for part in after for w in part])
         return hide(*(([words.number[w] for w in part], part is line) for part in parts)), {"tests": tests}
-    source = stories.source([w for line in lines for w in line]).splitlines(keepends=True)
+    source = stories.join_source([w for line in lines for w in line]).splitlines(keepends=True)
     # Hidden is the whole line with its indent and end, as in HumanEval-infilling, or only the code in it.
     code = source[missing] if words.marked else source[missing].strip()
     indent, _, end = source[missing].partition(code)
-    return code_row("".join(source[:missing]) + indent, code, end + "".join(source[missing + 1 :]), tests, words)
+    return make_code_row("".join(source[:missing]) + indent, code, end + "".join(source[missing + 1 :]), tests, words)
 
 
-def code_task(settings: Settings, words: Any) -> Task:
+def make_code_task(settings: Settings, words: Any) -> Task:
     if settings["data"]:
-        read = readers.rows(settings["data"], readers.COLUMNS["code"], settings["rows"])
+        read = readers.read_rows(settings["data"], readers.COLUMNS["code"], settings["rows"])
         tests = [f"{r['test']}\ncheck({r['entry_point']})\n" for r in read]
         texts = [(r["prompt"], r["canonical_solution"], r["suffix"]) for r in read]
-        made = [code_row(*text, test, words) for text, test in zip(texts, tests, strict=True)]
+        made = [make_code_row(*text, test, words) for text, test in zip(texts, tests, strict=True)]
     else:
-        made = [snippet_row(i, words) for i in range(settings["rows"])]
+        made = [make_snippet_row(i, words) for i in range(settings["rows"])]
     rows, extra = (list(column) for column in zip(*made, strict=True))
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def last_word(settings: Settings, words: Any) -> Task:
+def make_last_word_task(settings: Settings, words: Any) -> Task:
     """The last word, not the full stop behind it, is hidden. `extra`: whether the story's pair was held out; None for
     public data."""
     parts: list[tuple[str, str, str, bool | None]] = []
     if settings["data"]:
-        for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
+        for r in readers.read_rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
             before, last = ["", "", *r["text"].rsplit(maxsplit=1)][-2:]
             parts.append((before, last, "", None))
     else:
         for i in range(settings["rows"]):
-            story = [w for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
+            story = [w for s in stories.draw_story(FIRST + i, i % 2 == 1).sentences for w in s]
             parts.append((" ".join(story[:-2]), story[-2], story[-1], i % 2 == 1))
     rows = [
         hide((words.encode(before), False), (words.encode(last), True), (words.encode(stop) if stop else [], False))
@@ -189,24 +189,26 @@ def last_word(settings: Settings, words: Any) -> Task:
     return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, [held_out for *_, held_out in parts])
 
 
-def questions(settings: Settings) -> list[tuple[str, list[str], int, bool | None]]:
+def read_questions(settings: Settings) -> list[tuple[str, list[str], int, bool | None]]:
     """Beginning, four ends, which is right, and whether its pair was held out (None for public data)."""
     if settings["data"]:
-        rows = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
+        rows = readers.read_rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
         return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
     embedded: list[tuple[str, list[str], int, bool | None]] = []
     for i in range(settings["rows"]):
-        story = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]
-        others = [" ".join(stories.story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)]
+        story = [" ".join(s) for s in stories.draw_story(FIRST + i, i % 2 == 1).sentences]
+        others = [
+            " ".join(stories.draw_story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)
+        ]
         at = int(np.random.default_rng([FIRST, i, 6]).integers(4))
         embedded.append((" ".join(story[:4]), [*others[:at], story[4], *others[at:]], at, i % 2 == 1))
     return embedded
 
 
-def choice(settings: Settings, words: Any) -> Task:
+def make_choice_task(settings: Settings, words: Any) -> Task:
     """A row for each end, hidden; `extra`: [question, whether it is the right end, whether its pair was held out]."""
     ids, rows, extra = [], [], []
-    for q, (context, endings, right, held_out) in enumerate(questions(settings)):
+    for q, (context, endings, right, held_out) in enumerate(read_questions(settings)):
         before = words.encode(context)
         for k, ending in enumerate(endings):
             ids.append(f"question-{q}/{k}")
@@ -215,7 +217,13 @@ def choice(settings: Settings, words: Any) -> Task:
     return pack(ids, rows, words.separator, extra)
 
 
-BUILT_BY = {"infilling": infilling, "stories": story_task, "code": code_task, "last_word": last_word, "choice": choice}
+BUILT_BY = {
+    "infilling": make_infilling_task,
+    "stories": make_story_task,
+    "code": make_code_task,
+    "last_word": make_last_word_task,
+    "choice": make_choice_task,
+}
 
 
 def build(task_kind: str, settings: Settings, words: Any) -> Task:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.devices import take_device
 from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays, write_json
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--protocol", default="", help="how pictures of published models are measured")
     p.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
-    arguments(p, *paths)
+    add_arguments(p, *paths)
     return p
 
 
@@ -114,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -11,7 +11,7 @@ import argparse
 import importlib
 import json
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.devices import take_device
 from parity.experiment.module_metadata import modules
 
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         """run: "<module>.<function>", imported when the command is given."""
         added = commands.add_parser(name)
         added.set_defaults(run=run)
-        arguments(added, *flags, "threads", "device")
+        add_arguments(added, *flags, "threads", "device")
         return added
 
     reference = command("reference", "pictures.draw", "prompts*", "out", "checkpoint")
@@ -55,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays
-from parity.inputs.picture_files import pictures, statistics
+from parity.inputs.picture_files import read_pictures, read_statistics
 from parity.metrics import judges
 
 
@@ -21,7 +21,7 @@ def draw(a: argparse.Namespace) -> None:
     """Writes the pictures that an embedded model is compared with, and what its own network sees in them."""
     kind, manifest = importlib.import_module(f"parity.metrics.samples.{a.kind}"), read_json(a.checkpoint)
     if a.folder:
-        drawn = list(pictures(Path(a.folder), a.count)[1])
+        drawn = list(read_pictures(Path(a.folder), a.count)[1])
         if len(sizes := {picture.shape for picture in drawn}) > 1:
             raise ParityError(f"reference = {a.folder!r}: pictures of {len(sizes)} sizes; allowed: one size")
         pixels = np.stack(drawn)
@@ -37,11 +37,13 @@ def compared(
     `why` there is less; the first `count` pictures, or all."""
     if path is None:
         return {"why": np.array("reference")}
-    columns: dict[str, np.ndarray] = {} if path.is_dir() else statistics(path)
-    number, _ = pictures(path, count)
+    columns: dict[str, np.ndarray] = {} if path.is_dir() else read_statistics(path)
+    number, _ = read_pictures(path, count)
     without_captions = {name: network for name, network in networks.items() if name not in judges.OF_CAPTIONS}
     if number and without_captions:
-        columns |= judges.measure_pictures(lambda: pictures(path, count)[1], None, without_captions, protocol, device)
+        columns |= judges.measure_pictures(
+            lambda: read_pictures(path, count)[1], None, without_captions, protocol, device
+        )
     return columns | {"why": np.array(path.name if number else f"{path.name} holds statistics alone")}
 
 

@@ -46,7 +46,7 @@ def not_run(sample: Any) -> str:
 
 def program(extra: dict[str, Any], text: str, filled: str) -> str:
     """A completed function: published ones stand between two pieces of source, ours is the whole text."""
-    return extra["before"] + filled + extra["after"] if "before" in extra else stories.source(text.split())
+    return extra["before"] + filled + extra["after"] if "before" in extra else stories.join_source(text.split())
 
 
 def rows(sample: Any) -> dict[str, Any]:

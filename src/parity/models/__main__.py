@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from parity.base.command import arguments, one_line
+from parity.base.command import add_arguments, run_command
 from parity.base.files import write_json
 from parity.experiment.options import KINDS
 
@@ -26,7 +26,7 @@ def write_manifest() -> None:
     parser.add_argument("--kind", choices=[*KINDS, "networks"], required=True)
     parser.add_argument("--name", required=True, help="of the model in the configuration: what messages call it")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of it")
-    arguments(parser, "out")
+    add_arguments(parser, "out")
     a = parser.parse_args()
     write_json(a.out, fetch.make_manifest(a.kind, a.name, a.spec, a.out.parent))
 
@@ -37,7 +37,7 @@ def convert_model() -> None:
 
     parser = make_parser("convert", convert_model.__doc__)
     parser.add_argument("--model", choices=RELEASED, required=True)
-    arguments(parser, "target", "out")
+    add_arguments(parser, "target", "out")
     parser.add_argument("--draft", type=Path, help="of the same family; without it, methods that draft cannot run")
     parser.add_argument("--kl", type=Path, help="the autoencoder, where the target's file does not hold it")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json or its folder, for a family that reads captions")
@@ -108,4 +108,4 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 COMMANDS = {"add": add_model, "convert": convert_model, "pin": pin_models, "plan": plan_needs}
 
 if __name__ == "__main__":
-    one_line(COMMANDS.get(" ".join(sys.argv[1:2]), write_manifest))
+    run_command(COMMANDS.get(" ".join(sys.argv[1:2]), write_manifest))

@@ -19,7 +19,7 @@ import yaml
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
-from parity.base.weights import PICKLED, parts, plain, sha256, shapes
+from parity.base.weights import PICKLED, parts, plain, read_shapes, sha256
 from parity.experiment import checks, weights
 from parity.experiment.checkpoint_files import CODES, KL
 from parity.experiment.module_metadata import constant
@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     """A published file of weights, or the folder of its shards, and the shapes of its tensors."""
 
     path: Path
-    shapes: dict[str, tuple[int, ...]]
+    read_shapes: dict[str, tuple[int, ...]]
 
 
 def find(
@@ -191,7 +191,7 @@ def identify_tensors(
     files are the same component.
     """
     local = dict(local or {})
-    files_read = read_shapes(candidates)
+    files_read = read_candidates(candidates)
     identifying = list_identifying_tensors()
     by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
     for name, file in files_read.items():
@@ -213,7 +213,7 @@ def identify_tensors(
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
     files = {component: next(iter(names)) for component, names in by_part.items()}
     family = by_part["transformer"][files["transformer"]]
-    tokenizers = read_shapes({"vq": local["vq"]}) if "vq" in local else files_read
+    tokenizers = read_candidates({"vq": local["vq"]}) if "vq" in local else files_read
     vq = "vq" if "vq" in local else files.get("vq")
     stride = load_family(family).stride(tokenizers[vq].shapes) if vq else 16
     side = count_tokens_a_side(files["transformer"], grid, stride)
@@ -226,13 +226,13 @@ def identify_tensors(
     return make_image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
 
 
-def read_shapes(candidates: Paths) -> dict[str, Weights]:
+def read_candidates(candidates: Paths) -> dict[str, Weights]:
     """Read the shapes of files of weights, by name; the shards of one network are joined under their folder."""
     networks: dict[str, Weights] = {}
     for name, file in candidates.items():
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
         network = networks.setdefault((shard[1] or ".") if shard else name, Weights(file.parent if shard else file, {}))
-        network.shapes.update({plain(tensor): tuple(v.shape) for tensor, v in shapes(file).items()})
+        network.shapes.update({plain(tensor): tuple(v.shape) for tensor, v in read_shapes(file).items()})
     return networks
 
 

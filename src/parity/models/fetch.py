@@ -11,7 +11,17 @@ from typing import Any
 
 from parity.base.errors import ParityError
 from parity.base.files import header, sums
-from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
+from parity.base.weights import (
+    PICKLED,
+    check,
+    plain,
+    read_shapes,
+    save_weights,
+    sha256,
+    tensors,
+    unpickle,
+    verify_files,
+)
 from parity.experiment import checks, pins, weights
 from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec, validate
 from parity.models import hub
@@ -51,7 +61,7 @@ def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
     """Verify the files of an embedded model of images or text."""
     if kind == "anysubset":
         files = {component: f"{component}.safetensors" for component in weights.declared(spec.family)["files"]}
-        return verified_files(weights.ROOT / kind, files, key, MADE)
+        return verify_files(weights.ROOT / kind, files, key, MADE)
     files = weights.embedded_files(spec)
     if spec.grid == 16:
         listed = sums(weights.EMBEDDED)
@@ -60,7 +70,7 @@ def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
             for component in weights.COMPANIONS
             if f"{component}.safetensors" in listed
         }
-    return verified_files(weights.EMBEDDED, files, key, MADE)
+    return verify_files(weights.EMBEDDED, files, key, MADE)
 
 
 def locate(
@@ -137,7 +147,7 @@ def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
     needed = {
         component: file for component, file in files.items() if component in ("target", "kl") or file in sums(folder)
     }
-    return verified_files(folder, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
+    return verify_files(folder, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
 
 
 def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
@@ -171,7 +181,7 @@ def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 def convert_pickled(file: Path, out: Path) -> Path:
     """Convert a pickled file, or one of other names, to safetensors in `out`; return any other file or folder as it
     is."""
-    if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in shapes(file))):
+    if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in read_shapes(file))):
         return file
     state = unpickle(file) if file.suffix in PICKLED else {plain(k): v for k, v in tensors(file, dtype=None)}
     save_weights(state, out)

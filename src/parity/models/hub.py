@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from parity.base.digests import INDEX, parts, read_index, weights_among
+from parity.base.digests import INDEX, parts, read_index, select_weights
 from parity.base.errors import ParityError
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ def folder_prefix(path: str) -> str:
     return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
 
 
-def select_weights(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
-    """Select the files of weights among the names of a folder's files in a repository (`digests.weights_among`)."""
+def select_remote_weights(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
+    """Select the files of weights among the names of a folder's files in a repository (`digests.select_weights`)."""
     try:
-        return weights_among(names, lambda index: read_index(download(repo, revision, start + index)))
+        return select_weights(names, lambda index: read_index(download(repo, revision, start + index)))
     except ParityError as error:
         raise ParityError(f"{repo}/{start} at {revision[:8]}: {error}") from None
 
@@ -84,7 +84,7 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
             raise error from None
     names = [name.removeprefix(start) for name in all_names if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
-    selected = select_weights(repo, revision, start, flat) if weights else []
+    selected = select_remote_weights(repo, revision, start, flat) if weights else []
     if weights and not selected:
         raise ParityError(
             f"models: {label} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from parity.base.digests import of_several, sha256
+from parity.base.digests import combine_digests, sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
 from parity.experiment.config_overlay import read_experiment
 from parity.experiment.schema import PINNED
-from parity.models.hub import Listed, download, folder_prefix, list_files, select_weights
+from parity.models.hub import Listed, download, folder_prefix, list_files, select_remote_weights
 
 
 def find_weights(listed: Listed, path: str) -> dict[str, str]:
@@ -30,7 +30,9 @@ def find_weights(listed: Listed, path: str) -> dict[str, str]:
         return {PurePosixPath(path).name: path}
     start = folder_prefix(path)
     names_inside = [name.removeprefix(start) for name in listed.files if name.startswith(start)]
-    if names := select_weights(listed.repo, listed.commit, start, [name for name in names_inside if "/" not in name]):
+    if names := select_remote_weights(
+        listed.repo, listed.commit, start, [name for name in names_inside if "/" not in name]
+    ):
         return {name: start + name for name in names}
     holds = ", ".join(sorted(listed.files)[:8])
     raise ParityError(f"{listed.repo} at {listed.commit[:8]}: no weights at {path!r}; it holds {holds}")
@@ -42,7 +44,7 @@ def digest(listed: Listed, path: str) -> str:
         name: listed.files[file] or hashlib.sha256(download(listed.repo, listed.commit, file).read_bytes()).hexdigest()
         for name, file in find_weights(listed, path).items()
     }
-    return next(iter(digests.values())) if path in listed.files else of_several(digests)
+    return next(iter(digests.values())) if path in listed.files else combine_digests(digests)
 
 
 def find_pin(name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import keyword
 import re
 from pathlib import Path
 
-from parity.base.command import one_line
+from parity.base.command import run_command
 from parity.base.errors import ParityError
 from parity.experiment.module_metadata import PACKAGE, modules
 from parity.experiment.options import KINDS, methods
@@ -172,7 +172,7 @@ def write_decoder_test(name: str, kind: str) -> str:
     return DECODER_TEST.format(name=name, **given)
 
 
-def copied_decoder(name: str, kind: str, like: str) -> str:
+def copy_decoder(name: str, kind: str, like: str) -> str:
     """The source of a decoder under a new name; without PLAIN, for a kind has one plain decoding."""
     text = (PACKAGE / "decoders" / kind / f"{like}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
@@ -202,7 +202,7 @@ def write(files: dict[Path, str]) -> None:
         print(f"wrote {path.relative_to(ROOT)}")
 
 
-def new_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
+def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     package = f"decoders/{kind}"
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
@@ -211,7 +211,7 @@ def new_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     if rule and rules.exists():
         raise ParityError(f"--rule: {rules.relative_to(ROOT)} exists already; allowed: another NAME")
     if like:
-        files = {file: copied_decoder(name, kind, like)}
+        files = {file: copy_decoder(name, kind, like)}
     else:
         test = ROOT / f"tests/decoders/test_{name}.py"
         files = {file: (HEAD + DECODERS[kind]).format(name=name), test: write_decoder_test(name, kind)}
@@ -224,7 +224,7 @@ def new_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     )
 
 
-def new_metric(name: str, kind: str) -> None:
+def write_metric(name: str, kind: str) -> None:
     check_name(name, "metrics")
     source, test = PACKAGE / f"metrics/{name}.py", ROOT / f"tests/metrics/test_{name}.py"
     item = "text" if kind == "anysubset" else "image"
@@ -245,10 +245,10 @@ def main() -> None:
     if a.rule and a.what != "decoder":
         raise ParityError(f"--rule: a {a.what} has no rule; allowed: with decoder")
     if a.what == "decoder":
-        new_decoder(a.name, a.kind, a.like, a.rule)
+        write_decoder(a.name, a.kind, a.like, a.rule)
     else:
-        new_metric(a.name, a.kind)
+        write_metric(a.name, a.kind)
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from parity.base.command import arguments, one_line, pin_threads
+from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment.checks import load
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])
     parser.add_argument("--root", type=Path, default=Path(), help="folder of results/, as the job finds it (.)")
-    arguments(parser, "published*", "extra*", "out", "threads")
+    add_arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
     try:
@@ -62,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -242,10 +242,10 @@ def environment(files: Files) -> dict[str, Any]:
         "run": {
             "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             "version": importlib.metadata.version("parity"),
-            "commit": machine.commit(Path(__file__).parent),
+            "commit": machine.describe_commit(Path(__file__).parent),
             "command": os.environ.get(machine.COMMAND) or "python -m parity.report ...",
         },
-        "machine": machine.described(),
+        "machine": machine.describe_machine(),
         "decoding": {k: v for k, v in decoding.items() if k not in ("spec", "code")},
         "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "seeds": files.settings.seeds.model_dump(),

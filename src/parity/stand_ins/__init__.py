@@ -24,7 +24,7 @@ def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
         return getattr(module, name)(folder, **sizes)
 
 
-def entry(name: str, folder: Path) -> dict[str, Any]:
+def make_entry(name: str, folder: Path) -> dict[str, Any]:
     """The entry of a stand-in, written to `folder`, in a configuration: what `parity models add` reads from a model of
     images, the folder that `convert` makes of a pair, and the files and digests of any other."""
     from parity.models import add

@@ -7,20 +7,20 @@ python -m parity.stand_ins chameleon clip --out results/stand_ins/chameleon resu
 
 import argparse
 
-from parity.base.command import arguments, one_line
+from parity.base.command import add_arguments, run_command
 from parity.base.files import write_json
 from parity.experiment.stand_in import stand_in_modules
-from parity.stand_ins import entry
+from parity.stand_ins import make_entry
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=sorted(stand_in_modules()), metavar="names")
-    arguments(parser, "out+")
+    add_arguments(parser, "out+")
     a = parser.parse_args()
     for name, folder in zip(a.names, a.out, strict=True):
-        write_json(folder / "entry.json", entry(name, folder))
+        write_json(folder / "entry.json", make_entry(name, folder))
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -13,25 +13,25 @@ from parity.models.continuous.kl import KL, KLConfig
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.xar import XARConfig, XARNet
 from parity.stand_ins.discrete import diffusion_name
-from parity.stand_ins.text import byte_pairs, drawn, save_tokenizer
+from parity.stand_ins.text import draw_state, save_tokenizer, train_byte_pairs
 
 WRITES = ("mar", "xar", "harmon")
 KL_SIZES = KLConfig(ch=32, ch_mult=(1, 1), res_blocks=1)
 QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def kl16_tensors() -> dict[str, Tensor]:
+def make_kl16_tensors() -> dict[str, Tensor]:
     """An autoencoder under latent diffusion's names."""
-    return {diffusion_name(name, len(KL_SIZES.ch_mult)): value for name, value in drawn(KL(KL_SIZES), 7).items()}
+    return {diffusion_name(name, len(KL_SIZES.ch_mult)): value for name, value in draw_state(KL(KL_SIZES), 7).items()}
 
 
-def kl16(folder: Path) -> dict[str, str]:
+def write_kl16(folder: Path) -> dict[str, str]:
     """{"model": tensors}, the training loss's among them."""
-    torch.save({"model": {**kl16_tensors(), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
+    torch.save({"model": {**make_kl16_tensors(), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
     return {"kl": "kl16.ckpt"}
 
 
-def mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
+def make_mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
     """One head of 64 numbers."""
     trunk = {"width": 64, "heads": 1, "encoder": blocks, "decoder": blocks, "buffer": 8}
     return MARConfig(grid=grid, **trunk, head_width=32, head_depth=blocks)
@@ -39,9 +39,9 @@ def mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
 
 def mar(folder: Path) -> dict[str, str]:
     """mar_*/checkpoint-last.pth as its training leaves them: weights, moving average, optimizer and arguments."""
-    files = kl16(folder)
+    files = write_kl16(folder)
     for part, name, blocks, seed in (("target", "mar_huge", 2, 1), ("draft", "mar_base", 1, 2)):
-        average = drawn(MARNet(mar_sizes(blocks)), seed)
+        average = draw_state(MARNet(make_mar_sizes(blocks)), seed)
         plain = {k: v + 0.01 for k, v in average.items()}
         optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
         arguments = argparse.Namespace(model=name, ema_rate=0.9999, diffloss_d=blocks)
@@ -55,40 +55,40 @@ def mar(folder: Path) -> dict[str, str]:
 def xar(folder: Path) -> dict[str, str]:
     """xAR-*.pth, bare tensors with the buffers that the released network computes. Cells of 8 x 8 tokens, as released:
     four places an image."""
-    files = kl16(folder)
+    files = write_kl16(folder)
     for part, name, blocks, seed in (("target", "xAR-H", 2, 3), ("draft", "xAR-B", 1, 4)):
-        state = drawn(XARNet(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks)), seed)
+        state = draw_state(XARNet(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks)), seed)
         computed = {"mask": torch.ones(1, 1, 256, 256), "rope.freqs_cos": torch.ones(256, 64)}
         torch.save({**state, **computed}, folder / f"{name}.pth")
         files[part] = f"{name}.pth"
     return files
 
 
-def harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
+def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
     language: dict[str, Any] = {
         "hidden": 64 * heads,
         "intermediate": 64,
         "attention_heads": heads,
         "key_value_heads": 1,
     }
-    return HarmonConfig(**vars(mar_sizes(blocks, 2)), **language, layers=2, vocab=vocab)
+    return HarmonConfig(**vars(make_mar_sizes(blocks, 2)), **language, layers=2, vocab=vocab)
 
 
-def harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[str, Tensor]:
+def make_harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[str, Tensor]:
     """As the released files hold them: the language model in bfloat16."""
-    state = drawn(HarmonNet(harmon_sizes(blocks, heads, vocab)), seed)
+    state = draw_state(HarmonNet(make_harmon_sizes(blocks, heads, vocab)), seed)
     state["llm.lm_head.weight"] = state["llm.model.embed_tokens.weight"].clone()
     state = {k: v.bfloat16() if k.startswith("llm.") else v for k, v in state.items()}
-    return state | {f"vae.{k}": v for k, v in kl16_tensors().items()}
+    return state | {f"vae.{k}": v for k, v in make_kl16_tensors().items()}
 
 
 def harmon(folder: Path) -> dict[str, str]:
     """harmon_*.pth, bare tensors of autoencoder, language model with its output layer, MAR and projections; its
     tokenizer's folder, Qwen2.5's. Trained on 2 x 2 tokens, so released for 4 x 4."""
     name = "Qwen2.5-0.5B-Instruct"
-    tokenizer = byte_pairs(QWEN_MARKS, 320)
+    tokenizer = train_byte_pairs(QWEN_MARKS, 320)
     save_tokenizer(tokenizer, folder / name, {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"})
     vocab = tokenizer.get_vocab_size() + 5  # the published table, too, is longer than its list of words
     for file, blocks, heads, seed in (("harmon_1.5b.pth", 2, 2, 5), ("harmon_0.5b.pth", 1, 1, 6)):
-        torch.save(harmon_tensors(blocks, heads, vocab, seed), folder / file)
-    return kl16(folder) | {"target": "harmon_1.5b.pth", "draft": "harmon_0.5b.pth", "tokenizer": name}
+        torch.save(make_harmon_tensors(blocks, heads, vocab, seed), folder / file)
+    return write_kl16(folder) | {"target": "harmon_1.5b.pth", "draft": "harmon_0.5b.pth", "tokenizer": name}

@@ -66,7 +66,7 @@ def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None
         file.chmod(0o644)
 
 
-def chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
+def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
     """transformers' own model of tiny sizes, its configuration and tokenizer written."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
@@ -95,7 +95,7 @@ def diffusion_name(name: str, levels: int) -> str:
     return re.sub(r"(down|up)\.(\d)\.res\.", r"\1.\2.block.", name)
 
 
-def chameleon_decoder(net: Any) -> dict[str, Tensor]:
+def make_chameleon_decoder(net: Any) -> dict[str, Tensor]:
     """Weights of an image decoder that fits a model's encoder, under Meta's names."""
     c = net.config.vq_config
     widths, blocks = tuple(c.channel_multiplier), c.num_res_blocks
@@ -106,10 +106,12 @@ def chameleon_decoder(net: Any) -> dict[str, Tensor]:
 
 def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """Lumina-mGPT: `model` is a sharded folder without an image tokenizer, `vq` Meta's file."""
-    net = chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
+    net = make_chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
     save(net, folder / "Lumina-mGPT-7B-768", {k: v for k, v in state.items() if ".vqmodel." not in k})
-    image = {k.removeprefix("model.vqmodel."): v for k, v in state.items() if ".vqmodel." in k} | chameleon_decoder(net)
+    image = {
+        k.removeprefix("model.vqmodel."): v for k, v in state.items() if ".vqmodel." in k
+    } | make_chameleon_decoder(net)
     image["loss.discriminator.main.0.weight"] = torch.zeros(1, 3, 4, 4)  # of its training, as published
     torch.save({"state_dict": image}, folder / "vqgan.ckpt")
     return {"model": "Lumina-mGPT-7B-768", "vq": "vqgan.ckpt"}
@@ -117,8 +119,8 @@ def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, s
 
 def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """`model` is a folder, the image tokenizer with its decoder in it; no line tokens."""
-    net = chameleon_network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration", codes, side)
-    image = {f"model.vqmodel.{name}": tensor for name, tensor in chameleon_decoder(net).items()}
+    net = make_chameleon_network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration", codes, side)
+    image = {f"model.vqmodel.{name}": tensor for name, tensor in make_chameleon_decoder(net).items()}
     save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
     return {"model": "Anole-7b-v0.1-hf"}
 

@@ -20,7 +20,7 @@ MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "
 SPACE = "▁"
 
 
-def drawn(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
+def draw_state(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
     """The state of a network of normal numbers with deviation `std` around 0, those of norms around what they begin
     with: the same whatever was drawn before."""
     generator = torch.Generator().manual_seed(seed)
@@ -35,14 +35,14 @@ def drawn(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
     return state
 
 
-def byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
+def train_byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
     """A byte-level BPE of at most `size` pieces, as GPT-2's and Qwen's, `marks` behind them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([" ".join(stories.text(i)) for i in range(20)], trainer)
+    tokenizer.train_from_iterator([" ".join(stories.draw_text(i)) for i in range(20)], trainer)
     tokenizer.add_special_tokens(list(marks))
     return tokenizer
 
@@ -54,9 +54,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def xlnet_tokenizer() -> Tokenizer:
+def make_xlnet_tokenizer() -> Tokenizer:
     """Pieces of one letter, and the commonest words."""
-    text = [stories.text(i) for i in range(20)]
+    text = [stories.draw_text(i) for i in range(20)]
     letters = sorted({letter for words in text for word in words for letter in word} | {chr(c) for c in range(33, 127)})
     whole = sorted({w for words in text for w in words if w.isalpha()})[:150]
     scored = [(mark, 0.0) for mark in MARKS] + [(SPACE, -3.0)]
@@ -70,18 +70,18 @@ def xlnet_tokenizer() -> Tokenizer:
 
 
 def xlnet(folder: Path) -> dict[str, str]:
-    tokenizer = xlnet_tokenizer()
+    tokenizer = make_xlnet_tokenizer()
     marks = {mark.strip("</>") + "_token": mark for mark in ("<unk>", "<cls>", "<sep>", "<pad>", "<mask>")}
     config = {"tokenizer_class": "XLNetTokenizer", "bos_token": "<s>", "eos_token": "</s>", **marks}
     save_tokenizer(tokenizer, folder / "xlnet-base-cased", config)
     net = xlnet_network(tokenizer.get_vocab_size(), 32, 2, 2)
-    net.load_state_dict(drawn(net, 8, 0.2))
+    net.load_state_dict(draw_state(net, 8, 0.2))
     net.save_pretrained(folder / "ASARM")
     return {"xlnet": "ASARM", "tokenizer": "xlnet-base-cased"}
 
 
 def gpt2(folder: Path) -> dict[str, str]:
-    tokenizer = byte_pairs((END,), 320)
+    tokenizer = train_byte_pairs((END,), 320)
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
     save_tokenizer(tokenizer, folder / "gpt2-large", config)
     model = json.loads(tokenizer.to_str())["model"]
@@ -91,6 +91,6 @@ def gpt2(folder: Path) -> dict[str, str]:
     vocab = tokenizer.get_vocab_size()
     sizes = {"vocab_size": vocab, "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
     net = causal.build(sizes | {"bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
-    net.load_state_dict(drawn(net, 9, 0.2))
+    net.load_state_dict(draw_state(net, 9, 0.2))
     net.save_pretrained(folder / "gpt2-large")
     return {"judge": "gpt2-large"}

@@ -27,8 +27,8 @@ import psutil
 import yaml
 
 from parity.base import machine
-from parity.base.command import one_line, pin_threads, progress
-from parity.base.devices import too_large
+from parity.base.command import pin_threads, progress, run_command
+from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import checks, pins, stand_in, tuned
@@ -38,7 +38,7 @@ from parity.experiment.options import KINDS, option_schema, plain_method
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.models import fetch
-from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, candidates
+from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, list_candidates
 
 ROUNDS, BEST = 3, 2  # rounds and candidates at most
 PILOT_SHARE = 0.2  # of the time, until which new pilots begin
@@ -54,7 +54,7 @@ def show(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
     return ", ".join(f"{k}: {v}" for k, v in chosen.items() if k in SHARES[kind] or v != fields[k].default)
 
 
-def row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
+def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
     """What the table shows; numbers that were not measured are None."""
     counted = {PASSES[kind]: round(variant.passes, 1), "predicted s": round(variant.predicted, 4)}
     seconds, times = (median(variant.seconds), variant.times(plain)) if variant.seconds else (None, None)
@@ -62,10 +62,10 @@ def row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
     return {"method": variant.name, "options": show(kind, variant.method, variant.options), **counted, **measured}
 
 
-def pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
+def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     """Variants whose passes were counted until that time, plain decoding and one size of each method at least. The
     methods that look best are tried at all sizes first."""
-    every = list(candidates(bench.case))
+    every = list(list_candidates(bench.case))
     gains: dict[str, float] = {}
 
     def in_turn() -> Iterator[Variant]:
@@ -94,7 +94,7 @@ def fits(run: Callable[[], None], plain: bool, what: str) -> bool:
         run()
         return True
     except Exception as error:
-        if not too_large(error):
+        if not is_out_of_memory(error):
             raise
     if plain:
         raise ParityError(f"{what}: memory is too little for plain decoding; allowed: a smaller --batch")
@@ -158,7 +158,7 @@ def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case
     """For every batch of a model what was decoded in turns, plain decoding first, and the rows of a table: these, and
     the best variant of each other method as predicted."""
     now = time.time()
-    piloted = pilots(bench, [case.batch for case in cases], now + PILOT_SHARE * (until - now))
+    piloted = run_pilots(bench, [case.batch for case in cases], now + PILOT_SHARE * (until - now))
     for i, case in enumerate(cases):
         now = time.time()
         turns = measure(bench, piloted, case.batch, now + (until - now) / (len(cases) - i))
@@ -166,14 +166,14 @@ def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case
         best_of = {v.method: v for v in sorted(rest, key=lambda v: -v.predicted)}
         shown = [*turns, *(v for v in best_of.values() if v.method not in {u.method for u in turns})]
         shown.sort(key=lambda v: median(v.seconds or [v.predicted]))
-        yield case, turns, [row(case.kind, v, turns[0].seconds) for v in shown]
+        yield case, turns, [make_row(case.kind, v, turns[0].seconds) for v in shown]
 
 
 def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
     """Choose for every batch of a model, print the tables, and add the choices to `out`."""
     for case, turns, rows in tables(bench, cases, until):
         plain, table = turns[0].seconds, pd.DataFrame(rows).to_string(index=False, na_rep="")
-        print(f"\n{case.model}, batch {case.batch}, {machine.identity()}\n{table}")
+        print(f"\n{case.model}, batch {case.batch}, {machine.identify_machine()}\n{table}")
         if (best := choose(turns)) is None:
             span = f"plain decoding took {min(plain):.3g} to {max(plain):.3g} s {ROW[case.kind]}"
             print(f"{span}: the machine is too busy to tell; nothing is written, and defaults stay")
@@ -216,7 +216,7 @@ def main() -> None:
     for kind in [sections[name] for name in a.sections] or auto or kinds(config):
         for case in tuned.cases(config, kind):
             cases = [case._replace(batch=batch) for batch in sorted({*(a.batch or [1, case.batch])})]
-            if todo := [case for case in cases if a.again or not answered(case)]:
+            if todo := [case for case in cases if a.again or not is_answered(case)]:
                 raw = case.spec.model_dump(exclude=None if case.spec.source == "embedded" else {"grid"})
                 read = captions(config, kind)
                 raw |= {"captions": read.model_dump()} if read else {}
@@ -226,7 +226,7 @@ def main() -> None:
                 until = time.time() + a.budget
 
 
-def answered(case: Case) -> bool:
+def is_answered(case: Case) -> bool:
     """Whether the file has the case, and then its line; an entry that is ignored is named."""
     entry, problem = tuned.find(case)
     if entry:
@@ -237,4 +237,4 @@ def answered(case: Case) -> bool:
 
 
 if __name__ == "__main__":
-    one_line(main)
+    run_command(main)

@@ -74,7 +74,7 @@ class Cost(NamedTuple):
     a_pass: float = 0.0  # seconds
 
 
-def candidates(case: Case) -> Iterator[Variant]:
+def list_candidates(case: Case) -> Iterator[Variant]:
     """Every lossless variant that a model can run, plain decoding first, then all methods size by size."""
     kind, shares = case.kind, SHARES[case.kind]
     yield Variant(plain_method(kind), plain_options(kind))
@@ -151,7 +151,7 @@ class Texts(Bench):
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
         super().__init__(case, manifest, config)
         task = next(t for t in text_tasks(config) if t["key"] == case.setting["task"])
-        self.task = tasks.build(task["kind"], task["settings"], tasks.words_of(manifest))
+        self.task = tasks.build(task["kind"], task["settings"], tasks.load_vocabulary(manifest))
 
     def rows(self, first: int, count: int) -> Rows:
         at, columns = np.arange(first, first + count) % len(self.task.ids), ("tokens", "known", "end")
@@ -166,7 +166,7 @@ class Prompted(Bench):
         super().__init__(case, manifest, config)
         assert config.image is not None
         captions = read_prompts(config.image.prompts, most=checks.most_words(config))[:CAPTIONS]
-        parts = {part for v in candidates(case) if (part := needs(self.kind, v.method))}
+        parts = {part for v in list_candidates(case) if (part := needs(self.kind, v.method))}
         self.nets = load_networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.weights import save_weights, shapes, tensors
+from parity.base.weights import read_shapes, save_weights, tensors
 from parity.experiment import weights
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete.load import load, load_encoder
@@ -44,7 +44,7 @@ MLP = "layers.0.mlp"
 
 def weighed(change):
     def spoil(folder):
-        file = next(f for f in sorted(folder.glob("*.safetensors")) if any(MLP in name for name in shapes(f)))
+        file = next(f for f in sorted(folder.glob("*.safetensors")) if any(MLP in name for name in read_shapes(f)))
         state = dict(tensors(file, dtype=None))
         save_weights({k: change(t) if MLP in k else t for k, t in state.items()}, file)
 

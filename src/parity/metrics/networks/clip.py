@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.weights import load_weights
-from parity.embedded.tokenizer import VOCAB, token_ids
+from parity.embedded.tokenizer import VOCAB, encode_ids
 
 CONTEXT = 24  # caption tokens, end token included
 SIDE = 64  # pixels of a picture, each way
@@ -136,7 +136,7 @@ def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndar
 def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
     """Captions to float32 [n, d]; one that occurs often is encoded once."""
     distinct, back = np.unique(captions, return_inverse=True)
-    ids = token_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
+    ids = encode_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
     return encode(clip.encode_text, ids, batch)[back]
 
 

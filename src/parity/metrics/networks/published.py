@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
-from parity.base.weights import load_weights, parts, shapes, unpickle
+from parity.base.weights import load_weights, parts, read_shapes, unpickle
 
 Pixels = Iterable[np.ndarray]  # pictures uint8 [H, W, 3], whose sizes may differ
 INCEPTION_SIDE, VGG_SIDE = 299, 224
@@ -123,7 +123,7 @@ def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
     with torch.device("meta"):
         published = make_layers(cfgs["D"])
     names = [f"features.{i}.weight" for i, layer in enumerate(published) if isinstance(layer, nn.Conv2d)]
-    tensors = shapes(file)
+    tensors = read_shapes(file)
     try:
         *widths, hidden = (len(tensors[name]) for name in (*names, "classifier.0.weight"))
     except (KeyError, TypeError) as error:

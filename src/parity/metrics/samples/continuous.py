@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.embedded.scenes import ground_truth
+from parity.embedded.scenes import draw_ground_truth
 from parity.metrics.networks import classifier
 from parity.metrics.samples import Files
 from parity.models.continuous import load
@@ -40,7 +40,7 @@ def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nda
     other things than ours."""
     if "classifier" not in manifest["files"]:
         return np.zeros((0, 1, 1, 3), np.uint8)
-    return np.stack([ground_truth(load.make_caption(i), seed=70_000 + i) for i in range(count)])
+    return np.stack([draw_ground_truth(load.make_caption(i), seed=70_000 + i) for i in range(count)])
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.files import read_json
-from parity.embedded.scenes import SIZE, ground_truth, reduced
+from parity.embedded.scenes import SIZE, draw_ground_truth, reduce_pictures
 from parity.metrics.estimates import prompt_groups
 from parity.metrics.networks import clip
 from parity.metrics.samples import Files
@@ -43,8 +43,8 @@ class Sample(Files):
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
     """Fresh renderings uint8 [count, H, W, 3] of the prompts in turn; for a model of ours as large as its pictures."""
     captions = list(dict.fromkeys(entry["caption"] for file in prompts for entry in read_json(file)))
-    rendered = np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
-    return reduced(rendered, picture_side(manifest) if manifest["source"] == "embedded" else SIZE)
+    rendered = np.stack([draw_ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
+    return reduce_pictures(rendered, picture_side(manifest) if manifest["source"] == "embedded" else SIZE)
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:

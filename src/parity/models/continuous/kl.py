@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from parity.base.weights import network
+from parity.base.weights import load_network
 from parity.models.discrete.vq import Decoder, Encoder, VQConfig, count_blocks, diffusion_name, find_side
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws
@@ -69,7 +69,7 @@ class KL(nn.Module):
 
 def load(file: Path) -> KL:
     """Load an autoencoder of the sizes in its header. Raises ParityError unless they fit."""
-    return network(KL, KLConfig, file)
+    return load_network(KL, KLConfig, file)
 
 
 def fold(tokens: Tensor, cell: int) -> Tensor:

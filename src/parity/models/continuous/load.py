@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.weights import check, network
-from parity.embedded.classes import CLASSES, scene
-from parity.embedded.tokenizer import PREFIX, token_ids
+from parity.base.weights import check, load_network
+from parity.embedded.classes import CLASSES, draw_scene_of_class
+from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.compiling import compile_pass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
@@ -31,7 +31,7 @@ def choose_label(image: int, classes: int = len(CLASSES)) -> int:
 
 def make_caption(image: int) -> str:
     """Make the caption of an image by its number, for text-conditional models: of its class, on any ground."""
-    return scene(choose_label(image), np.random.default_rng([image, 7])).caption
+    return draw_scene_of_class(choose_label(image), np.random.default_rng([image, 7])).caption
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Loaded:
         if component not in self.nets:
             build = (self.family.Network, self.family.Config)
             file = self.file(component)
-            net: Any = network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
+            net: Any = load_network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = compile_pass(net.diffloss.net.run, self.device.type, dynamic=True)
@@ -100,7 +100,7 @@ class Loaded:
         captions = [self.caption(i) for i in images]
         if "tokenizer" in self.manifest["files"]:
             return self.prompts(captions).to(self.device)
-        ids, valid = token_ids(captions, PREFIX)
+        ids, valid = encode_ids(captions, PREFIX)
         return ids.masked_fill(valid == 0, -1).to(self.device)
 
     def prompts(self, captions: list[str]) -> Tensor:

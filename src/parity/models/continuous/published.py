@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from parity.base import weights
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickled
+from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickle_by_key
 from parity.experiment.module_metadata import function, modules
 from parity.models.continuous import kl
 
@@ -46,7 +46,7 @@ MARKS = ("<|im_start|>", "<|im_end|>")  # of a PROMPT
 def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
     """Read the tensors of a published file, or of a folder of them, and the entry of HELD that says what they are."""
     if path.is_file() and path.suffix in PICKLED:
-        key, state = unpickled(path)
+        key, state = unpickle_by_key(path)
         return state, HELD.get(key, PLAIN)
     return {plain(name): tensor for name, tensor in weights.tensors(path, dtype=None)}, HELD[""]
 

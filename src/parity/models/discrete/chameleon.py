@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import header
-from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
+from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
@@ -126,7 +126,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
         from transformers import ChameleonConfig
 
         c = ChameleonConfig.from_dict(header(files["drafter"]))
-        return loaded(partial(Drafter, c), files["drafter"], (), device, dtype)
+        return load_built(partial(Drafter, c), files["drafter"], (), device, dtype)
     c = llama.read_config(folder, *KIND)
     adapt = partial(repeat_norms, c)
     return llama.load_network(c, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype, adapt)
@@ -150,7 +150,9 @@ def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float
     """Load the image tokenizer from Meta's file, a safetensors file of it, or a model's folder. Raises ParityError if
     there is no decoder."""
     inner = llama.rename_prefixes({prefix + component: component for prefix in VQ_PREFIXES for component in VQ_PARTS})
-    stored = {inner_name: tuple(entry.shape) for name, entry in shapes(path).items() if (inner_name := inner(name))}
+    stored = {
+        inner_name: tuple(entry.shape) for name, entry in read_shapes(path).items() if (inner_name := inner(name))
+    }
     levels = count_blocks(stored, "decoder.up.")
     try:
         config = read_sizes_of_vq({diffusion_name(name, levels): shape for name, shape in stored.items()})
@@ -199,7 +201,7 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
         for name, tensor in tensors(path, dtype=None)
         if "rotary_emb" not in name
     }
-    with unfilled():
+    with skip_filling():
         check_fit(Drafter(c), state, path)
     return state, llama.read_object(folder / "config.json")
 

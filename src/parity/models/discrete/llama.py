@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
-from parity.base.weights import assign, check_fit, shapes, tensors, unfilled
+from parity.base.weights import assign, check_fit, read_shapes, skip_filling, tensors
 from parity.models.discrete.cached import Cached, EagleDrafter, Pass, Remember, logits_pass
 from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import mark_above_median
@@ -198,9 +198,9 @@ def fill(
 ) -> N:
     """Fill a network with its weights, one tensor at a time, on its device and in its dtype. Raises ParityError unless
     all fit."""
-    with unfilled():
+    with skip_filling():
         net = build()
-    stored = shapes(path)
+    stored = read_shapes(path)
     names = {name: new_name for name in stored if (new_name := rename(name)) is not None}
     check_fit(net, {new_name: adapt(new_name, stored[name]) for name, new_name in names.items()}, path)
     for name, tensor in tensors(path, device, dtype, stored.keys() - names.keys()):

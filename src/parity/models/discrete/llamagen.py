@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import configured, foreign_json
-from parity.base.headers import sizes_in
-from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
+from parity.base.files import foreign_json, read_config_as
+from parity.base.headers import derive_sizes
+from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet, EagleDrafter, Pass, Remember, logits_pass
@@ -265,7 +265,7 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
     """Read the tensors and sizes of a drafter released under other names (EAGLE-1, LANTERN: a folder with config.json,
     or its file of weights). None for a file that is read as it is. Raises ParityError if it belongs to another target.
     """
-    if component != "drafter" or TENSORS["drafter"][0] not in shapes(path):
+    if component != "drafter" or TENSORS["drafter"][0] not in read_shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
     record = foreign_json(file) if file.is_file() else {}
@@ -281,7 +281,7 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
     for name, tensor in stored.items():
         old = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
         state[NAMES.get(old, "") + name.removeprefix(old)] = tensor
-    with unfilled():
+    with skip_filling():
         check_fit(CaptionedDrafter(c), state, path)
     return state, asdict(c) | {"target": spec.sha256["transformer"]}  # the drafter's file does not record its target
 
@@ -290,7 +290,7 @@ def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
     """Read the sizes of the transformer that a manifest names."""
     if manifest["source"] != "embedded":
         return LlamaGenConfig(**manifest["network"])
-    return configured(LlamaGenConfig, Path(manifest["files"]["transformer"]))
+    return read_config_as(LlamaGenConfig, Path(manifest["files"]["transformer"]))
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
@@ -303,7 +303,7 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, in
     """Read the configuration's `network` from the shapes of a published transformer's tensors, which do not tell the
     grid; sizes equal to FAMILY["sizes"] are left out. Raises ParityError if the shapes do not belong to a LlamaGen
     model."""
-    sizes_read = sizes_in(shapes, SHAPES["transformer"])
+    sizes_read = derive_sizes(shapes, SHAPES["transformer"])
     dim = sizes_read["dim"]
     sizes_read |= {"heads": HEADS.get(dim, dim // 64), "grid": grid}
     if "classes" in sizes_read:
@@ -334,11 +334,13 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "vq":
         return vq.load(files["vq"], tokenizer, device).to(dtype)
     if component == "net":
-        return loaded(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
-    extra = configured(LlamaGenConfig, files[component], ignored=("target",))
-    drafter = CaptionedDrafter if component == "drafter" and "fc.bias" in shapes(files[component]) else FeatureDrafter
+        return load_built(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
+    extra = read_config_as(LlamaGenConfig, files[component], ignored=("target",))
+    drafter = (
+        CaptionedDrafter if component == "drafter" and "fc.bias" in read_shapes(files[component]) else FeatureDrafter
+    )
     build: Callable[[], nn.Module] = partial(drafter if component == "drafter" else Transformer, extra)
-    return loaded(build, files[component], (), device, dtype)
+    return load_built(build, files[component], (), device, dtype)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import configured, header
-from parity.base.weights import loaded, shapes
+from parity.base.files import header, read_config_as
+from parity.base.weights import load_built, read_shapes
 
 MIDDLE = ("block_1", "attn_1", "block_2")  # of latent diffusion's layout
 
@@ -240,9 +240,9 @@ def count_blocks(names: Iterable[str], prefix: str) -> int:
 def read_config(file: Path) -> VQConfig:
     """Read a tokenizer's sizes from its header if it has one, otherwise from its tensors."""
     if header(file):
-        return configured(VQConfig, file)
+        return read_config_as(VQConfig, file)
     try:
-        return read_sizes({name: tuple(tensor.shape) for name, tensor in shapes(file).items()})
+        return read_sizes({name: tuple(tensor.shape) for name, tensor in read_shapes(file).items()})
     except ParityError as error:
         raise error if str(file) in str(error) else ParityError(f"{file}: {error}") from None
 
@@ -250,7 +250,7 @@ def read_config(file: Path) -> VQConfig:
 def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
     """Load a tokenizer in float32 from its file, of the given sizes or the file's. Raises ParityError unless they
     fit."""
-    return loaded(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
+    return load_built(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
 
 
 def to_pictures(pixels: np.ndarray) -> Tensor:
