@@ -95,13 +95,13 @@ def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeyp
     log = tmp_path / "0.log"
     monkeypatch.setattr(command.os, "readlink", lambda path: str(log))
     command.find_progress_file.cache_clear()
-    command.note("1 of 2 done, pass 3", every=0)
+    command.note("1 of 2 done, pass 3", interval=0)
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
-    command.note("2 of 2 done, pass 3", every=1000)  # too soon
+    command.note("2 of 2 done, pass 3", interval=1000)  # too soon
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
     monkeypatch.setattr(command.os, "readlink", lambda path: "/dev/pts/0")
     command.find_progress_file.cache_clear()
-    command.note("nobody reads this", every=0)
+    command.note("nobody reads this", interval=0)
     assert [p.name for p in tmp_path.iterdir()] == ["0.log.now"]
     command.find_progress_file.cache_clear()
 

@@ -45,23 +45,24 @@ class Files(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
+    """Add flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
 
     A path is required, unless it ends in "?" (one or none: None), "+" (one or more) or "*" (any number: []).
     """
     for name in names:
-        flag, many = name.rstrip("?+*"), name[-1]
+        flag = name.rstrip("?+*")
+        count = name[-1]
         if flag in FLAGS:
             parser.add_argument(f"--{flag}", **FLAGS[flag])
-        elif many in "+*":
-            parser.add_argument(f"--{flag}", type=Path, nargs=many, required=many == "+", default=[], action=Files)
+        elif count in "+*":
+            parser.add_argument(f"--{flag}", type=Path, nargs=count, required=count == "+", default=[], action=Files)
         else:
-            parser.add_argument(f"--{flag}", type=Path, required=many != "?")
+            parser.add_argument(f"--{flag}", type=Path, required=count != "?")
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command. A problem that the user can mend is one line and exit code 1, anything else a traceback; a log
-    ends with the cost of the job."""
+    """Run a command. A problem that the user can mend is printed as one line with exit code 1, any other error as a
+    traceback; a log ends with the cost of the job."""
     try:
         main()
     except KeyboardInterrupt:
@@ -78,8 +79,8 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def describe_mendable(error: Exception) -> str | None:
-    """The line for an error that the user can mend (ParityError, a full disk, a folder that cannot be written, too
-    little memory); None for any other."""
+    """Describe an error that the user can mend (ParityError, a full disk, a folder that cannot be written, too little
+    memory) in one line; None for any other."""
     if isinstance(error, ParityError):
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and SCARCE.search(str(error))):
@@ -91,7 +92,7 @@ def describe_mendable(error: Exception) -> str | None:
 
 
 def describe_cost() -> str:
-    """CPU-seconds and peak memory of this process."""
+    """Describe the CPU-seconds and the peak memory of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kibibytes
     return f"cost: {used.ru_utime + used.ru_stime:.2f} CPU-seconds, {used.ru_maxrss // unit} MiB"
@@ -101,8 +102,8 @@ def pin_threads(threads: int) -> None:
     """Use as many threads as the rule was given: jobs run side by side, and too many slow torch a hundredfold."""
     import torch
 
-    if threads > (most := cores()):
-        raise ParityError(f"--threads {threads}: this machine has {most} cores; allowed: 1 to {most}")
+    if threads > (n_cores := cores()):
+        raise ParityError(f"--threads {threads}: this machine has {n_cores} cores; allowed: 1 to {n_cores}")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     torch.set_num_threads(threads)
@@ -110,7 +111,7 @@ def pin_threads(threads: int) -> None:
 
 @cache
 def find_progress_file() -> Path | None:
-    """The file beside this process's log that tells its progress: read while it runs, removed when it ends."""
+    """Find the file beside this process's log that shows its progress: read while it runs, removed when it ends."""
     try:
         log = os.readlink("/proc/self/fd/2")
     except OSError:
@@ -122,9 +123,9 @@ def find_progress_file() -> Path | None:
     return note
 
 
-def note(text: str, every: float = 0.5) -> None:
-    """Write the progress of a job beside its log, at most once in `every` seconds; nothing where there is no log."""
-    if (file := find_progress_file()) is None or time.monotonic() - _noted["at"] < every:
+def note(text: str, interval: float = 0.5) -> None:
+    """Write the progress of a job beside its log, at most once in `interval` seconds; do nothing without a log."""
+    if (file := find_progress_file()) is None or time.monotonic() - _noted["at"] < interval:
         return
     _noted["at"] = time.monotonic()
     with contextlib.suppress(OSError):
@@ -134,22 +135,23 @@ def note(text: str, every: float = 0.5) -> None:
 _noted = {"at": 0.0}
 
 
-def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
-    """A bar on a terminal; in a log a plain line at about every tenth of the work."""
+def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
+    """Show a bar on a terminal, or print a plain line in a log at about every tenth of the work, while items are
+    consumed."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
 
-        yield from track(items, description=what, total=total, console=Console(stderr=True))
+        yield from track(items, description=label, total=total, console=Console(stderr=True))
         return
-    for done, item in enumerate(items, 1):
+    for n_done, item in enumerate(items, 1):
         yield item
-        if done * 10 // total != (done - 1) * 10 // total:
-            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+        if n_done * 10 // total != (n_done - 1) * 10 // total:
+            print(f"{label}: {n_done} of {total}", file=sys.stderr, flush=True)
 
 
 def provenance(device: str, dtype: str, threads: int) -> dict[str, Any]:
-    """On what a number was computed: device, dtype, threads, versions."""
+    """Describe on what a number was computed: device, dtype, threads, versions."""
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()

@@ -12,7 +12,7 @@ HELP = "usage: parity COMMAND ...\n\ncommands (each has --help):\n"
 
 
 def list_commands() -> dict[str, str]:
-    """Stages that are commands, with the first line of their docstrings."""
+    """List the stages that are commands, with the first line of their docstrings."""
     stages = {}
     for file in sorted(PACKAGE.glob("*/__main__.py")):
         first = file.read_text(encoding="utf-8").lstrip('"').partition("\n")[0].strip().strip('"')
@@ -21,13 +21,14 @@ def list_commands() -> dict[str, str]:
 
 
 def main() -> None:
-    known, name = list_commands(), (sys.argv[1:2] or [""])[0]
-    if name in known:
+    stages = list_commands()
+    name = (sys.argv[1:2] or [""])[0]
+    if name in stages:
         sys.argv = [f"parity {name}", *sys.argv[2:]]
         file = PACKAGE / name / "__main__.py"  # by file: pytest, whose plugin we are, loads our modules its own way
         exec(compile(file.read_text(encoding="utf-8"), file, "exec"), {"__name__": "__main__", "__file__": str(file)})
     elif name in ("-h", "--help"):
-        print(HELP + "".join(f"  {name:<10} {what}\n" for name, what in known.items()), end="")
+        print(HELP + "".join(f"  {name:<10} {description}\n" for name, description in stages.items()), end="")
     else:
-        print(f"error: command {name!r}: allowed: {', '.join(known)}", file=sys.stderr)
+        print(f"error: command {name!r}: allowed: {', '.join(stages)}", file=sys.stderr)
         raise SystemExit(2)

@@ -17,7 +17,7 @@ ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # names the jo
 
 
 def check(device: str, dtype: str) -> None:
-    """ParityError for a device that is not there or does not compute in `dtype`."""
+    """Raise ParityError if a device does not exist or does not compute in `dtype`."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return
@@ -33,16 +33,20 @@ def check(device: str, dtype: str) -> None:
 
 
 def claim_device(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
-    """The device of this job alone: "cuda" becomes the first of the `count` visible ones that no other job on this
-    machine has, after waiting if none is free; another device stays as it is. A lock on a file in `folder` reserves it
-    until the process ends. A cluster may number the devices of every job from 0, so the lock's name has the job's."""
+    """Claim a device for this job: "cuda" becomes the first of the `count` visible ones that no other job on this
+    machine holds, after waiting if none is free; another device is returned unchanged.
+
+    A lock on a file in `folder` reserves it until the process ends. A cluster may number the devices of every job from
+    0, so the lock's name contains the job's.
+    """
     if device != "cuda":
         return device
     job = next((f"-{os.environ[name]}" for name in ALLOCATED if os.environ.get(name)), "").replace("/", "-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     count = torch.cuda.device_count() if count is None else count
     names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
-    folder, waiting = folder or Path(tempfile.gettempdir()), False
+    folder = folder or Path(tempfile.gettempdir())
+    waiting = False
     while True:
         for i, name in enumerate(names):
             file = (folder / f"parity-{os.getuid()}{job}-cuda-{name.strip()}.lock").open("w")
@@ -60,13 +64,13 @@ def claim_device(device: str, count: int | None = None, folder: Path | None = No
 
 
 def take_device(device: str, dtype: str = "float32") -> str:
-    """The device of this job alone, after `check`."""
+    """Check a device and claim it for this job."""
     check(device, dtype)
     return claim_device(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was too little."""
+    """Return whether an error says that memory was too little."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

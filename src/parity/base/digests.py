@@ -27,30 +27,31 @@ SETTLED = 2 * 10**9  # nanoseconds since the last write, before which a file's t
 
 
 def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:
-    """Of the names of a folder's files, those of its weights, in order; [] where there are none. They are of the first
-    kind that is there: the files that its index names, the one file of this layout, the shards that count themselves,
-    or the only file. ParityError for shards that are missing, and where the names leave open which files it is.
+    """Select the files of weights among the names of a folder's files, in order; [] if there are none. They are of the
+    first format present: the files that its index names, the one file of this layout, the shards that number
+    themselves, or the only file. Raises ParityError for missing shards, and if the names leave open which files to
+    read.
 
     indexed: the files that an index, by its name, names.
     """
     names = sorted(names)
-    for kind, singles in KINDS.items():
-        single = next((name for name in singles if name in names), "")
+    for kind, whole_files in KINDS.items():
+        whole_file = next((name for name in whole_files if name in names), "")
         files, indices = fnmatch.filter(names, kind), fnmatch.filter(names, kind + INDEX)
         if len(indices) > 1:
             raise ParityError(f"two indices of weights, {indices[0]} and {indices[1]}; allowed: one")
         if indices:
-            wanted = sorted(indexed(indices[0]))
-            if missing := [name for name in wanted if name not in names]:
+            indexed_files = sorted(indexed(indices[0]))
+            if missing := [name for name in indexed_files if name not in names]:
                 raise ParityError(
-                    f"half a checkpoint: its index names {len(wanted)} files, {len(missing)} of them missing, such as"
-                    f" {missing[0]}; get them again"
+                    f"half a checkpoint: its index names {len(indexed_files)} files, {len(missing)} of them missing,"
+                    f" such as {missing[0]}; get them again"
                 )
-            if single and single not in wanted:
-                raise ParityError(f"both {single} and {indices[0]}, which does not name it; allowed: one")
-            return wanted
-        if single:
-            return [single]
+            if whole_file and whole_file not in indexed_files:
+                raise ParityError(f"both {whole_file} and {indices[0]}, which does not name it; allowed: one")
+            return indexed_files
+        if whole_file:
+            return [whole_file]
         shards = [name for name in files if SHARD.fullmatch(name)]
         if shards:
             check_shards(shards)
@@ -63,17 +64,18 @@ def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> 
 
 
 def check_shards(names: list[str]) -> None:
-    """ParityError unless shards, "<name>-<k>-of-<n>", are those of one network, and all of them."""
+    """Raise ParityError unless shards, "<name>-<k>-of-<n>", are the complete ones of one network."""
     counted = [match for name in names if (match := SHARD.fullmatch(name))]
-    first, n = counted[0], int(counted[0][3])
-    if other := next((match[0] for match in counted if (match[1], int(match[3])) != (first[1], n)), ""):
-        raise ParityError(f"both {names[0]} and {other}, shards of two networks; allowed: those of one")
+    first = counted[0]
+    n = int(counted[0][3])
+    if stranger := next((match[0] for match in counted if (match[1], int(match[3])) != (first[1], n)), ""):
+        raise ParityError(f"both {names[0]} and {stranger}, shards of two networks; allowed: those of one")
     if sorted(int(match[2]) for match in counted) not in ([*range(1, n + 1)], [*range(n)]):
         raise ParityError(f"half a checkpoint: {len(counted)} of {n} shards, such as {names[0]}; get them again")
 
 
 def read_index(file: Path) -> set[str]:
-    """The files that an index of shards names; ParityError for what is no index."""
+    """Read the files that an index of shards names. Raises ParityError if it is no index."""
     try:
         return {str(name) for name in foreign_json(file)["weight_map"].values()}
     except (OSError, ParityError, LookupError, TypeError, AttributeError):
@@ -81,54 +83,58 @@ def read_index(file: Path) -> set[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Files of weights, in order of name: a file itself, or those of a folder (`weights_among`). ParityError if there
-    are none, or if another file of the folder holds one of their tensors too."""
+    """List the files of weights, by name: a file itself, or those of a folder (`select_weights`). Raises ParityError if
+    there are none, or if another file of the folder holds one of their tensors too."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
-    every = sorted(file.name for file in path.iterdir() if file.is_file())
+    all_names = sorted(file.name for file in path.iterdir() if file.is_file())
     try:
-        names = select_weights(every, lambda index: read_index(path / index))
+        names = select_weights(all_names, lambda index: read_index(path / index))
     except ParityError as error:
         raise error if str(path) in str(error) else ParityError(f"{path}: {error}") from None
     if not names:
         raise ParityError(f"{path}: holds no {' or '.join(KINDS)}; allowed: a file of weights, or a folder of them")
-    check_alone(path, names, [] if CACHED.search(path.absolute().as_posix()) else every)
+    check_alone(path, names, [] if CACHED.search(path.absolute().as_posix()) else all_names)
     return [path / name for name in names]
 
 
-def check_alone(folder: Path, names: list[str], every: Iterable[str]) -> None:
-    """ParityError for a tensor that is in two of a folder's weights, `names`, and for another file, of `every`, that
-    holds most of what one of them holds."""
-    others = [name for name in every if name not in names and name.endswith((".safetensors", *PICKLED))]
-    if len(names) + len(others) == 1:
+def check_alone(folder: Path, names: list[str], all_names: Iterable[str]) -> None:
+    """Raise ParityError if a tensor is in two of a folder's weights, `names`, or if another file, of `all_names`, holds
+    most of the tensors of one of them."""
+    other_names = [name for name in all_names if name not in names and name.endswith((".safetensors", *PICKLED))]
+    if len(names) + len(other_names) == 1:
         return
-    held = {name: set(read_tensor_names(folder / name)) for name in (*names, *others)}
-    for one, other in itertools.combinations(held, 2):
-        both = held[one] & held[other]
-        if one in names and both and (other in names or 2 * len(both) > min(len(held[one]), len(held[other]))):
+    tensors_of = {name: set(read_tensor_names(folder / name)) for name in (*names, *other_names)}
+    for first, second in itertools.combinations(tensors_of, 2):
+        shared = tensors_of[first] & tensors_of[second]
+        if (
+            first in names
+            and shared
+            and (second in names or 2 * len(shared) > min(len(tensors_of[first]), len(tensors_of[second])))
+        ):
             raise ParityError(
-                f"{folder}: {other} holds tensors that {one} holds too, such as {min(both)}; allowed: one file of a"
-                " tensor; move the other out of the folder"
+                f"{folder}: {second} holds tensors that {first} holds too, such as {min(shared)}; allowed: one file of"
+                " a tensor; move the other out of the folder"
             )
 
 
 def sha256(path: Path) -> str:
-    """The digest of a file; of a folder, that of its weights' digests (`of_several`)."""
+    """Compute the digest of a file; of a folder, that of its weights' digests (`combine_digests`)."""
     files = parts(path)
     return combine_digests({file.name: digest_file(file) for file in files}) if path.is_dir() else digest_file(path)
 
 
 def combine_digests(digests: Mapping[str, str]) -> str:
-    """The digest of several files, from the digest of each by name: that of the lines that `sha256sum` prints. So the
-    digests that a hub lists for files give a folder's."""
+    """Combine the digests of several files, by name: the digest of the lines that `sha256sum` prints. So a folder's
+    digest follows from those that a hub lists for its files."""
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def digest_file(file: Path) -> str:
-    """The digest of a file; a large file is read again only after a change."""
+    """Compute the digest of a file; a large file is read again only after a change."""
     remembered = find_cached_digest(file)
     if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
         return text
@@ -143,19 +149,19 @@ def digest_file(file: Path) -> str:
 
 
 def find_cached_digest(file: Path) -> Path:
-    """Where the digest of a file is remembered, by its path, size, time and number."""
+    """Find the path where the digest of a file is cached, by its path, size, time and number."""
     status = file.stat()
     stamp = [[str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "parity/digests" / hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:32]
 
 
-def check(path: Path, expected: str, what: str) -> None:
-    """ParityError that begins with `what` unless a file, or folder, has this digest."""
+def check(path: Path, expected: str, label: str) -> None:
+    """Raise ParityError that begins with `label` unless a file or folder has this digest."""
     if not path.exists():
-        raise ParityError(f"{what} = {str(path)!r}: no such file")
+        raise ParityError(f"{label} = {str(path)!r}: no such file")
     if (total := sha256(path)) != expected:
         raise ParityError(
-            f"{what} = {str(path)!r}: SHA-256 is {total[:16]}..., expected {expected[:16]}...;"
+            f"{label} = {str(path)!r}: SHA-256 is {total[:16]}..., expected {expected[:16]}...;"
             " delete the file and get it again"
         )

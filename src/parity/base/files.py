@@ -20,14 +20,14 @@ MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """File name to SHA-256 of a folder's weights, from its SHA256SUMS; {} where there is none yet."""
+    """Read the SHA-256 of a folder's weights by file name, from its SHA256SUMS; {} if it does not exist."""
     lock = folder / "SHA256SUMS"
     lines = lock.read_text(encoding="utf-8").splitlines() if lock.exists() else []
     return {name: total for total, name in (line.split() for line in lines)}
 
 
 def header(file: Path) -> dict[str, Any]:
-    """The configuration in the header of a safetensors file of ours; {} if it has none, or there is no such file."""
+    """Read the configuration in the header of one of our safetensors files; {} if there is none, or no such file."""
     try:
         with file.open("rb") as stream:
             if (length := int.from_bytes(stream.read(8), "little")) > MOST:
@@ -39,8 +39,8 @@ def header(file: Path) -> dict[str, Any]:
 
 
 def read_config_as(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
-    """A network's sizes, the dataclass `kind`, from a file's header without its `ignored` keys; ParityError for a file
-    without sizes, or with one that `kind` does not have."""
+    """Read a network's sizes from a file's header as the dataclass `kind`, without the `ignored` keys. Raises
+    ParityError if the header has no sizes, or one that `kind` does not have."""
     sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
     if not sizes:
         raise ParityError(f"{file}: says nothing of its sizes; allowed: a file that a recipe or `convert` wrote")
@@ -53,13 +53,13 @@ def read_config_as(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> 
 
 
 def find_numbered_files(name: Path) -> list[Path]:
-    """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself. ParityError
-    unless they are numbered from 0 without a gap, and are as many as they say."""
-    before, star, rest = name.name.partition("*")
+    """Find the files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself. Raises
+    ParityError unless they are complete and numbered from 0 without a gap."""
+    prefix, star, rest = name.name.partition("*")
     if not star:
         return [name]
-    wanted = re.compile(rf"{re.escape(before)}([0-9]+){re.escape(rest)}")
-    files = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
+    pattern = re.compile(rf"{re.escape(prefix)}([0-9]+){re.escape(rest)}")
+    files = {int(m[1]): file for file in name.parent.glob("*") if (m := pattern.fullmatch(file.name))}
     total = re.match(r"-of-([0-9]+)\.", rest)
     n = int(total[1]) if total else len(files)
     if not files or sorted(files) != list(range(n)):
@@ -68,8 +68,8 @@ def find_numbered_files(name: Path) -> list[Path]:
 
 
 def foreign_json(file: Path) -> Any:
-    """The content of a published JSON file. FileNotFoundError where there is no regular file; ParityError for one that
-    is larger than MOST, or holds no JSON."""
+    """Read a published JSON file. Raises FileNotFoundError if there is no regular file; ParityError if it is larger
+    than MOST or not JSON."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
     if (size := file.stat().st_size) > MOST:

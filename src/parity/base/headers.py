@@ -22,35 +22,36 @@ LEGACY = 0x1950A86A20F9469CFC6C  # the first number of a pickle that torch wrote
 
 
 def plain(name: str) -> str:
-    """A tensor's name without the prefixes of compiled or parallel training."""
+    """Strip the prefixes of compiled or parallel training from a tensor's name."""
     return WRAPPED.sub("", name)
 
 
-def check_whole(file: Path, what: str = "") -> None:
-    """ParityError, which begins with `what` or the file, for an empty file, one that ends before its tensors do, and
-    for a web page or a pointer of git-LFS in place of weights."""
-    size, where = file.stat().st_size, f"{what} = {str(file)!r}" if what else str(file)
+def check_whole(file: Path, label: str = "") -> None:
+    """Raise ParityError, which begins with `label` or the file, if a file is empty, ends before its tensors do, or is a
+    web page or a pointer of git-LFS."""
+    size = file.stat().st_size
+    name = f"{label} = {str(file)!r}" if label else str(file)
     with file.open("rb") as stream:
         start = stream.read(512)
     if not size:
-        raise ParityError(f"{where}: an empty file; get it again")
+        raise ParityError(f"{name}: an empty file; get it again")
     if start.lstrip().lower().startswith(PAGE):
-        raise ParityError(f"{where}: a web page or a pointer and not the weights; download the file itself")
+        raise ParityError(f"{name}: a web page or a pointer and not the weights; download the file itself")
     if file.suffix in PICKLED and start.startswith(b"PK") and not zipfile.is_zipfile(file):
-        raise ParityError(f"{where}: cut off: an archive without its end, {size} bytes; get it again")
+        raise ParityError(f"{name}: cut off: an archive without its end, {size} bytes; get it again")
     if file.suffix == ".safetensors":
-        wanted = 8 + int.from_bytes(start[:8], "little")
+        expected = 8 + int.from_bytes(start[:8], "little")
         try:
-            wanted += max([0, *(entry["data_offsets"][1] for entry in safetensors_header(file).values())])
+            expected += max([0, *(entry["data_offsets"][1] for entry in safetensors_header(file).values())])
         except (ValueError, LookupError, TypeError, AttributeError):
-            if size >= wanted:
-                raise ParityError(f"{where}: not a safetensors file: its header cannot be read; get it again") from None
-        if size < wanted:
-            raise ParityError(f"{where}: cut off: {size} bytes, where its header says {wanted}; get it again")
+            if size >= expected:
+                raise ParityError(f"{name}: not a safetensors file: its header cannot be read; get it again") from None
+        if size < expected:
+            raise ParityError(f"{name}: cut off: {size} bytes, where its header says {expected}; get it again")
 
 
 def safetensors_header(file: Path) -> dict[str, Any]:
-    """The entry of every tensor in a safetensors file's header; ValueError for a file that has none."""
+    """Read the entry of every tensor from a safetensors file's header. Raises ValueError if there is none."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > MOST:
@@ -66,7 +67,7 @@ class Ignored:
         return object.__new__(cls)
 
     def ignore(self, *args: Any, **kwargs: Any) -> None:
-        """Whatever a pickle does to an object: its beginning, a call, entries, a state."""
+        """Do nothing, whatever a pickle does to an object: its creation, a call, entries, a state."""
 
     __init__ = __call__ = __setitem__ = __setstate__ = append = extend = add = ignore  # type: ignore[assignment]
 
@@ -91,16 +92,17 @@ class ShapeReader(pickle.Unpickler):
         return REBUILT.get((module, name), Ignored)
 
     def persistent_load(self, pid: Any) -> None:
-        """A storage, whose numbers are not read."""
+        """Skip a storage, whose numbers are not read."""
 
 
 def read_content(stream: BinaryIO) -> Any:
-    """The content of a pickle that torch wrote, with shapes in place of tensors; an error of any kind for another."""
+    """Read the content of a pickle of torch with shapes in place of tensors. Raises errors of any kind for another
+    file."""
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
             entry = next(e for e in archive.infolist() if e.filename.endswith("data.pkl") and e.file_size <= MOST)
-            with archive.open(entry) as inside:
-                return ShapeReader(inside).load()
+            with archive.open(entry) as stream_inside:
+                return ShapeReader(stream_inside).load()
     stream.seek(0)
     if ShapeReader(stream).load() != LEGACY:
         raise ValueError("not a pickle of torch's")
@@ -110,8 +112,8 @@ def read_content(stream: BinaryIO) -> Any:
 
 
 def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
-    """Shapes of a file's tensors by plain name, by the key that holds them: "" for those that no key holds, as in
-    safetensors. {} for what is no file of tensors."""
+    """Read the shapes of a file's tensors by plain name, grouped by the key that holds them: "" for those without a
+    key, as in safetensors. {} if it is no file of tensors."""
     if file.suffix not in PICKLED:
         try:
             entries = safetensors_header(file).items()
@@ -125,34 +127,36 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
         return {}
     if not isinstance(content, dict):
         return {}
-    every = {"": content} | {str(key): held for key, held in content.items() if isinstance(held, dict)}
+    tables = {"": content} | {str(key): value for key, value in content.items() if isinstance(value, dict)}
     shapes = {
-        key: {plain(str(name)): tuple(shape) for name, shape in held.items() if isinstance(shape, TensorShape)}
-        for key, held in every.items()
+        key: {plain(str(name)): tuple(shape) for name, shape in table.items() if isinstance(shape, TensorShape)}
+        for key, table in tables.items()
     }
-    return {key: held for key, held in shapes.items() if held}
+    return {key: named for key, named in shapes.items() if named}
 
 
 def read_tensor_shapes(file: Path) -> dict[str, Shape]:
-    """Shapes by plain name of the tensors that are read of a file; {} where that cannot be known without torch."""
-    held = read_groups(file)
-    return held.get(next((key for key in HELD if key in held), ""), {})
+    """Read the shapes, by plain name, of the tensors that are loaded from a file; {} if that cannot be known without
+    torch."""
+    groups = read_groups(file)
+    return groups.get(next((key for key in HELD if key in groups), ""), {})
 
 
 def read_tensor_names(file: Path) -> Iterator[str]:
-    """Plain names of all tensors in a file, whatever key holds them."""
-    for held in read_groups(file).values():
-        yield from held
+    """List the plain names of all tensors in a file, whatever key holds them."""
+    for shapes in read_groups(file).values():
+        yield from shapes
 
 
 def derive_sizes(shapes: Mapping[str, Shape], table: Mapping[str, tuple[str, int | None, int]]) -> dict[str, int]:
-    """Sizes of a network by the shapes of its tensors, as far as they say them. table: of each size a tensor's name,
-    the axis that has this size, and what is to be added; for the axis None the numbers behind the name are counted."""
+    """Derive sizes of a network from the shapes of its tensors, as far as they determine them. table: for each size a
+    tensor's name, the axis that has this size, and what is to be added; for the axis None the numbers after the name
+    are counted."""
     sizes = {}
-    for key, (name, axis, more) in table.items():
+    for key, (name, axis, added) in table.items():
         if axis is None:
-            numbers = {other.removeprefix(name).split(".")[0] for other in shapes if other.startswith(name)}
-            sizes[key] = len(numbers) + more
+            numbers = {tensor.removeprefix(name).split(".")[0] for tensor in shapes if tensor.startswith(name)}
+            sizes[key] = len(numbers) + added
         elif name in shapes:
-            sizes[key] = shapes[name][axis] + more
+            sizes[key] = shapes[name][axis] + added
     return sizes

@@ -18,7 +18,7 @@ SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of
 
 
 def describe_machine() -> dict[str, str | int]:
-    """The processor, its cores, and how busy the machine is now."""
+    """Describe the processor, its cores, and how busy the machine is now."""
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
         "processor": read_processor(),
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def read_processor() -> str:
-    """The processor's name."""
+    """Read the processor's name."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -41,7 +41,7 @@ def describe_hardware(gpu_name: str = "") -> str:
 
 
 def identify_machine() -> str:
-    """What timings depend on: the GPU, as its driver names it, or the processor and its cores."""
+    """Identify what timings depend on: the GPU, as its driver names it, or the processor and its cores."""
     if gpu():
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
         names = re.findall(r"^Model:\s*(.+)$", files[0].read_text(), re.MULTILINE) if files else []
@@ -50,30 +50,31 @@ def identify_machine() -> str:
 
 
 def cores() -> int:
-    """Cores that this process may use; all of them on macOS, which sets no such bounds."""
+    """Count the cores that this process may use; all on macOS, which sets no such bounds."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def redact_command(words: Sequence[str]) -> str:
-    """A command as it was typed, without keys, tokens and passwords, because others read the page."""
-    lines, hide = [], False
+    """Redact a typed command: keys, tokens and passwords are removed, because others read the page."""
+    lines = []
+    hide_next = False
     for word in words:
         flag, equals, _ = word.partition("=")
         secret = word.startswith("-") and bool(SECRET.search(flag))
-        lines.append(f"{flag}=..." if secret and equals else "..." if hide and not word.startswith("-") else word)
-        hide = (secret and not equals) or (hide and not word.startswith("-"))
+        lines.append(f"{flag}=..." if secret and equals else "..." if hide_next and not word.startswith("-") else word)
+        hide_next = (secret and not equals) or (hide_next and not word.startswith("-"))
     return shlex.join(lines)
 
 
 def describe_commit(folder: Path) -> str:
-    """The commit of the repository that tracks a folder, and whether files of it were changed since."""
+    """Describe the commit of the repository that tracks a folder, and whether files of it were changed since."""
 
     def git(*words: str) -> str:
         try:
-            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+            result = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
+        return result.stdout.strip() if result.returncode == 0 else ""
 
     if not git("ls-files", "--", "."):  # a folder inside a repository that does not track it
         return "not known (no repository)"
@@ -82,13 +83,13 @@ def describe_commit(folder: Path) -> str:
 
 
 def gpu() -> int:
-    """1 if the machine has a CUDA device, else 0: the `gpu` resource that a job asks for of the machine it is on."""
+    """Count the CUDA devices as 0 or 1: the `gpu` resource that a job asks of the machine it is on."""
     return int(Path("/dev/nvidia0").exists())
 
 
 def resolve_device(device: str) -> str:
-    """The device that `--device` names. A number counts the devices that the job was given, because a plan made on one
-    machine may run on another: 0 is the CPU, more is CUDA where this machine has it."""
+    """Resolve the device that `--device` names. A number counts the devices that the job was given, because a plan made
+    on one machine may run on another: 0 is the CPU, more is CUDA if this machine has it."""
     if not device.isdecimal():
         return device
     if int(device) and not gpu():
@@ -97,8 +98,8 @@ def resolve_device(device: str) -> str:
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Lock a folder until this process ends, by the file that is returned. ParityError while another process has the
-    lock, or where the folder cannot be written."""
+    """Lock a folder until this process ends, by the file that is returned. Raises ParityError if another process has
+    the lock, or the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "run.lock").open("a", encoding="utf-8")
@@ -111,14 +112,14 @@ def lock_folder(folder: Path) -> IO[str]:
 
 
 def check_place(folder: Path) -> None:
-    """ParityError for a folder whose name Snakemake would read as a pattern."""
+    """Raise ParityError for a folder whose name Snakemake would read as a pattern."""
     if set(str(folder)) & set("{}"):
         raise ParityError(f"{folder}: Snakemake takes braces for wildcards; allowed: a folder without {{ and }}")
 
 
-def use_package(*sources: Path, alone: bool = True) -> None:
-    """Let the commands of rules find the packages in `sources`, and Snakemake's interpreter. A workflow that is not
-    `alone`, but a module of another, keeps what is on the path already."""
-    others = [] if alone else list(filter(None, [os.environ.get("PYTHONPATH")]))
-    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *others])
+def use_package(*sources: Path, is_main: bool = True) -> None:
+    """Put `sources` on PYTHONPATH and this interpreter first on PATH, for the commands of rules. A workflow that is not
+    `is_main`, but a module of another, keeps what is on the path already."""
+    inherited = [] if is_main else list(filter(None, [os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *inherited])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

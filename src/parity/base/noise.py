@@ -24,12 +24,12 @@ USES = ("sample", "accept", "draft", "branch", "order", "retry")  # what a numbe
 
 
 def _shift_right(z: Any, n: int) -> Any:
-    """Words (int64 tensors, or uint64 arrays) shifted to the right, zeros in from the left."""
+    """Shift words (int64 tensors, or uint64 arrays) to the right, zeros in from the left."""
     return z >> n if isinstance(z, np.ndarray) else (z >> n).bitwise_and_((1 << (64 - n)) - 1)
 
 
 def _mix(z: Any, leading: int = 64) -> Any:
-    """SplitMix64's finaliser of words, in place; of these as many `leading` bits as are needed."""
+    """Apply SplitMix64's finaliser to words, in place, as far as their `leading` bits need it."""
     _, one, two = ARRAYS if isinstance(z, np.ndarray) else (GOLDEN, MIX1, MIX2)
     for shift, factor in ((30, one), (27, two)):
         z ^= _shift_right(z, shift)
@@ -40,12 +40,12 @@ def _mix(z: Any, leading: int = 64) -> Any:
 
 
 def _convert_words(words: np.ndarray, bits: int) -> np.ndarray:
-    """Words below 2^bits, which a float holds: float32 of 24, by way of the integers that are turned fastest."""
+    """Convert words below 2^bits exactly to floats: to float32 by way of int32, which converts fastest."""
     return words.astype(np.float64) if bits == 53 else words.astype(np.int32).astype(np.float32)
 
 
 def _wrap_to_int64(n: int) -> int:
-    """n modulo 2^64 as an int64 holds it."""
+    """Wrap n modulo 2^64 to an int64."""
     return (n + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -77,42 +77,42 @@ class Noise:
         keys = self.streams[use].reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
         words = _shift_right(_mix(stream[..., None] + self.counters[:n], self.bits), 64 - self.bits)
-        whole: Any = _convert_words(words, self.bits) if self.array else words.to(self.dtype)
-        whole += 0.5
-        whole *= 2.0**-self.bits  # never 0; in float32 the largest rounds to 1
-        return torch.from_numpy(whole) if self.array else whole
+        uniform: Any = _convert_words(words, self.bits) if self.array else words.to(self.dtype)
+        uniform += 0.5
+        uniform *= 2.0**-self.bits  # never 0; in float32 the largest rounds to 1
+        return torch.from_numpy(uniform) if self.array else uniform
 
     def take(self, rows: Tensor) -> "Noise":
-        """The noise of some of the rows."""
+        """Select the noise of rows."""
         return Noise(self.keys[rows], self.dtype)
 
     def replace(self, rows: Tensor, keys: Tensor) -> None:
-        """Rows [n], by number, have other keys [n] from now on."""
+        """Replace the keys of rows [n], by number, by keys [n]."""
         self.keys = self.keys.index_copy(0, rows, keys)
         self.streams.clear()
 
     def uniform(self, use: str, index: Tensor) -> Tensor:
-        """U(0, 1), one a row and index: [B, ...]."""
+        """Draw U(0, 1) [B, ...], one a row and index."""
         return self._uniform(use, index, 1)[..., 0]
 
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a race)."""
+        """Draw unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a race)."""
         return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
 
     def normal(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Standard normals [B, ..., n], by the inverse of their distribution function."""
+        """Draw standard normals [B, ..., n], by the inverse of their distribution function."""
         below_one = 1 - torch.finfo(self.dtype).eps / 2
         return torch.special.ndtri(self._uniform(use, index, n).clamp_(max=below_one))
 
 
 def batch_noise(seed: int, prompts: list[str], device: str = "cpu", dtype: torch.dtype = torch.float32) -> Noise:
-    """Noise of a batch of prompt ids under a run's seed."""
+    """Make the noise of a batch of prompt ids under a run's seed."""
     return Noise(torch.tensor([row_key(seed, p) for p in prompts], device=device), dtype)
 
 
 def counted_noise(
     seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
 ) -> Noise:
-    """Noise of many anonymous rows, keyed by number: what the equality tests draw their samples with."""
+    """Make the noise of many anonymous rows, keyed by number: the equality tests draw their samples with it."""
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     return Noise(_mix(keys * GOLDEN + torch.tensor(seed) * MIX2), dtype)

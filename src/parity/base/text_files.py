@@ -21,8 +21,8 @@ def split_lines(text: str) -> list[str]:
 
     Raises ValueError if a carriage return stands alone, which may be meant as either.
     """
-    if alone := re.search(r"\r(?!\n)", text):
-        line = text.count("\n", 0, alone.start()) + 1
+    if single := re.search(r"\r(?!\n)", text):
+        line = text.count("\n", 0, single.start()) + 1
         raise ValueError(f"line {line}: holds a carriage return; allowed: lines that end with LF, or CR and LF")
     return text.replace("\r\n", "\n").split("\n")
 

@@ -34,20 +34,20 @@ N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
 
 
-def verify_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
-    """{"files": paths, "sha256": digests} by part, of files of a folder, verified against its SHA256SUMS; ParityError
-    that begins with `what`, and says who makes a file that the list does not name."""
-    known = sums(folder)
-    for name in parts.values():
-        if name not in known:
-            raise ParityError(f"{what}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
-        check(folder / name, known[name], what)
-    files = {part: str(folder / name) for part, name in parts.items()}
-    return {"files": files, "sha256": {part: known[name] for part, name in parts.items()}}
+def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, dict[str, str]]:
+    """Verify files of a folder against its SHA256SUMS: {"files": paths, "sha256": digests} by component. Raises
+    ParityError that begins with `label`, and says who makes a file that the list does not name."""
+    digests = sums(folder)
+    for name in names.values():
+        if name not in digests:
+            raise ParityError(f"{label}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
+        check(folder / name, digests[name], label)
+    files = {component: str(folder / name) for component, name in names.items()}
+    return {"files": files, "sha256": {component: digests[name] for component, name in names.items()}}
 
 
 def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityError:
-    """The error for a file that its reader refuses, without torch's advice to read it unsafely."""
+    """Make the error for a file that its reader refuses, without torch's advice to read it unsafely."""
     cause = " ".join([f"{type(error).__name__}:", *str(error).partition(chr(10))[0].split()])
     if called := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
         cause = f"it calls {called[1]}; allowed: tensors"
@@ -57,13 +57,14 @@ def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityE
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
-    """The tensors of a published pickle, of its moving average if it has one; ParityError if it is no such file."""
+    """Read the tensors of a published pickle, of its moving average if it has one. Raises ParityError if it is no such
+    file."""
     return unpickle_by_key(file)[1]
 
 
 def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
-    """The key that holds the tensors of a published pickle, one of HELD or "", and the tensors, by plain names. Where
-    another key holds tensors too, a line says which is read.
+    """Read the tensors of a published pickle by plain names, and the key that holds them, one of HELD or "". If another
+    key holds tensors too, a line says which is read.
 
     Nothing in the file is executed, and unused tensors stay on disk.
     """
@@ -75,32 +76,34 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
-    whole: dict[Any, Any] = content if isinstance(content, dict) else {}
-    key = next((key for key in HELD if isinstance(whole.get(key), dict)), "")
-    state = {plain(k): v for k, v in (whole[key] if key else whole).items() if isinstance(v, Tensor)}
+    groups: dict[Any, Any] = content if isinstance(content, dict) else {}
+    key = next((key for key in HELD if isinstance(groups.get(key), dict)), "")
+    state = {plain(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
     for name, tensor in state.items():  # a view of one number may claim a billion
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
     if not state:
-        found = ", ".join(map(str, whole)) or type(content).__name__
+        keys = ", ".join(map(str, groups)) or type(content).__name__
         raise ParityError(
-            f"{file}: holds no tensors by name under a key that is read; it holds {shorten(found, 120)};"
+            f"{file}: holds no tensors by name under a key that is read; it holds {shorten(keys, 120)};"
             f" allowed: tensors by name, or under {', '.join(HELD)}"
         )
-    others = [k for k, v in whole.items() if k != key and isinstance(v, dict) and any(map(torch.is_tensor, v.values()))]
-    if others:
-        tell_once(f"{file}: {key or 'its own tensors'} is read, not {', '.join(map(str, others))}")
+    unread = [
+        k for k, v in groups.items() if k != key and isinstance(v, dict) and any(map(torch.is_tensor, v.values()))
+    ]
+    if unread:
+        tell_once(f"{file}: {key or 'its own tensors'} is read, not {', '.join(map(str, unread))}")
     return key, state
 
 
 @cache
 def tell_once(text: str) -> None:
-    """Print a line, the first time it is asked for."""
+    """Print a line, the first time only."""
     print(text, file=sys.stderr, flush=True)
 
 
 def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """ParityError that lists missing, unexpected or wrongly shaped entries."""
+    """Raise ParityError that lists missing, unexpected or wrongly shaped entries."""
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
     problems += [
@@ -109,13 +112,13 @@ def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> Non
         if k in want and v.shape != want[k].shape
     ]
     if problems:
-        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-        raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
+        suffix = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{suffix}")
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors only
-    the headers are read. ParityError for what cannot be read."""
+    """Read the tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors
+    only the headers are read. Raises ParityError if they cannot be read."""
     state: dict[str, Tensor] = {}
     for file in parts(path):
         if file.suffix in PICKLED:
@@ -140,8 +143,8 @@ def tensors(
     dtype: torch.dtype | None = torch.float32,
     ignored: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a safetensors file, a pickle, or a folder of either, on `device`. Floating-point tensors are
-    in `dtype`, or as stored for None.
+    """Read names and tensors of a safetensors file, a pickle, or a folder of either, on `device`. Floating-point
+    tensors are in `dtype`, or as stored for None.
 
     At most one tensor is held at a time: a safetensors file is reopened for each, so that its mapped memory is
     released. On the device "meta" no number is read.
@@ -156,14 +159,14 @@ def tensors(
                     tensor = reader.get_tensor(name)
             check_numbers(file, name, tensor)
             if not meta:
-                to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-                tensor = tensor.to(device, to, copy=tensor.device.type == "cpu")  # memory of its own, aligned
+                target_dtype = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
+                tensor = tensor.to(device, target_dtype, copy=tensor.device.type == "cpu")  # memory of its own, aligned
             yield name, tensor
             del tensor
 
 
 def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
-    """ParityError for weights of eight bits, whose scales stand elsewhere, and for weights that are not numbers."""
+    """Raise ParityError for weights of eight bits, whose scales are stored elsewhere, and for NaN."""
     if not tensor.is_floating_point():
         return
     if tensor.element_size() == 1:
@@ -173,19 +176,19 @@ def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
 
 
 def check_floating(path: Path, name: str, tensor: Tensor) -> None:
-    """ParityError for integers in place of a parameter."""
+    """Raise ParityError for integers in place of a parameter."""
     if not tensor.is_floating_point():
         raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
 
 
 def assign(net: nn.Module, name: str, tensor: Tensor, path: Path, replace: bool = True) -> None:
-    """Put a tensor in the place of a network's entry `name`, or copy its numbers there; ParityError for integers in
-    place of floating-point numbers."""
-    owner, _, own = name.rpartition(".")
+    """Assign a tensor to a network's entry `name`, or copy its numbers there. Raises ParityError for integers in place
+    of floating-point numbers."""
+    owner, _, attribute = name.rpartition(".")
     module = net.get_submodule(owner)  # alone: loading walks through all submodules
-    if getattr(module, own).is_floating_point():
+    if getattr(module, attribute).is_floating_point():
         check_floating(path, name, tensor)
-    module.load_state_dict({own: tensor}, strict=False, assign=replace)
+    module.load_state_dict({attribute: tensor}, strict=False, assign=replace)
 
 
 class Unfilled(TorchFunctionMode):
@@ -194,7 +197,8 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        first, name = args[0] if args else kwargs.get("tensor"), getattr(function, "__name__", "")
+        first = args[0] if args else kwargs.get("tensor")
+        name = getattr(function, "__name__", "")
         if name.endswith("_") and not name.endswith("__") and isinstance(first, Tensor) and first.is_meta:
             return first
         return function(*args, **kwargs)
@@ -202,8 +206,8 @@ class Unfilled(TorchFunctionMode):
 
 @contextmanager
 def skip_filling() -> Iterator[None]:
-    """Networks built inside have parameters on the meta device, without memory or values; buffers, many of which are in
-    no file, are computed as always."""
+    """Skip the initialisation of networks built inside: their parameters are on the meta device, without memory or
+    values; buffers, many of which are in no file, are computed as always."""
 
     def empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.is_meta:
@@ -225,7 +229,7 @@ def load_weights(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Load a file of weights whole; ParityError unless every entry fits, except those `ignored`.
+    """Load a complete file of weights. Raises ParityError unless every entry fits, except those `ignored`.
 
     A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
     copied.
@@ -244,7 +248,8 @@ def load_network(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> N:
-    """A network of the sizes in its file's header, except those `ignored`, with its weights, or ParityError."""
+    """Load a network of the sizes in its file's header, except those `ignored`, with its weights. Raises ParityError
+    unless they fit."""
     return load_built(partial(build, read_config_as(config, file, ignored)), file, (), device, dtype)
 
 
@@ -255,8 +260,8 @@ def load_built(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> N:
-    """A network with its weights, on its device and in its dtype without a second copy of them; ParityError unless they
-    fit."""
+    """Load the weights of a network that `build` makes, on its device and in its dtype, without a second copy. Raises
+    ParityError unless they fit."""
     with skip_filling():
         net = build()
     load_weights(net, file, ignored, device, dtype)
@@ -269,8 +274,8 @@ def count_parameters(net: nn.Module) -> int:
 
 
 def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, Any] | None = None) -> None:
-    """A safetensors file in its place, whole or not at all, its sizes in the header; mapped tensors are written from
-    their file."""
+    """Save a safetensors file, complete or not at all, its sizes in the header; mapped tensors are written from their
+    file."""
     header = None if config is None else {"config": json.dumps(config, sort_keys=True)}
-    with whole(file) as part:
-        save_file({k: v.contiguous() for k, v in state.items()}, part, metadata=header)
+    with whole(file) as temporary:
+        save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata=header)

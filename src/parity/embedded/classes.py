@@ -11,16 +11,16 @@ CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
 
 
 def draw_scene_of_class(label: int, rng: np.random.Generator, test: bool | None = None) -> Scene:
-    """A scene of a class; `test` asks for a held-out (or a training) caption."""
+    """Draw a scene of a class; `test` asks for a held-out (or a training) caption."""
     colour, shape = CLASSES[label].split()
-    thing = Thing(shape, colour, "plain", "large")
-    scenes = [Scene((thing,), "", "", b, g) for b in BACKGROUNDS for g in COLOURS if g != colour]
+    figure = Thing(shape, colour, "plain", "large")
+    scenes = [Scene((figure,), "", "", b, g) for b in BACKGROUNDS for g in COLOURS if g != colour]
     scenes = [s for s in scenes if test is None or is_held_out(s.caption) == test]
     return scenes[rng.integers(len(scenes))]
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:
-    """Class, caption and picture uint8 [64, 64, 3] of a seed."""
+    """Draw class, caption and picture uint8 [64, 64, 3] of a seed."""
     rng = np.random.default_rng([seed, 66])
     label = int(rng.integers(len(CLASSES)))
     drawn = draw_scene_of_class(label, rng, test)

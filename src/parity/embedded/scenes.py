@@ -59,20 +59,20 @@ class Scene:
 
     @property
     def caption(self) -> str:
-        what = self.things[0].noun(self.count)
+        text = self.things[0].noun(self.count)
         if self.relation:
-            what += f" {self.relation} {self.things[1].noun()}"
+            text += f" {self.relation} {self.things[1].noun()}"
         style = "" if self.background == "plain" else f"{self.background} "
-        return f"{what} on a {style}{self.ground} background"
+        return f"{text} on a {style}{self.ground} background"
 
 
 def is_held_out(caption: str) -> bool:
-    """One caption in eight, by its hash, is held out from training."""
+    """Return whether a caption is held out from training: one in eight, by its hash."""
     return hashlib.sha256(caption.encode()).digest()[0] % 8 == 0
 
 
 def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:
-    """The scene of a seed and the generator that renders it; `test`: of a caption held out, or not."""
+    """Draw the scene of a seed, and return the generator that renders it; `test`: of a caption held out, or not."""
     rng = np.random.default_rng([seed, 64])
 
     def pick(options):
@@ -83,15 +83,20 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
         ground = pick(COLOURS)
         rest = [c for c in COLOURS if c != ground]
         kind = rng.choice(["one", "count", "pair"], p=[0.35, 0.2, 0.45])
-        things: tuple[Thing, ...]
+        figures: tuple[Thing, ...]
         if kind == "one":
-            things, relation, count = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)),), "", ""
+            figures = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)),)
+            relation = ""
+            count = ""
         elif kind == "count":
-            things, relation, count = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), "small"),), "", pick(COUNTS)
+            figures = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), "small"),)
+            relation = ""
+            count = pick(COUNTS)
         else:
-            things = tuple(Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)) for _ in range(2))
-            relation, count = pick(RELATIONS), ""
-        scene = Scene(things, relation, count, pick(BACKGROUNDS), ground)
+            figures = tuple(Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)) for _ in range(2))
+            relation = pick(RELATIONS)
+            count = ""
+        scene = Scene(figures, relation, count, pick(BACKGROUNDS), ground)
         if test is None or is_held_out(scene.caption) == test:
             return scene, rng
 
@@ -109,8 +114,9 @@ COVERS = {  # signed distance-like fields, negative inside: x, y [H, W] from the
 
 
 def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Weight [H, W] of the thing's second, darker or lighter, shade."""
-    phase, angle = rng.random(2), rng.integers(4) * np.pi / 4
+    """Draw the weight [H, W] of the second, darker or lighter, shade of a figure."""
+    phase = rng.random(2)
+    angle = rng.integers(4) * np.pi / 4
     u = x * np.cos(angle) + y * np.sin(angle)
     if name == "striped":
         return (np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0).astype(float)
@@ -125,7 +131,7 @@ def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Genera
 
 
 def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """Centres of the things: relations hold by a clear margin, things of a count do not overlap."""
+    """Draw the centres of figures: relations hold by a clear margin, figures of a count do not overlap."""
     if scene.relation:
         dx, dy = RELATIONS[scene.relation]
         gap = rng.uniform(0.21, 0.25)
@@ -144,7 +150,7 @@ def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, f
 
 
 def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """One picture of a scene: uint8 [64, 64, 3]."""
+    """Render a picture of a scene: uint8 [64, 64, 3]."""
     axis = (np.arange(2 * SIZE) + 0.5) / (2 * SIZE)  # two samples a pixel each way, averaged below
     x, y = np.meshgrid(axis, axis)
 
@@ -162,27 +168,28 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         waves = zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True)
         t = sum(a * np.sin(2 * np.pi * (kx * x + ky * y + phase)) for a, kx, ky, phase in waves)
         canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
-    things = scene.things * COUNTS[scene.count] if scene.count else scene.things
-    for thing, (cx, cy) in zip(things, _draw_centres(scene, rng), strict=True):
-        r = SIZES[thing.size] * rng.uniform(0.92, 1.08)
-        if scene.relation and thing.size == "large":
+    figures = scene.things * COUNTS[scene.count] if scene.count else scene.things
+    for figure, (cx, cy) in zip(figures, _draw_centres(scene, rng), strict=True):
+        r = SIZES[figure.size] * rng.uniform(0.92, 1.08)
+        if scene.relation and figure.size == "large":
             r *= 0.92  # two large things must fit side by side
-        inside = np.clip(0.5 - COVERS[thing.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
-        colour = shade(thing.colour)
+        coverage = np.clip(0.5 - COVERS[figure.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
+        colour = shade(figure.colour)
         second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
-        canvas += inside * (colour + _draw_texture(thing.texture, x, y, rng)[..., None] * (second - colour) - canvas)
+        canvas += coverage * (colour + _draw_texture(figure.texture, x, y, rng)[..., None] * (second - colour) - canvas)
     picture = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
     return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
-    """Caption and picture of a seed."""
+    """Draw caption and picture of a seed."""
     scene, rng = draw_scene(seed, test)
     return scene.caption, render(scene, rng)
 
 
 def parse(caption: str) -> Scene:
-    """The scene a caption describes (the inverse of `Scene.caption`); ParityError for a caption of something else."""
+    """Parse a caption to the scene it describes (the inverse of `Scene.caption`). Raises ParityError for other
+    captions."""
     words = caption.split()
 
     def take(options, default=None):
@@ -196,32 +203,35 @@ def parse(caption: str) -> Scene:
         return default
 
     def thing(count):
-        size, texture, colour = take(SIZES), take(TEXTURES[1:], "plain"), take(COLOURS)
+        size = take(SIZES)
+        texture = take(TEXTURES[1:], "plain")
+        colour = take(COLOURS)
         nouns = {(f"{s}es" if s == "cross" else f"{s}s") if count else s: s for s in SHAPES}
         return Thing(nouns[take(nouns)], colour, texture, size)
 
     count = take(("a", *COUNTS))
     count = "" if count == "a" else count
-    things = [thing(count)]
+    figures = [thing(count)]
     relation = take(RELATIONS, "")
     if relation:
         take(("a",))
-        things.append(thing(""))
+        figures.append(thing(""))
     take(("on",))
     take(("a",))
     background, ground = take(BACKGROUNDS[1:], "plain"), take(COLOURS)
     take(("background",))
-    return Scene(tuple(things), relation, count, background, ground)
+    return Scene(tuple(figures), relation, count, background, ground)
 
 
 def draw_ground_truth(caption: str, seed: int) -> np.ndarray:
-    """A fresh rendering of a caption: what a perfect model could have drawn."""
+    """Render a caption anew: what a perfect model could have drawn."""
     return render(parse(caption), np.random.default_rng([seed, 65]))
 
 
 def reduce_pictures(pictures: np.ndarray, side: int) -> np.ndarray:
-    """uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; `side` divides H."""
-    n, high = len(pictures), pictures.shape[1]
+    """Reduce uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; `side` divides H."""
+    n = len(pictures)
+    high = pictures.shape[1]
     if high == side:
         return pictures
     cut = pictures.reshape(n, side, high // side, side, high // side, 3)

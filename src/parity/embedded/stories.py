@@ -115,7 +115,10 @@ NEXT_STEPS = {
 FUNCTIONS = ("f", "g", "h", "run", "solve", "work", "apply", "compute")
 NUMBERS = tuple(str(i) for i in range(10))
 
-MASK, SEPARATOR, LINE, INDENT = "<mask>", "<sep>", "<line>", "<indent>"
+MASK = "<mask>"
+SEPARATOR = "<sep>"
+LINE = "<line>"
+INDENT = "<indent>"
 LENGTH = 128  # words of a training text
 
 
@@ -133,18 +136,19 @@ class Snippet:
     tests: tuple[str, ...]  # Python asserts
 
 
-def is_held_out(*parts: str) -> bool:
-    return hashlib.sha256("\n".join(parts).encode()).digest()[0] % 8 == 0
+def is_held_out(*names: str) -> bool:
+    """Return whether names are held out from training: one pair in eight, by its hash."""
+    return hashlib.sha256("\n".join(names).encode()).digest()[0] % 8 == 0
 
 
 def draw_story(seed: int, test: bool = False) -> Story:
-    """A story whose (happening, thing) is held out if `test`, and is not otherwise."""
+    """Draw a story whose (happening, thing) is held out if `test`, and is not otherwise."""
     rng = np.random.default_rng([seed, 1])
     while True:
         happening = str(rng.choice(list(HAPPENINGS)))
-        things, sentences = HAPPENINGS[happening]
-        thing = str(rng.choice(things))
-        if is_held_out(happening, thing) == test:
+        objects, sentences = HAPPENINGS[happening]
+        chosen_object = str(rng.choice(objects))
+        if is_held_out(happening, chosen_object) == test:
             break
     first, second = rng.permutation(len(NAMES))[:2]
     A, B = list(NAMES)[first], list(NAMES)[second]
@@ -153,13 +157,13 @@ def draw_story(seed: int, test: bool = False) -> Story:
     lines = []
     for variants in sentences:
         words = {k: str(rng.choice(v)) for k, v in kinds.items()}
-        line = str(rng.choice(variants)).format(A=A, B=B, a=NAMES[A], b=NAMES[B], O=thing, **words)
+        line = str(rng.choice(variants)).format(A=A, B=B, a=NAMES[A], b=NAMES[B], O=chosen_object, **words)
         lines.append(tuple(line.split()))
-    return Story(happening, thing, tuple(lines))
+    return Story(happening, chosen_object, tuple(lines))
 
 
 def draw_snippet(seed: int, test: bool = False) -> Snippet:
-    """A function whose two steps are held out if `test`, and are not otherwise."""
+    """Draw a function whose two steps are held out if `test`, and are not otherwise."""
     rng = np.random.default_rng([seed, 2])
     while True:
         steps = PAIR_STEPS if rng.random() < 0.5 else LIST_STEPS
@@ -184,20 +188,21 @@ def draw_snippet(seed: int, test: bool = False) -> Snippet:
 
 
 def join_source(words: tuple[str, ...] | list[str]) -> str:
-    """Python source from words: the line end and the indent are words of their own."""
+    """Join words to Python source: the line end and the indent are words of their own."""
     text = " ".join(words).replace(INDENT, "   ")  # three spaces, and the one that follows
     return "\n".join(line.removeprefix(" ").rstrip() for line in text.split(LINE)) + "\n"
 
 
 def draw_document(seed: int, test: bool = False) -> list[str]:
-    """The words of a story (seven of ten) or of a snippet."""
+    """Draw the words of a story (seven of ten) or of a snippet."""
     if np.random.default_rng([seed, 3]).random() < 0.7:
         return [w for s in draw_story(seed, test).sentences for w in s]
     return [w for line in draw_snippet(seed, test).lines for w in (*line, LINE)]
 
 
 def draw_text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
-    """`length` words of packed documents, separators between, cut at the end, as the paper packs its training text."""
+    """Draw `length` words of packed documents, separators between, cut at the end, as the paper packs its training
+    text."""
     words: list[str] = []
     for k in range(length):
         words += [*draw_document(seed * 1_000 + k, test), SEPARATOR]
@@ -207,10 +212,10 @@ def draw_text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
 
 
 def list_words() -> tuple[str, ...]:
-    """Every word of the grammars; the mask is 0, the separator 1."""
+    """List every word of the grammars; the mask is 0, the separator 1."""
     pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
     code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]
-    stories = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
+    stories = [v for objects, sentences in HAPPENINGS.values() for s in (objects, *sentences) for v in s]
     phrases = [*(w for pool in pools for w in pool), *stories, *code, *FUNCTIONS, *NUMBERS]
     words = {w for phrase in phrases for w in phrase.split() if "{" not in w}
     words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}

@@ -16,7 +16,8 @@ VOCAB = len(WORDS) + 3
 
 
 def make_tokenizer() -> "Tokenizer":
-    """A word outside the grammar is <unk>. The end token has the highest id, as open_clip's pooling expects.
+    """Make the tokenizer. A word outside the grammar is <unk>. The end token has the highest id, as open_clip's pooling
+    expects.
 
     `tokenizers` is used directly, because importing transformers takes longer than encoding a job's captions.
     """
@@ -24,23 +25,25 @@ def make_tokenizer() -> "Tokenizer":
 
     words = ["<pad>", "<unk>", *WORDS, "</s>"]
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
-    core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    core.normalizer = normalizers.Lowercase()
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
     core.add_special_tokens(["<pad>", "<unk>", "</s>"])
     return core
 
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
-    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called like transformers'
-    tokenizers."""
+    """Encode captions: input_ids and attention_mask [B, max_length], right-padded, with the end token. Called like
+    transformers' tokenizers. Raises ParityError for a longer caption."""
     ids, mask = torch.zeros(2, len(captions), max_length, dtype=torch.int64)
     for i, encoded in enumerate(make_tokenizer().encode_batch([c + " </s>" for c in captions])):
         if (n := len(encoded.ids)) > max_length:
             raise ParityError(f"caption: {captions[i][:60]!r} is {n} tokens long; allowed: at most {max_length}")
-        ids[i, :n], mask[i, :n] = torch.tensor(encoded.ids), 1
+        ids[i, :n] = torch.tensor(encoded.ids)
+        mask[i, :n] = 1
     return {"input_ids": ids, "attention_mask": mask}
 
 
 def encode_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask, each [B, length]; ParityError for a caption that is longer."""
+    """Encode captions to ids and mask, each [B, length]. Raises ParityError for a longer caption."""
     batch = encode(captions, length)
     return batch["input_ids"], batch["attention_mask"]

@@ -37,7 +37,7 @@ FEWEST = 4  # pictures of a reference; precision and KID need as many
 
 @contextmanager
 def name_file(file: Path) -> Iterator[None]:
-    """ParityError that names the file, for whatever reading it raises."""
+    """Turn errors of reading into a ParityError that names the file."""
     try:
         yield
     except ParityError:
@@ -48,7 +48,7 @@ def name_file(file: Path) -> Iterator[None]:
 
 
 def find_flaw(picture: Image.Image) -> str:
-    """The reason why an opened picture has no certain colours, "" if it has."""
+    """Find the reason why an opened picture has no certain colours, "" if it has."""
     frames = getattr(picture, "n_frames", 1)
     if frames > 1 and picture.format != "MPO":  # of a photo with previews behind it, the first is the photo
         return f"{frames} frames"
@@ -63,8 +63,8 @@ def find_flaw(picture: Image.Image) -> str:
 
 
 def open_picture(file: Path) -> np.ndarray:
-    """Return uint8 [H, W, 3], upright as EXIF says. Of 16 bits a channel the high byte is taken; colour profiles are
-    not applied, as in published figures.
+    """Read a picture as uint8 [H, W, 3], upright as EXIF says. Of 16 bits a channel the high byte is taken; colour
+    profiles are not applied, as in published figures.
 
     Raises ParityError if the file holds no picture, or one without certain colours.
     """
@@ -92,14 +92,14 @@ class Header(NamedTuple):
 
 
 def read_header(stream: IO[bytes]) -> Header:
-    """The header of an array; the stream then stands at its first number."""
+    """Read the header of an array; the stream is then at its first number."""
     if (version := np.lib.format.read_magic(stream)) != (1, 0):
         raise ValueError(f"an array in version {version[0]} of numpy's format; allowed: 1")
     return Header(*np.lib.format.read_array_header_1_0(stream))
 
 
 def read_headers(file: Path) -> dict[str, Header]:
-    """Of the arrays of an .npz that are read, by name; their numbers stay where they are."""
+    """Read the headers of the arrays in an .npz that are used, by name, without their numbers."""
     headers = {}
     with name_file(file), zipfile.ZipFile(file) as archive:
         for name in {"arr_0", "mu", "sigma"} & {member.removesuffix(".npy") for member in archive.namelist()}:
@@ -123,11 +123,11 @@ def check_statistics(mu: tuple[int, ...], sigma: tuple[int, ...]) -> None:
 
 
 def read_statistics(file: Path) -> dict[str, np.ndarray]:
-    """mu [d] and sigma [d, d] of an .npz that holds them, {} of one that does not."""
-    with name_file(file), np.load(file, allow_pickle=False) as held:
-        if not {"mu", "sigma"} <= set(held.files):
+    """Read mu [d] and sigma [d, d] from an .npz; {} if it does not hold them."""
+    with name_file(file), np.load(file, allow_pickle=False) as arrays:
+        if not {"mu", "sigma"} <= set(arrays.files):
             return {}
-        mu, sigma = (held[name].astype(np.float64) for name in ("mu", "sigma"))
+        mu, sigma = (arrays[name].astype(np.float64) for name in ("mu", "sigma"))
         check_statistics(mu.shape, sigma.shape)
         if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
             raise ValueError("mu or sigma has a number that is not finite")
@@ -135,7 +135,8 @@ def read_statistics(file: Path) -> dict[str, np.ndarray]:
 
 
 def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
-    """The same as `pictures`, of an .npz: they are in arr_0, uint8 [n, H, W, 3], and read one after the other."""
+    """Count and read the pictures of an .npz, like `read_pictures`: they are in arr_0, uint8 [n, H, W, 3], and read one
+    after the other."""
     with name_file(file):
         archive = zipfile.ZipFile(file)
         if "arr_0.npy" not in archive.namelist():
@@ -143,26 +144,27 @@ def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
         stream = archive.open("arr_0.npy")
         header = read_header(stream)
         check_pictures(header, count)
-    number, size = count or header.shape[0], header.shape[1:]
+    number = count or header.shape[0]
+    size = header.shape[1:]
 
-    def each() -> Iterator[np.ndarray]:
+    def read_each() -> Iterator[np.ndarray]:
         with archive, stream:
             for _ in range(number):
                 with name_file(file):
                     picture = np.frombuffer(stream.read(int(np.prod(size))), dtype=np.uint8).reshape(size)
                 yield picture
 
-    return number, each()
+    return number, read_each()
 
 
 def list_pictures(folder: Path) -> list[Path]:
-    """Pictures of a folder by name, without its folders'."""
+    """List the pictures of a folder by name, without its folders'."""
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
-    """How many pictures a folder (by name) or an .npz holds, at most `count` unless that is 0, and the pictures uint8
-    [H, W, 3]. ParityError for fewer than `count`."""
+    """Count and read the pictures, uint8 [H, W, 3], of a folder (by name) or an .npz, at most `count` unless that is 0.
+    Raises ParityError for fewer than `count`."""
     if not path.is_dir():
         return read_archive(path, count)
     files = list_pictures(path)
@@ -217,7 +219,9 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
             if drawn and "arr_0" not in headers:
                 raise ValueError("holds statistics alone; allowed: pictures, for these models")
     except (OSError, ValueError) as error:
-        where, problem = f"{key} = {str(path)!r}: ", str(error)
+        label = f"{key} = {str(path)!r}: "
+        problem = str(error)
         if problem.startswith("reference = "):  # of a picture in it
-            where, problem = key, problem.removeprefix("reference")
-        raise ConfigError(f"{where}{problem}") from None
+            label = key
+            problem = problem.removeprefix("reference")
+        raise ConfigError(f"{label}{problem}") from None

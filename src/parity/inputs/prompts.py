@@ -13,32 +13,36 @@ from parity.experiment.schema import PromptSpec
 
 
 def list_images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
-    """One entry per image: an id that names prompt and repeat, and the caption. The id keys the image's noise."""
+    """List an entry per image: an id that names prompt and repeat, and the caption. The id keys the image's noise."""
     return [{"id": f"{i:05d}/{r:03d}", "caption": prompt} for i, prompt in enumerate(prompts) for r in range(repeats)]
 
 
 def write_prompts(spec: PromptSpec, folder: Path) -> None:
-    """<k>.json in `folder` for each of `shards` parts of a prompt set, contiguous and of even sizes."""
+    """Write <k>.json in `folder` for each of `shards` contiguous shares of a prompt set, of even sizes."""
     entries = list_images(read_prompts(spec), spec.repeats)
     for k in range(spec.shards):
-        part = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
-        write_json(folder / f"{k}.json", entries[part])
+        shard = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
+        write_json(folder / f"{k}.json", entries[shard])
 
 
 def encode(
     manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 64
 ) -> dict[str, np.ndarray]:
-    """Columns that a model's encoder makes of captions: for LlamaGen left-padded embeddings float32 [n, prefix, D] and
-    their mask valid [n, prefix]. ParityError for a caption that does not fit."""
+    """Encode captions into the columns that a model reads: for LlamaGen left-padded embeddings float32 [n, prefix, D]
+    and their mask valid [n, prefix]. Raises ParityError for a caption that does not fit."""
     from parity.models.discrete.load import load_encoder
 
-    encoded, starts = load_encoder(manifest, device), range(0, len(captions), batch)
-    parts = [encoded(captions[i : i + batch]) for i in progress(starts, len(starts), "captions")]
-    return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
+    encoded = load_encoder(manifest, device)
+    starts = range(0, len(captions), batch)
+    encoded_batches = [encoded(captions[i : i + batch]) for i in progress(starts, len(starts), "captions")]
+    return {
+        name: np.concatenate([columns[name].cpu().numpy() for columns in encoded_batches])
+        for name in encoded_batches[0]
+    }
 
 
 def write_captions(prompts: Path, manifest: Mapping[str, Any], device: str, out: Path) -> None:
-    """A shard of prompts as decoding jobs read it, encoded once for all methods."""
+    """Write a shard of prompts as decoding jobs read it, encoded once for all methods."""
     entries = read_json(prompts)
     captions, ids = ([entry[key] for entry in entries] for key in ("caption", "id"))
     encoded = encode(manifest, captions, device)

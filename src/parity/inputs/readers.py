@@ -33,27 +33,29 @@ READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "en
 
 
 def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
-    """ConfigError for a data file that the task cannot read; a data set of the library is checked when it is loaded.
+    """Raise ConfigError for a data file that the task cannot read; a data set of the library is checked when it is
+    loaded.
 
     embedded  whether the embedded model reads it, which knows few words
     """
-    name, limit = settings["data"], settings["rows"] if task_kind != "infilling" else 10**7
+    name = settings["data"]
+    limit = settings["rows"] if task_kind != "infilling" else 10**7
     if not name or name.startswith("datasets:"):
         return
     for number, row in enumerate(read_rows(name, COLUMNS[task_kind], limit), 1):
-        where = f"data = {name!r}: row {number}"
+        label = f"data = {name!r}: row {number}"
         if task_kind == "last_word" and len(row["text"].split()) < 2:
-            raise ConfigError(f"{where}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
+            raise ConfigError(f"{label}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
         values = [value for column, value in row.items() if column in READ]
         texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
         unknown = next((word for text in texts for word in text.split() if word not in KNOWN), None)
         if embedded and unknown is not None:
             problem = f"the embedded model does not know {unknown[:40]!r}"
-            raise ConfigError(f"{where}: {problem}; allowed: its words, or a model of your own in `models`")
+            raise ConfigError(f"{label}: {problem}; allowed: its words, or a model of your own in `models`")
 
 
 def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
-    """A line for a data file of which a task leaves out rows. Infilling reads tokens, not rows."""
+    """Describe in a line how many rows of a data file a task leaves out. Infilling reads tokens, not rows."""
     name, limit = settings["data"], settings["rows"]
     if not name or name.startswith("datasets:") or task_kind == "infilling":
         return []
@@ -63,7 +65,7 @@ def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
 
 
 def find_flaw(row: dict[str, Any]) -> str:
-    """The problem with the values of a row, "" if there is none."""
+    """Find the problem with the values of a row, "" if there is none."""
     for column, value in row.items():
         if column == "endings":
             texts = value if isinstance(value, list) else []
@@ -149,19 +151,20 @@ def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
-    """Rows of `datasets:NAME[/CONFIG]:SPLIT`, from the user's library and its cache."""
+    """Read rows of `datasets:NAME[/CONFIG]:SPLIT`, from the user's library and its cache."""
     try:
         import datasets
     except ImportError:
         problem = "the package `datasets` is not installed; allowed: a file, or install it"
         raise ConfigError(f"data = {name!r}: {problem}") from None
-    where, split = [*name.split(":")[1:], "test"][:2]
-    owner, data, config = [*where.split("/"), None, None][:3]
+    path, split = [*name.split(":")[1:], "test"][:2]
+    owner, data, config = [*path.split("/"), None, None][:3]
     yield from datasets.load_dataset(f"{owner}/{data}" if data else owner, config, split=split)
 
 
 def read_rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """The first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as "a"."""
+    """Read the first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as
+    "a"."""
     source = read_hub_rows(name) if name.startswith("datasets:") else read_file_rows(name)
     result = []
     for number, row in enumerate(islice(source, limit), 1):
@@ -169,8 +172,9 @@ def read_rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, A
         for column in columns:
             present = [name for name in column.split("|") if row.get(name) is not None]
             if not present:
-                missing, others = column.replace("|", " or "), ", ".join(map(str, row)) or "none"
-                raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {others}")
+                missing = column.replace("|", " or ")
+                columns_found = ", ".join(map(str, row)) or "none"
+                raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {columns_found}")
             values[column.split("|")[0]] = row[present[0]]
         if problem := find_flaw(values):
             raise ConfigError(f"data = {name!r}: row {number}: {problem}")

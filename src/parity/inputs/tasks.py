@@ -47,38 +47,41 @@ def write(path: Path, task: Task) -> None:
 
 
 def read(path: Path) -> Task:
-    """ParityError if the file is not whole."""
+    """Read a task. Raises ParityError if the file is damaged."""
     arrays = read_arrays(path)
     return Task(**arrays | {"ids": arrays["ids"].tolist(), "extra": json.loads(str(arrays["extra"]))})
 
 
 def load_vocabulary(manifest: Mapping[str, Any]) -> Any:
-    """What turns texts into the tokens of a model, and back."""
+    """Load what turns texts into the tokens of a model, and back."""
     return load(manifest).words
 
 
 def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
-    """Rows as one rectangle. ParityError for a row with nothing hidden, or nothing known."""
-    for name, (_, given) in zip(ids, rows, strict=True):
-        if all(given):
+    """Pack rows into one rectangle. Raises ParityError for a row with nothing hidden, or nothing known."""
+    for name, (_, is_known) in zip(ids, rows, strict=True):
+        if all(is_known):
             raise ParityError(f"{name}: no masked position; there is nothing to fill in")
-        if not any(given):
+        if not any(is_known):
             raise ParityError(f"{name}: every position is masked; allowed: at least one known word")
     end = np.array([len(row) for row, _ in rows])
-    tokens, known = np.full((len(rows), end.max()), fill, dtype=np.int64), np.zeros((len(rows), end.max()), dtype=bool)
+    tokens = np.full((len(rows), end.max()), fill, dtype=np.int64)
+    known_words = np.zeros((len(rows), end.max()), dtype=bool)
     for i, row in enumerate(rows):
-        tokens[i, : end[i]], known[i, : end[i]] = row
-    return Task(ids, tokens, known, end, extra)
+        tokens[i, : end[i]], known_words[i, : end[i]] = row
+    return Task(ids, tokens, known_words, end, extra)
 
 
-def hide(*parts: tuple[list[int], bool]) -> Row:
-    """A row of (tokens, hidden) parts."""
-    return [t for tokens, _ in parts for t in tokens], [not hidden for tokens, hidden in parts for _ in tokens]
+def hide(*pieces: tuple[list[int], bool]) -> Row:
+    """Join pieces (tokens, hidden) to a row."""
+    return [t for tokens, _ in pieces for t in tokens], [not hidden for tokens, hidden in pieces for _ in tokens]
 
 
 def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
-    """Texts of `length` tokens each."""
-    n, N, data = settings["rows"], settings["length"], settings["data"]
+    """Make texts of `length` tokens each."""
+    n = settings["rows"]
+    N = settings["length"]
+    data = settings["data"]
     if not data:
         return [pack_document(FIRST + i, N, words) for i in range(n)]
     rows = readers.read_rows(data, readers.COLUMNS["infilling"], 10**7)
@@ -91,7 +94,7 @@ def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
 
 
 def pack_document(seed: int, length: int, words: Any) -> list[int]:
-    """`length` tokens of held-out documents of the embedded grammar, separators between."""
+    """Make `length` tokens of held-out documents of the embedded grammar, separators between."""
     stream: list[int] = []
     for k in range(length):  # a document has a token at least
         document = stories.draw_document(seed * 1_000 + k, True)
@@ -104,18 +107,19 @@ def pack_document(seed: int, length: int, words: Any) -> list[int]:
 
 
 def make_infilling_task(settings: Settings, words: Any) -> Task:
-    N, rows = settings["length"], []
+    N = settings["length"]
+    rows = []
     m = N - round(settings["masked"] * N)
     for i, tokens in enumerate(pack_texts(settings, words)):
         rng = np.random.default_rng([FIRST, i, 4])
-        known = np.zeros(N, bool)
-        known[np.arange(m) if settings["prompt"] == "prefix" else rng.permutation(N)[:m]] = True
-        rows.append((tokens, known.tolist()))
+        is_known = np.zeros(N, bool)
+        is_known[np.arange(m) if settings["prompt"] == "prefix" else rng.permutation(N)[:m]] = True
+        rows.append((tokens, is_known.tolist()))
     return pack([f"text-{i}" for i in range(len(rows))], rows, words.separator, [None] * len(rows))
 
 
 def read_stories(settings: Settings) -> list[list[str]]:
-    """Stories as five sentences each."""
+    """Read or draw stories of five sentences each."""
     data, n = settings["data"], settings["rows"]
     if not data:
         return [[" ".join(s) for s in stories.draw_story(FIRST + i, True).sentences] for i in range(n)]
@@ -128,7 +132,7 @@ def read_stories(settings: Settings) -> list[list[str]]:
 
 
 def make_story_task(settings: Settings, words: Any) -> Task:
-    """`extra`: the sentences that are missing."""
+    """Make the task of stories; `extra`: the sentences that are missing."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
     encoded = [[words.encode(s) for s in sentences] for sentences in read_stories(settings)]
     rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in encoded]
@@ -136,21 +140,33 @@ def make_story_task(settings: Settings, words: Any) -> Task:
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def make_code_row(before: str, line: str, after: str, tests: str, words: Any) -> tuple[Row, dict[str, str]]:
-    """A function whose line is hidden, and what its metric needs: the source around the hole, and the tests."""
-    row = hide(*((words.encode_code(part), number == 1) for number, part in enumerate((before, line, after))))
-    return row, {"before": before, "after": after, "tests": tests}
+def make_code_row(
+    source_before: str, line: str, source_after: str, tests: str, words: Any
+) -> tuple[Row, dict[str, str]]:
+    """Make a row of a function whose line is hidden, and what its metric needs: the source around the hole, and the
+    tests."""
+    row = hide(
+        *((words.encode_code(piece), number == 1) for number, piece in enumerate((source_before, line, source_after)))
+    )
+    return row, {"before": source_before, "after": source_after, "tests": tests}
 
 
 def make_snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
-    """An embedded function, one line of its body hidden, and what its metric needs."""
+    """Make a row of an embedded function, one line of its body hidden, and what its metric needs."""
     snippet = stories.draw_snippet(FIRST + i, i % 2 == 1)
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
-    lines, tests = [[*line, stories.LINE] for line in snippet.lines], "\n".join(snippet.tests) + "\n"
+    lines = [[*line, stories.LINE] for line in snippet.lines]
+    tests = "\n".join(snippet.tests) + "\n"
     if isinstance(words, Words):
-        before, (indent, *line, end), after = lines[:missing], lines[missing], lines[missing + 1 :]
-        parts = ([w for part in before for w in part] + [indent], line, [end] + [w for part in after for w in part])
-        return hide(*(([words.number[w] for w in part], part is line) for part in parts)), {"tests": tests}
+        lines_before = lines[:missing]
+        (indent, *line, end) = lines[missing]
+        lines_after = lines[missing + 1 :]
+        pieces = (
+            [w for piece in lines_before for w in piece] + [indent],
+            line,
+            [end] + [w for piece in lines_after for w in piece],
+        )
+        return hide(*(([words.number[w] for w in piece], piece is line) for piece in pieces)), {"tests": tests}
     source = stories.join_source([w for line in lines for w in line]).splitlines(keepends=True)
     # Hidden is the whole line with its indent and end, as in HumanEval-infilling, or only the code in it.
     code = source[missing] if words.marked else source[missing].strip()
@@ -163,56 +179,66 @@ def make_code_task(settings: Settings, words: Any) -> Task:
         read = readers.read_rows(settings["data"], readers.COLUMNS["code"], settings["rows"])
         tests = [f"{r['test']}\ncheck({r['entry_point']})\n" for r in read]
         texts = [(r["prompt"], r["canonical_solution"], r["suffix"]) for r in read]
-        made = [make_code_row(*text, test, words) for text, test in zip(texts, tests, strict=True)]
+        rows_and_extra = [make_code_row(*text, test, words) for text, test in zip(texts, tests, strict=True)]
     else:
-        made = [make_snippet_row(i, words) for i in range(settings["rows"])]
-    rows, extra = (list(column) for column in zip(*made, strict=True))
+        rows_and_extra = [make_snippet_row(i, words) for i in range(settings["rows"])]
+    rows, extra = (list(column) for column in zip(*rows_and_extra, strict=True))
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
 def make_last_word_task(settings: Settings, words: Any) -> Task:
-    """The last word, not the full stop behind it, is hidden. `extra`: whether the story's pair was held out; None for
-    public data."""
-    parts: list[tuple[str, str, str, bool | None]] = []
+    """Make the task of passages whose last word, not the full stop after it, is hidden. `extra`: whether the story's
+    pair was held out; None for public data."""
+    passages: list[tuple[str, str, str, bool | None]] = []
     if settings["data"]:
         for r in readers.read_rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
-            before, last = ["", "", *r["text"].rsplit(maxsplit=1)][-2:]
-            parts.append((before, last, "", None))
+            beginning, final_word = ["", "", *r["text"].rsplit(maxsplit=1)][-2:]
+            passages.append((beginning, final_word, "", None))
     else:
         for i in range(settings["rows"]):
             story = [w for s in stories.draw_story(FIRST + i, i % 2 == 1).sentences for w in s]
-            parts.append((" ".join(story[:-2]), story[-2], story[-1], i % 2 == 1))
+            passages.append((" ".join(story[:-2]), story[-2], story[-1], i % 2 == 1))
     rows = [
-        hide((words.encode(before), False), (words.encode(last), True), (words.encode(stop) if stop else [], False))
-        for before, last, stop, _ in parts
+        hide(
+            (words.encode(beginning), False),
+            (words.encode(final_word), True),
+            (words.encode(stop) if stop else [], False),
+        )
+        for beginning, final_word, stop, _ in passages
     ]
-    return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, [held_out for *_, held_out in parts])
+    return pack(
+        [f"passage-{i}" for i in range(len(rows))], rows, words.separator, [held_out for *_, held_out in passages]
+    )
 
 
 def read_questions(settings: Settings) -> list[tuple[str, list[str], int, bool | None]]:
-    """Beginning, four ends, which is right, and whether its pair was held out (None for public data)."""
+    """Read or draw questions: beginning, four ends, which is right, and whether its pair was held out (None for public
+    data)."""
     if settings["data"]:
         rows = readers.read_rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
         return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
     embedded: list[tuple[str, list[str], int, bool | None]] = []
     for i in range(settings["rows"]):
         story = [" ".join(s) for s in stories.draw_story(FIRST + i, i % 2 == 1).sentences]
-        others = [
+        wrong_ends = [
             " ".join(stories.draw_story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)
         ]
-        at = int(np.random.default_rng([FIRST, i, 6]).integers(4))
-        embedded.append((" ".join(story[:4]), [*others[:at], story[4], *others[at:]], at, i % 2 == 1))
+        right = int(np.random.default_rng([FIRST, i, 6]).integers(4))
+        embedded.append((" ".join(story[:4]), [*wrong_ends[:right], story[4], *wrong_ends[right:]], right, i % 2 == 1))
     return embedded
 
 
 def make_choice_task(settings: Settings, words: Any) -> Task:
-    """A row for each end, hidden; `extra`: [question, whether it is the right end, whether its pair was held out]."""
-    ids, rows, extra = [], [], []
+    """Make the task of questions, a row for each end, hidden; `extra`: [question, whether it is the right end, whether
+    its pair was held out]."""
+    ids = []
+    rows = []
+    extra = []
     for q, (context, endings, right, held_out) in enumerate(read_questions(settings)):
-        before = words.encode(context)
+        beginning = words.encode(context)
         for k, ending in enumerate(endings):
             ids.append(f"question-{q}/{k}")
-            rows.append(hide((before, False), (words.encode(ending), True)))
+            rows.append(hide((beginning, False), (words.encode(ending), True)))
             extra.append([q, k == right, held_out])
     return pack(ids, rows, words.separator, extra)
 
@@ -227,10 +253,11 @@ BUILT_BY = {
 
 
 def build(task_kind: str, settings: Settings, words: Any) -> Task:
-    """The task, each of its rows `attempts` times: an attempt's id keys its noise."""
-    task, attempts = BUILT_BY[task_kind](settings, words), settings.get("attempts", 1)
+    """Build a task, each of its rows `attempts` times: an attempt's id keys its noise."""
+    task = BUILT_BY[task_kind](settings, words)
+    attempts = settings.get("attempts", 1)
     if attempts == 1:
         return task
     ids = [f"{name}/{k}" for name in task.ids for k in range(attempts)]
-    tokens, known, end = (np.repeat(x, attempts, 0) for x in (task.tokens, task.known, task.end))
-    return Task(ids, tokens, known, end, [e for e in task.extra for _ in range(attempts)])
+    tokens, is_known, end = (np.repeat(x, attempts, 0) for x in (task.tokens, task.known, task.end))
+    return Task(ids, tokens, is_known, end, [e for e in task.extra for _ in range(attempts)])

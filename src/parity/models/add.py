@@ -48,7 +48,7 @@ class Weights(NamedTuple):
     """A published file of weights, or the folder of its shards, and the shapes of its tensors."""
 
     path: Path
-    read_shapes: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]
 
 
 def find(

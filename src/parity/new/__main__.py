@@ -159,7 +159,7 @@ def test_{name}_of_tokens_that_are_known():
 
 
 def write_decoder_test(name: str, kind: str) -> str:
-    """The source of the test of a decoder begun as plain decoding."""
+    """Make the source of the test of a decoder begun as plain decoding."""
     wrong, source, call, arguments = WRONG[kind]
     imports = (
         f"from parity.decoders.{kind} import {name}",
@@ -173,7 +173,7 @@ def write_decoder_test(name: str, kind: str) -> str:
 
 
 def copy_decoder(name: str, kind: str, like: str) -> str:
-    """The source of a decoder under a new name; without PLAIN, for a kind has one plain decoding."""
+    """Make the source of a copy of a decoder under a new name; without PLAIN, because a kind has one plain decoding."""
     text = (PACKAGE / "decoders" / kind / f"{like}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
@@ -186,7 +186,7 @@ def copy_decoder(name: str, kind: str, like: str) -> str:
 
 
 def check_name(name: str, package: str) -> None:
-    """ParityError for a name that no module of a folder can have, or that one has."""
+    """Raise ParityError for a name that no module of a folder can have, or that one has."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ParityError(f"NAME = {name!r}: allowed: a Python name of lower-case letters, digits and _")
     if name in modules(package) or (PACKAGE / package / name).exists():
@@ -207,7 +207,8 @@ def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
     check_name(name, package)
-    file, rules = PACKAGE / package / f"{name}.py", ROOT / f"workflow/methods/{name}.smk"
+    file = PACKAGE / package / f"{name}.py"
+    rules = ROOT / f"workflow/methods/{name}.smk"
     if rule and rules.exists():
         raise ParityError(f"--rule: {rules.relative_to(ROOT)} exists already; allowed: another NAME")
     if like:

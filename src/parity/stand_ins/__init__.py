@@ -16,7 +16,7 @@ from parity.experiment.stand_in import stand_in_modules
 
 
 def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
-    """The parts of a stand-in, written to `folder`: the same whatever was drawn before."""
+    """Write a stand-in to `folder`, the same whatever was drawn before; returns the paths of its components."""
     folder.mkdir(parents=True, exist_ok=True)
     module = importlib.import_module(f"parity.stand_ins.{stand_in_modules()[name]}")
     with torch.random.fork_rng(devices=[]):
@@ -25,21 +25,23 @@ def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
 
 
 def make_entry(name: str, folder: Path) -> dict[str, Any]:
-    """The entry of a stand-in, written to `folder`, in a configuration: what `parity models add` reads from a model of
-    images, the folder that `convert` makes of a pair, and the files and digests of any other."""
+    """Write a stand-in to `folder`, and make its entry in a configuration: what `parity models add` reads from a model
+    of images, the folder that `convert` makes of a pair, and the files and digests of any other."""
     from parity.models import add
     from parity.models.continuous.published import convert
     from parity.stand_ins.discrete import GRID, PIXELS
 
-    paths = {part: folder / path for part, path in write(name, folder).items()}
-    files = {part: str(path) for part, path in paths.items()}
+    paths = {component: folder / path for component, path in write(name, folder).items()}
+    files = {component: str(path) for component, path in paths.items()}
     if "target" in paths:
         convert(name, paths["target"], paths["draft"], paths["kl"], folder / "weights", paths.get("tokenizer"))
         return {"folder": str(folder / "weights")}
     if "model" in paths:
-        others = {part: path for part, path in paths.items() if part != "model"}
-        return {**add.find(files["model"], None, others, PIXELS.get(name)).entry, "files": files}
+        companions = {component: path for component, path in paths.items() if component != "model"}
+        return {**add.find(files["model"], None, companions, PIXELS.get(name)).entry, "files": files}
     if "transformer" in paths:
         return {**add.find(str(folder), GRID).entry, "files": files}
-    digests = {part: sha256(path) for part, path in paths.items() if part != "tokenizer"}  # whose folder has no weights
+    digests = {
+        component: sha256(path) for component, path in paths.items() if component != "tokenizer"
+    }  # whose folder has no weights
     return {"files": files, "sha256": digests}

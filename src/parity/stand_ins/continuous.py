@@ -21,26 +21,26 @@ QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 def make_kl16_tensors() -> dict[str, Tensor]:
-    """An autoencoder under latent diffusion's names."""
+    """Make an autoencoder under latent diffusion's names."""
     return {diffusion_name(name, len(KL_SIZES.ch_mult)): value for name, value in draw_state(KL(KL_SIZES), 7).items()}
 
 
 def write_kl16(folder: Path) -> dict[str, str]:
-    """{"model": tensors}, the training loss's among them."""
+    """Write {"model": tensors}, the training loss's among them."""
     torch.save({"model": {**make_kl16_tensors(), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
     return {"kl": "kl16.ckpt"}
 
 
 def make_mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
-    """One head of 64 numbers."""
+    """Make sizes with one head of 64 numbers."""
     trunk = {"width": 64, "heads": 1, "encoder": blocks, "decoder": blocks, "buffer": 8}
     return MARConfig(grid=grid, **trunk, head_width=32, head_depth=blocks)
 
 
 def mar(folder: Path) -> dict[str, str]:
-    """mar_*/checkpoint-last.pth as its training leaves them: weights, moving average, optimizer and arguments."""
+    """Write mar_*/checkpoint-last.pth as its training does: weights, moving average, optimizer and arguments."""
     files = write_kl16(folder)
-    for part, name, blocks, seed in (("target", "mar_huge", 2, 1), ("draft", "mar_base", 1, 2)):
+    for component, name, blocks, seed in (("target", "mar_huge", 2, 1), ("draft", "mar_base", 1, 2)):
         average = draw_state(MARNet(make_mar_sizes(blocks)), seed)
         plain = {k: v + 0.01 for k, v in average.items()}
         optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
@@ -48,19 +48,19 @@ def mar(folder: Path) -> dict[str, str]:
         (folder / name).mkdir()
         checkpoint = {"model": plain, "model_ema": average, "optimizer": optimizer, "epoch": 399, "args": arguments}
         torch.save(checkpoint, folder / name / "checkpoint-last.pth")
-        files[part] = f"{name}/checkpoint-last.pth"
+        files[component] = f"{name}/checkpoint-last.pth"
     return files
 
 
 def xar(folder: Path) -> dict[str, str]:
-    """xAR-*.pth, bare tensors with the buffers that the released network computes. Cells of 8 x 8 tokens, as released:
-    four places an image."""
+    """Write xAR-*.pth, bare tensors with the buffers that the released network computes. Cells of 8 x 8 tokens, as
+    released: four ranks an image."""
     files = write_kl16(folder)
-    for part, name, blocks, seed in (("target", "xAR-H", 2, 3), ("draft", "xAR-B", 1, 4)):
+    for component, name, blocks, seed in (("target", "xAR-H", 2, 3), ("draft", "xAR-B", 1, 4)):
         state = draw_state(XARNet(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks)), seed)
         computed = {"mask": torch.ones(1, 1, 256, 256), "rope.freqs_cos": torch.ones(256, 64)}
         torch.save({**state, **computed}, folder / f"{name}.pth")
-        files[part] = f"{name}.pth"
+        files[component] = f"{name}.pth"
     return files
 
 
@@ -75,7 +75,7 @@ def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
 
 
 def make_harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[str, Tensor]:
-    """As the released files hold them: the language model in bfloat16."""
+    """Make tensors as the released files hold them: the language model in bfloat16."""
     state = draw_state(HarmonNet(make_harmon_sizes(blocks, heads, vocab)), seed)
     state["llm.lm_head.weight"] = state["llm.model.embed_tokens.weight"].clone()
     state = {k: v.bfloat16() if k.startswith("llm.") else v for k, v in state.items()}
@@ -83,7 +83,7 @@ def make_harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[
 
 
 def harmon(folder: Path) -> dict[str, str]:
-    """harmon_*.pth, bare tensors of autoencoder, language model with its output layer, MAR and projections; its
+    """Write harmon_*.pth, bare tensors of autoencoder, language model with its output layer, MAR and projections; its
     tokenizer's folder, Qwen2.5's. Trained on 2 x 2 tokens, so released for 4 x 4."""
     name = "Qwen2.5-0.5B-Instruct"
     tokenizer = train_byte_pairs(QWEN_MARKS, 320)

@@ -16,7 +16,10 @@ from parity.models.discrete.vq import MIDDLE, VQ, VQConfig
 from parity.stand_ins.text import save_tokenizer
 
 WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "llamagen_c2i", "eagle_drafter")
-CODES, SIDE, GRID, TEXT = 64, 6, 8, 32  # codes; of a picture's side, LlamaGen's; width of its text encoder
+CODES = 64
+SIDE = 6  # codes of a picture's side
+GRID = 8  # the same of LlamaGen's
+TEXT = 32  # width of LlamaGen's text encoder
 PIXELS = {"chameleon": 128, "emu3": 48}  # of a picture's side, where the files do not say
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # the line token, then sizes in 32 pixels
@@ -31,7 +34,7 @@ JANUS_WORDS = [
 
 
 def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] = (), **config: str) -> dict[str, int]:
-    """The vocabulary of a tokenizer that is written: names of the grammar, then codes, then a token for each byte."""
+    """Write a tokenizer and return its vocabulary: names of the grammar, then codes, then a token for each byte."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     special, plain = list(special), list(plain)
@@ -45,7 +48,7 @@ def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] =
 
 
 def sharpen(net: nn.Module, seed: int) -> nn.Module:
-    """The network with random weights that make its laws differ from place to place: matrices by their width, norms
+    """Fill a network with random weights that make its laws differ between positions: matrices by their width, norms
     near 1."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -60,14 +63,14 @@ def sharpen(net: nn.Module, seed: int) -> nn.Module:
 
 
 def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """A folder as transformers saves it: config.json, shards and their index, which all may read."""
+    """Save a folder as transformers does: config.json, shards and their index, readable by all."""
     net.save_pretrained(folder, state_dict=state or net.state_dict(), max_shard_size="300KB")
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
 def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
-    """transformers' own model of tiny sizes, its configuration and tokenizer written."""
+    """Make transformers' model of tiny sizes, and write its configuration and tokenizer."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
     # names of the codes in an order that is not the tokenizer's own, as in the published file
@@ -88,7 +91,7 @@ def make_chameleon_network(folder: Path, architecture: str, codes: int, side: in
 
 
 def diffusion_name(name: str, levels: int) -> str:
-    """A parameter's name in latent diffusion's layout, where decoder levels are numbered from the finest."""
+    """Rename a parameter to latent diffusion's layout, where decoder levels are numbered from the finest."""
     name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", name)
     name = re.sub(r"^encoder\.conv_blocks\.(\d)\.", r"encoder.down.\1.", name)
     name = re.sub(r"^decoder\.conv_blocks\.(\d)\.", lambda m: f"decoder.up.{levels - 1 - int(m[1])}.", name)
@@ -96,16 +99,17 @@ def diffusion_name(name: str, levels: int) -> str:
 
 
 def make_chameleon_decoder(net: Any) -> dict[str, Tensor]:
-    """Weights of an image decoder that fits a model's encoder, under Meta's names."""
+    """Make the weights of an image decoder that fits a model's encoder, under Meta's names."""
     c = net.config.vq_config
-    widths, blocks = tuple(c.channel_multiplier), c.num_res_blocks
+    widths = tuple(c.channel_multiplier)
+    blocks = c.num_res_blocks
     sizes = (c.num_embeddings, c.embed_dim, c.base_channels, widths, blocks, c.latent_channels, 32, False)
     state = sharpen(VQGAN(VQConfig(*sizes)), seed=3).state_dict()
     return {diffusion_name(name, len(widths)): value for name, value in state.items()}
 
 
 def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Lumina-mGPT: `model` is a sharded folder without an image tokenizer, `vq` Meta's file."""
+    """Write Lumina-mGPT: `model` is a sharded folder without an image tokenizer, `vq` Meta's file."""
     net = make_chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
     save(net, folder / "Lumina-mGPT-7B-768", {k: v for k, v in state.items() if ".vqmodel." not in k})
@@ -118,7 +122,7 @@ def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, s
 
 
 def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """`model` is a folder, the image tokenizer with its decoder in it; no line tokens."""
+    """Write Anole: `model` is a folder, the image tokenizer with its decoder in it; no line tokens."""
     net = make_chameleon_network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration", codes, side)
     image = {f"model.vqmodel.{name}": tensor for name, tensor in make_chameleon_decoder(net).items()}
     save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
@@ -126,19 +130,22 @@ def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
 
 
 def write_drafter(folder: Path, config: dict[str, Any], heads: int, norms: Iterable[str], dtype: Any) -> dict[str, str]:
-    """A folder with config.json and pytorch_model.bin: one layer, `fc` with a bias, embeddings of its own, no norm and
-    no output matrix at the end, as LANTERN released its drafters. `heads`, 0 for none: with norms of queries and keys.
-    The same numbers every time."""
-    dim, hidden, words = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    layer: dict[str, tuple[int, ...]] = {f"self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
+    """Write a folder with config.json and pytorch_model.bin: one layer, `fc` with a bias, embeddings of its own, no
+    norm and no output matrix at the end, as LANTERN released its drafters. `heads`, 0 for none: with norms of queries
+    and keys. The same numbers every time."""
+    dim = config["hidden_size"]
+    hidden = config["intermediate_size"]
+    words = config["vocab_size"]
+    layer: dict[str, tuple[int, ...]] = {f"self_attn.{projection}_proj.weight": (dim, dim) for projection in "qkvo"}
     if heads:
         kinds = ("weight", "bias")
-        layer |= {f"self_attn.{part}_norm.{kind}": (heads, dim // heads) for part in "qk" for kind in kinds}
-    layer |= {f"mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
-    layer |= {"mlp.down_proj.weight": (dim, hidden), **{f"{place}_layernorm.weight": (dim,) for place in norms}}
+        layer |= {f"self_attn.{projection}_norm.{kind}": (heads, dim // heads) for projection in "qk" for kind in kinds}
+    layer |= {f"mlp.{projection}_proj.weight": (hidden, dim) for projection in ("gate", "up")}
+    layer |= {"mlp.down_proj.weight": (dim, hidden), **{f"{norm}_layernorm.weight": (dim,) for norm in norms}}
     shapes = {"embed_tokens.weight": (words, dim), "fc.weight": (dim, 2 * dim), "fc.bias": (dim,)}
     shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
-    generator, state = torch.Generator().manual_seed(0), {}
+    generator = torch.Generator().manual_seed(0)
+    state = {}
     for name, shape in shapes.items():
         spread = torch.randn(shape, generator=generator) / (4 if "norm" in name else shape[-1] ** 0.5)
         state[name] = (spread + float("norm.weight" in name)).to(dtype)
@@ -149,7 +156,7 @@ def write_drafter(folder: Path, config: dict[str, Any], heads: int, norms: Itera
 
 
 def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODES, hidden: int = 96) -> dict[str, str]:
-    """A drafter of Anole for a target of these sizes, with norms of queries and keys as in Chameleon's layers.
+    """Write a drafter of Anole for a target of these sizes, with norms of queries and keys as in Chameleon's layers.
 
     Source: the code that makes and reads it (jadohu/LANTERN, models/drafters/cnets_anole.py and data/configs/
     anole_config.json).
@@ -168,7 +175,7 @@ def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODE
 def eagle_drafter(
     folder: Path, dim: int = 64, heads: int = 1, codes: int = CODES, grid: int = GRID, hidden: int = 256
 ) -> dict[str, str]:
-    """A drafter of LlamaGen for a target of these sizes, without a norm before its attention.
+    """Write a drafter of LlamaGen for a target of these sizes, without a norm before its attention.
 
     Source: jadohu/llamagen_drafter and the code that reads it (jadohu/LANTERN, models/drafters/cnets_llamagen.py). The
     released configuration has no `block_size`, which follows from `input_type`: it stands here for small pictures.
@@ -183,11 +190,11 @@ def eagle_drafter(
 
 
 def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
-    """Emu3-Gen: `model` is a folder with a nested configuration, the vision tokenizer in it."""
+    """Write Emu3-Gen: `model` is a folder with a nested configuration, the vision tokenizer in it."""
     from transformers import Emu3Config, Emu3ForConditionalGeneration
 
-    own = folder / "Emu3-Gen-hf"
-    words = write_tokenizer(own, [*EMU3_WORDS, *(f"<|visual token {i:06d}|>" for i in range(codes))])
+    model_folder = folder / "Emu3-Gen-hf"
+    words = write_tokenizer(model_folder, [*EMU3_WORDS, *(f"<|visual token {i:06d}|>" for i in range(codes))])
     text = {
         "vocab_size": len(words), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 9216,
@@ -199,17 +206,17 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
         "hidden_size": 32,
     }  # fmt: skip
     config = Emu3Config(text_config=text, vq_config=vision, vocabulary_map=words)
-    save(sharpen(Emu3ForConditionalGeneration(config), seed=2), own)
+    save(sharpen(Emu3ForConditionalGeneration(config), seed=2), model_folder)
     return {"model": "Emu3-Gen-hf"}
 
 
 def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Janus-Pro: `model` is a folder with the language model, what draws, the picture tokenizer, and the eyes, which
-    drawing does not need."""
+    """Write Janus-Pro: `model` is a folder with the language model, its drawing head, the picture tokenizer, and the
+    vision encoder, which drawing does not need."""
     from transformers import JanusConfig, JanusForConditionalGeneration
 
-    own = folder / "Janus-Pro-1B"
-    words = write_tokenizer(own, JANUS_WORDS)
+    model_folder = folder / "Janus-Pro-1B"
+    words = write_tokenizer(model_folder, JANUS_WORDS)
     text = {
         "model_type": "llama", "vocab_size": len(words), "hidden_size": 64, "intermediate_size": 96,
         "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 2048,
@@ -230,12 +237,12 @@ def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     net.generation_config._from_model_config = False
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     net.generation_config.generation_kwargs = {"boi_token_id": words["<begin_of_image>"]}
-    save(net, own)
+    save(net, model_folder)
     return {"model": "Janus-Pro-1B"}
 
 
 def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: int, **sizes: Any) -> dict[str, str]:
-    """The two networks under the published names, each in a dict under "model"."""
+    """Write the two networks under the published names, each in a dict under "model"."""
     net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
     tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
     folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +253,7 @@ def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: in
 
 
 def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, str]:
-    """Stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens, with a T5 encoder as transformers saves it;
+    """Write stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens, with a T5 encoder as transformers saves it;
     `sizes`, of the transformer, if not XL's."""
     from transformers import T5Config, T5EncoderModel
 
@@ -259,6 +266,6 @@ def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -
 
 
 def llamagen_c2i(folder: Path) -> dict[str, str]:
-    """LlamaGen-B for classes of ImageNet, whose pictures here have 8 x 8 tokens."""
+    """Write LlamaGen-B for classes of ImageNet, whose pictures here have 8 x 8 tokens."""
     sizes = {"prefix": 1, "caption_dim": 0, "classes": 1000}
     return write_llamagen(folder, "c2i_B_256.pt", "vq_ds16_c2i.pt", CODES, GRID, **sizes)

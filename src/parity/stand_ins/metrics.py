@@ -22,8 +22,8 @@ VGG_WIDTH, VGG_CLASSES = 8, 1000
 
 
 def clip(folder: Path, part: str = "clip") -> dict[str, str]:
-    """As open_clip's repositories hold it (timm/vit_base_patch16_clip_224.openai), with OpenAI's activation and CLIP's
-    words, whose embeddings are half of its three megabytes."""
+    """Write CLIP as open_clip's repositories hold it (timm/vit_base_patch16_clip_224.openai), with OpenAI's activation
+    and CLIP's words, whose embeddings are half of its three megabytes."""
     import open_clip
     from safetensors.torch import save_file
 
@@ -40,11 +40,13 @@ hps = partial(clip, part="hps")  # for HPSv2's pickle of ViT-H-14, which has no 
 
 
 def inception(folder: Path) -> dict[str, str]:
-    """As torch-fidelity publishes it, a pickle of tensors. Its layout has one size, so this one is as large as the real
-    file, 95 MB."""
+    """Write Inception as torch-fidelity publishes it, a pickle of tensors. Its layout has one size, so this one is as
+    large as the real file, 95 MB."""
     from torch_fidelity import feature_extractor_inceptionv3 as published
 
-    conv, a, c = published.BasicConv2d, published.InceptionA, published.InceptionC
+    conv = published.BasicConv2d
+    a = published.InceptionA
+    c = published.InceptionC
     layers = {  # those that have parameters
         "Conv2d_1a_3x3": conv(3, 32, kernel_size=3, stride=2),
         "Conv2d_2a_3x3": conv(32, 32, kernel_size=3),
@@ -62,18 +64,18 @@ def inception(folder: Path) -> dict[str, str]:
     return save(nn.ModuleDict(layers), folder, "inception", "pt_inception-2015-12-05-6726825d.pth")
 
 
-def save(net: nn.Module, folder: Path, part: str, file: str) -> dict[str, str]:
-    """A pickle of bare tensors, its convolutions drawn so that features differ in the last layer too."""
+def save(net: nn.Module, folder: Path, component: str, file: str) -> dict[str, str]:
+    """Write a pickle of bare tensors, its convolutions drawn so that features differ in the last layer too."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(net.state_dict(), folder / file)
-    return {part: file}
+    return {component: file}
 
 
 def pickscore(folder: Path) -> dict[str, str]:
-    """As its repository holds it, transformers' CLIPModel of two layers with CLIP's words."""
+    """Write PickScore as its repository holds it, transformers' CLIPModel of two layers with CLIP's words."""
     from transformers import CLIPConfig, CLIPModel
 
     layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "projection_dim": 24}
@@ -85,8 +87,8 @@ def pickscore(folder: Path) -> dict[str, str]:
 
 
 def vgg16(folder: Path) -> dict[str, str]:
-    """As torchvision publishes it: bare tensors by its names, all sixteen layers, of 8 channels where the real ones
-    have 64 to 512 and 4096."""
+    """Write VGG-16 as torchvision publishes it: bare tensors by its names, all sixteen layers, of 8 channels where the
+    real ones have 64 to 512 and 4096."""
     from torchvision.models.vgg import cfgs, make_layers
 
     linear = {"0": (VGG_WIDTH * 7 * 7, VGG_WIDTH), "3": (VGG_WIDTH, VGG_WIDTH), "6": (VGG_WIDTH, VGG_CLASSES)}

@@ -21,22 +21,22 @@ SPACE = "▁"
 
 
 def draw_state(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
-    """The state of a network of normal numbers with deviation `std` around 0, those of norms around what they begin
-    with: the same whatever was drawn before."""
+    """Draw the state of a network: normal numbers with deviation `std` around 0, those of norms around their initial
+    values; the same whatever was drawn before."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, value in net.state_dict().items():
         if not value.is_floating_point():
             state[name] = value.clone()
             continue
-        alike = bool((value == value.flatten()[0]).all())  # as a norm begins; else what chance has drawn
-        base = value if alike else torch.zeros_like(value)
+        is_constant = bool((value == value.flatten()[0]).all())  # as a norm begins; else what chance has drawn
+        base = value if is_constant else torch.zeros_like(value)
         state[name] = base + std * torch.randn(value.shape, generator=generator)
     return state
 
 
 def train_byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
-    """A byte-level BPE of at most `size` pieces, as GPT-2's and Qwen's, `marks` behind them."""
+    """Train a byte-level BPE of at most `size` pieces, as GPT-2's and Qwen's, `marks` after them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,19 +48,19 @@ def train_byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
-    """tokenizer.json and tokenizer_config.json, as transformers saves them."""
+    """Save tokenizer.json and tokenizer_config.json, as transformers does."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def make_xlnet_tokenizer() -> Tokenizer:
-    """Pieces of one letter, and the commonest words."""
+    """Make a tokenizer of single letters and the commonest words."""
     text = [stories.draw_text(i) for i in range(20)]
     letters = sorted({letter for words in text for word in words for letter in word} | {chr(c) for c in range(33, 127)})
-    whole = sorted({w for words in text for w in words if w.isalpha()})[:150]
+    common_words = sorted({w for words in text for w in words if w.isalpha()})[:150]
     scored = [(mark, 0.0) for mark in MARKS] + [(SPACE, -3.0)]
-    scored += [(letter, -8.0) for letter in letters] + [(SPACE + word, -5.0) for word in whole]
+    scored += [(letter, -8.0) for letter in letters] + [(SPACE + word, -5.0) for word in common_words]
     tokenizer = Tokenizer(models.Unigram(scored, unk_id=0))
     tokenizer.normalizer = normalizers.Replace("\n", " ")  # XLNet's knows no line ends
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
@@ -70,6 +70,7 @@ def make_xlnet_tokenizer() -> Tokenizer:
 
 
 def xlnet(folder: Path) -> dict[str, str]:
+    """Write the any-subset model, a folder of XLNetLMHeadModel and one of its tokenizer."""
     tokenizer = make_xlnet_tokenizer()
     marks = {mark.strip("</>") + "_token": mark for mark in ("<unk>", "<cls>", "<sep>", "<pad>", "<mask>")}
     config = {"tokenizer_class": "XLNetTokenizer", "bos_token": "<s>", "eos_token": "</s>", **marks}
@@ -81,6 +82,7 @@ def xlnet(folder: Path) -> dict[str, str]:
 
 
 def gpt2(folder: Path) -> dict[str, str]:
+    """Write the judge, a folder of GPT-2 with its tokenizer."""
     tokenizer = train_byte_pairs((END,), 320)
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
     save_tokenizer(tokenizer, folder / "gpt2-large", config)

@@ -49,13 +49,13 @@ PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in s
 
 
 def show(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
-    """Options that are no defaults, and those that grow with the size."""
+    """Show options that are no defaults, and those that grow with the size."""
     fields = option_schema(kind, method).model_fields
     return ", ".join(f"{k}: {v}" for k, v in chosen.items() if k in SHARES[kind] or v != fields[k].default)
 
 
 def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
-    """What the table shows; numbers that were not measured are None."""
+    """Make a row of the table; numbers that were not measured are None."""
     counted = {PASSES[kind]: round(variant.passes, 1), "predicted s": round(variant.predicted, 4)}
     seconds, times = (median(variant.seconds), variant.times(plain)) if variant.seconds else (None, None)
     measured = {f"s {ROW[kind]}": seconds and round(seconds, 4), "times plain": times and round(times, 3)}
@@ -63,33 +63,34 @@ def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
 
 
 def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
-    """Variants whose passes were counted until that time, plain decoding and one size of each method at least. The
-    methods that look best are tried at all sizes first."""
-    every = list(list_candidates(bench.case))
+    """Run pilots until that time, plain decoding and one size of each method at least; returns the variants whose
+    passes were counted. The methods that look best are tried at all sizes first."""
+    variants = list(list_candidates(bench.case))
     gains: dict[str, float] = {}
 
     def in_turn() -> Iterator[Variant]:
-        first = [v for i, v in enumerate(every) if v.method not in {u.method for u in every[:i]}]
-        yield from first
-        rest = [v for v in every if v not in first]
-        yield from sorted(rest, key=lambda v: gains[v.method])
+        first_sizes = [v for i, v in enumerate(variants) if v.method not in {u.method for u in variants[:i]}]
+        yield from first_sizes
+        other_sizes = [v for v in variants if v not in first_sizes]
+        yield from sorted(other_sizes, key=lambda v: gains[v.method])
 
-    done: list[Variant] = []
-    bench.decode(every[0], bench.rows(0, 1))  # the first use of anything takes longer
-    for variant in progress(in_turn(), len(every), "counting passes"):
-        if time.time() > until and len(gains) == len({v.method for v in every}):
+    piloted: list[Variant] = []
+    bench.decode(variants[0], bench.rows(0, 1))  # the first use of anything takes longer
+    for variant in progress(in_turn(), len(variants), "counting passes"):
+        if time.time() > until and len(gains) == len({v.method for v in variants}):
             break
-        if not fits(partial(bench.pilot, variant), variant is every[0], variant.name):
+        if not fits(partial(bench.pilot, variant), variant is variants[0], variant.name):
             gains.setdefault(variant.method, inf)
             continue
-        done.append(variant)
-        gain = min(bench.predict(variant, b) / bench.predict(done[0], b) for b in batches)
+        piloted.append(variant)
+        gain = min(bench.predict(variant, b) / bench.predict(piloted[0], b) for b in batches)
         gains[variant.method] = min(gain, gains.get(variant.method, gain))
-    return done
+    return piloted
 
 
-def fits(run: Callable[[], None], plain: bool, what: str) -> bool:
-    """Run what needs memory. If it is too little, one line and False; ParityError for plain decoding."""
+def fits(run: Callable[[], None], plain: bool, label: str) -> bool:
+    """Run a function that needs memory; return whether it fits. If not, print a line, or raise ParityError for plain
+    decoding."""
     try:
         run()
         return True
@@ -97,8 +98,8 @@ def fits(run: Callable[[], None], plain: bool, what: str) -> bool:
         if not is_out_of_memory(error):
             raise
     if plain:
-        raise ParityError(f"{what}: memory is too little for plain decoding; allowed: a smaller --batch")
-    print(f"{what}: memory is too little; left out", file=sys.stderr)
+        raise ParityError(f"{label}: memory is too little for plain decoding; allowed: a smaller --batch")
+    print(f"{label}: memory is too little; left out", file=sys.stderr)
     return False
 
 
@@ -108,23 +109,26 @@ def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
 
 
 def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> list[Variant]:
-    """Plain decoding first, then what was decoded in turns with it: the variants predicted to be fastest, as many as
-    there is time for two rounds of."""
+    """Decode variants in turns with plain decoding, which comes first: those predicted to be fastest, as many as there
+    is time for two rounds of."""
     eager = [replace(variant, seconds=[]) for variant in piloted]
     compiled = [replace(variant, fast=True, seconds=[]) for variant in eager] if bench.compiles else []
     for variant in (*eager, *compiled):
         variant.predicted = bench.predict(variant, batch)
-    plain, *others = eager
-    turns, left = [plain], until - time.time()
-    for variant in [*compiled[:1], *sorted([*others, *compiled[1:]], key=lambda v: v.predicted)[:BEST]]:
+    plain, *rest = eager
+    turns = [plain]
+    remaining = until - time.time()
+    for variant in [*compiled[:1], *sorted([*rest, *compiled[1:]], key=lambda v: v.predicted)[:BEST]]:
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
-        if variant.predicted < NEAR * plain.predicted and (needed < left or len(turns) == 1):
+        if variant.predicted < NEAR * plain.predicted and (needed < remaining or len(turns) == 1):
             turns.append(variant)
     for variant in turns:
         if variant.fast or bench.fast:  # compiles what is to be compiled, whatever the number of rows
             bench.decode(variant, bench.rows(0, min(batch, 2)))
-    begun, number, left = time.time(), PILOT, until - time.time()
-    while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - begun) * (turn + 1) / turn < left):
+    start = time.time()
+    number = PILOT
+    remaining = until - time.time()
+    while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - start) * (turn + 1) / turn < remaining):
         print(f"batch {batch}: round {turn + 1}, {len(turns)} in turn", file=sys.stderr, flush=True)
         for variant in list(turns if turn % 2 == 0 else turns[::-1]):
             run = partial(time_row, bench, variant, number, batch)
@@ -135,7 +139,8 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
 
 
 def choose(turns: list[Variant]) -> Variant | None:
-    """The fastest of those that were decoded in turns with plain decoding, the first; None if its timings jump."""
+    """Choose the fastest of the variants that were decoded in turns with plain decoding, the first; None if its timings
+    jump."""
     plain = turns[0].seconds
     if max(plain) > JUMP * min(plain):
         return None
@@ -143,25 +148,27 @@ def choose(turns: list[Variant]) -> Variant | None:
 
 
 def tell(case: Case, entry: Mapping[str, Any]) -> str:
-    """The choice in a line."""
-    kind, where, each = case.kind, f"{case.model}, batch {case.batch}", ROW[case.kind]
+    """Describe the choice in a line."""
+    kind = case.kind
+    label = f"{case.model}, batch {case.batch}"
+    unit = ROW[case.kind]
     if entry["method"] == plain_method(kind) and not entry["compiled"]:
-        return f"{where}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s {each}; none is faster"
+        return f"{label}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s {unit}; none is faster"
     choice = f"{entry['method']}: [{{{show(kind, entry['method'], entry['options'])}}}]"
     choice += " with passes compiled" if entry["compiled"] else ""
-    gain = f"{entry['times']:.2f} times plain decoding, {entry['seconds']:.3g} s {each}"
+    gain = f"{entry['times']:.2f} times plain decoding, {entry['seconds']:.3g} s {unit}"
     settings = f"{KINDS[kind]}.methods: {{auto: [{{}}]}}" + (" and compile: on" if entry["compiled"] else "")
-    return f"{where}: {choice}, {gain}. Set {settings}"
+    return f"{label}: {choice}, {gain}. Set {settings}"
 
 
 def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
-    """For every batch of a model what was decoded in turns, plain decoding first, and the rows of a table: these, and
-    the best variant of each other method as predicted."""
-    now = time.time()
-    piloted = run_pilots(bench, [case.batch for case in cases], now + PILOT_SHARE * (until - now))
+    """Yield, for every batch of a model, the variants that were decoded in turns, plain decoding first, and the rows of
+    a table: these, and the best variant of each other method as predicted."""
+    start = time.time()
+    piloted = run_pilots(bench, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
     for i, case in enumerate(cases):
-        now = time.time()
-        turns = measure(bench, piloted, case.batch, now + (until - now) / (len(cases) - i))
+        start = time.time()
+        turns = measure(bench, piloted, case.batch, start + (until - start) / (len(cases) - i))
         rest = [replace(v, predicted=bench.predict(v, case.batch), seconds=[]) for v in piloted]
         best_of = {v.method: v for v in sorted(rest, key=lambda v: -v.predicted)}
         shown = [*turns, *(v for v in best_of.values() if v.method not in {u.method for u in turns})]
@@ -172,7 +179,8 @@ def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case
 def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
     """Choose for every batch of a model, print the tables, and add the choices to `out`."""
     for case, turns, rows in tables(bench, cases, until):
-        plain, table = turns[0].seconds, pd.DataFrame(rows).to_string(index=False, na_rep="")
+        plain = turns[0].seconds
+        table = pd.DataFrame(rows).to_string(index=False, na_rep="")
         print(f"\n{case.model}, batch {case.batch}, {machine.identify_machine()}\n{table}")
         if (best := choose(turns)) is None:
             span = f"plain decoding took {min(plain):.3g} to {max(plain):.3g} s {ROW[case.kind]}"
@@ -187,7 +195,8 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
 
 
 def read_config(file: Path) -> tuple[Config, list[str]]:
-    """The experiment of a file without `auto`, which this command is to answer, and the kinds of model that had it."""
+    """Read the experiment of a file without `auto`, which this command is to answer, and the kinds of model that had
+    it."""
     raw = read_experiment(file)
     auto = []
     for kind, section in KINDS.items():
@@ -227,7 +236,7 @@ def main() -> None:
 
 
 def is_answered(case: Case) -> bool:
-    """Whether the file has the case, and then its line; an entry that is ignored is named."""
+    """Return whether the file has the case, and print its line then, or why its entry is ignored."""
     entry, problem = tuned.find(case)
     if entry:
         print(f"{tell(case, entry)} ({tuned.FILE}; --again measures)")

@@ -61,8 +61,8 @@ class Variant:
         return f"{self.method}, compiled" if self.fast else self.method
 
     def times(self, plain: list[float]) -> float:
-        """Times plain decoding: the median over rounds."""
-        return median(p / own for p, own in zip(plain, self.seconds, strict=True))
+        """Compute how many times plain decoding's speed this is: the median over rounds."""
+        return median(p / seconds for p, seconds in zip(plain, self.seconds, strict=True))
 
 
 class Cost(NamedTuple):
@@ -75,23 +75,24 @@ class Cost(NamedTuple):
 
 
 def list_candidates(case: Case) -> Iterator[Variant]:
-    """Every lossless variant that a model can run, plain decoding first, then all methods size by size."""
-    kind, shares = case.kind, SHARES[case.kind]
+    """List every lossless variant that a model can run, plain decoding first, then all methods size by size."""
+    kind = case.kind
+    shares = SHARES[case.kind]
     yield Variant(plain_method(kind), plain_options(kind))
     sizes = option_sizes(case.spec)
-    known = {f"{plain_method(kind)} {canonical(plain_options(kind))}"}
+    names = {f"{plain_method(kind)} {canonical(plain_options(kind))}"}
     for size in SIZES:
         for method in methods(kind):
-            most = largest(kind, method, sizes)
+            bounds = largest(kind, method, sizes)
             fields = option_schema(kind, method).model_fields
             sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
-            sized = {name: min(value, most.get(name, value)) for name, value in sized.items()}
+            sized = {name: min(value, bounds.get(name, value)) for name, value in sized.items()}
             try:
                 chosen = tuned.lossless(kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec)
             except ConfigError:
                 continue  # lossy, or the model lacks the network that it needs
-            if (name := f"{method} {canonical(chosen)}") not in known:
-                known.add(name)
+            if (name := f"{method} {canonical(chosen)}") not in names:
+                names.add(name)
                 yield Variant(method, chosen)
 
 
@@ -99,7 +100,10 @@ class Bench:
     """A model on this machine. rows(first, count): so many rows from a number on, whose ids are no experiment's."""
 
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
-        self.case, self.manifest, self.config, self.kind = case, manifest, config, case.kind
+        self.case = case
+        self.manifest = manifest
+        self.config = config
+        self.kind = case.kind
         self.dtype = case.setting.get("dtype", "float32")
         self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
         self.fast = config.compile == "on" or (config.compile == "auto" and self.device.startswith("cuda"))
@@ -109,32 +113,36 @@ class Bench:
     def rows(self, first: int, count: int) -> Rows:
         raise NotImplementedError
 
-    def loaded(self, part: str, fast: bool) -> Any:
-        """The networks that decode, with the companion that a method needs."""
-        if (part, fast) not in self.models:
-            spec = {"method": next(m for m in methods(self.kind) if needs(self.kind, m) == part), "dtype": self.dtype}
-            self.models[part, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast)
-        return self.models[part, fast]
+    def loaded(self, companion: str, fast: bool) -> Any:
+        """Load the networks that decode, with the companion that a method needs."""
+        if (companion, fast) not in self.models:
+            spec = {
+                "method": next(m for m in methods(self.kind) if needs(self.kind, m) == companion),
+                "dtype": self.dtype,
+            }
+            self.models[companion, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast)
+        return self.models[companion, fast]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
-        """The rows decoded, and timed."""
+        """Decode and time rows."""
         fast = variant.fast or self.fast
         cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
         loaded = self.loaded(needs(self.kind, variant.method), fast)
-        model, begun, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
-        done = loop.leaf(self.kind).record(model, begun, steps)
-        of = loop.leaf(self.kind).columns(rows, model, begun, done)
-        passes = of["depth" if self.kind == "continuous" else "nfe"].double()
-        nodes = float(of["nodes"].sum() / passes.sum()) if "nodes" in of else 0.0
-        return Cost(done.seconds, float(passes.mean()), nodes, done.seconds / of["passes"])
+        model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
+        decoded = loop.leaf(self.kind).record(model, start, steps)
+        columns = loop.leaf(self.kind).columns(rows, model, start, decoded)
+        passes = columns["depth" if self.kind == "continuous" else "nfe"].double()
+        nodes = float(columns["nodes"].sum() / passes.sum()) if "nodes" in columns else 0.0
+        return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"])
 
     def pilot(self, variant: Variant) -> None:
         """Decode a few rows at once: count passes, and time a row."""
         cost = self.decode(variant, self.rows(0, PILOT))
-        variant.passes, variant.piloted = cost.passes, cost.seconds / PILOT
+        variant.passes = cost.passes
+        variant.piloted = cost.seconds / PILOT
 
     def predict(self, variant: Variant, batch: int) -> float:
-        """Seconds a row: those of the pilot."""
+        """Predict the seconds a row: those of the pilot."""
         return variant.piloted
 
 
@@ -154,9 +162,10 @@ class Texts(Bench):
         self.task = tasks.build(task["kind"], task["settings"], tasks.load_vocabulary(manifest))
 
     def rows(self, first: int, count: int) -> Rows:
-        at, columns = np.arange(first, first + count) % len(self.task.ids), ("tokens", "known", "end")
+        numbers = np.arange(first, first + count) % len(self.task.ids)
+        columns = ("tokens", "known", "end")
         ids = np.array([f"tune-{number}" for number in range(first, first + count)])
-        return {"ids": ids, **{name: getattr(self.task, name)[at] for name in columns}}
+        return {"ids": ids, **{name: getattr(self.task, name)[numbers] for name in columns}}
 
 
 class Prompted(Bench):
@@ -166,16 +175,16 @@ class Prompted(Bench):
         super().__init__(case, manifest, config)
         assert config.image is not None
         captions = read_prompts(config.image.prompts, most=checks.most_words(config))[:CAPTIONS]
-        parts = {part for v in list_candidates(case) if (part := needs(self.kind, v.method))}
-        self.nets = load_networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
+        companions = {companion for v in list_candidates(case) if (companion := needs(self.kind, v.method))}
+        self.nets = load_networks(manifest, ("vq", "net", *sorted(companions)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast
         self.run = compile_pass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
-    def loaded(self, part: str, fast: bool) -> Loaded:
-        """The target and the companion that a method needs: others would be fed, too."""
-        nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", part)}
+    def loaded(self, companion: str, fast: bool) -> Loaded:
+        """Load the target and the companion that a method needs: others would be fed, too."""
+        nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", companion)}
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
 
     def rows(self, first: int, count: int) -> Rows:
@@ -185,17 +194,17 @@ class Prompted(Bench):
 
     def pilot(self, variant: Variant) -> None:
         """Count passes, and time steps, one row at a time."""
-        done = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
-        variant.passes, variant.nodes = mean(d.passes for d in done), mean(d.nodes for d in done)
-        variant.step = min(d.a_pass for d in done) / self.pass_seconds(variant.nodes, 1, self.fast)
+        costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
+        variant.passes, variant.nodes = mean(d.passes for d in costs), mean(d.nodes for d in costs)
+        variant.step = min(d.a_pass for d in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
 
     def predict(self, variant: Variant, batch: int) -> float:
-        """Seconds a row."""
+        """Predict the seconds a row."""
         cost = self.pass_seconds(variant.nodes, batch, variant.fast or self.fast)
         return variant.passes * cost * variant.step / batch
 
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
-        """Seconds of a pass over so many nodes of every row of a batch, in the middle of an image."""
+        """Estimate the seconds of a pass over so many nodes of every row of a batch, in the middle of an image."""
         widths = COMPILED if fast else WIDTHS
         if (batch, fast) not in self.costs:
             self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in widths]
@@ -205,12 +214,13 @@ class Prompted(Bench):
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
         model = self.loaded("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
-        at = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
-        at, seconds = at.repeat(batch, 1), [0.0]
+        positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
+        positions = positions.repeat(batch, 1)
+        seconds = [0.0]
         while len(seconds) < 4 or (sum(seconds[2:]) < 0.05 and len(seconds) < 30):  # the first compiles and warms up
-            began = time.perf_counter()
-            model.logits(torch.zeros_like(at), at).amax().item()  # which waits for the device
-            seconds.append(time.perf_counter() - began)
+            start = time.perf_counter()
+            model.logits(torch.zeros_like(positions), positions).amax().item()  # which waits for the device
+            seconds.append(time.perf_counter() - start)
         return median(seconds[2:])
 
 
