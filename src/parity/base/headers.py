@@ -21,7 +21,7 @@ MOST = 1 << 28  # bytes of a header
 LEGACY = 0x1950A86A20F9469CFC6C  # the first number of a pickle that torch wrote before it wrote archives
 
 
-def plain(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """Strip the prefixes of compiled or parallel training from a tensor's name."""
     return WRAPPED.sub("", name)
 
@@ -117,7 +117,7 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
     if file.suffix not in PICKLED:
         try:
             entries = safetensors_header(file).items()
-            return {"": {plain(name): tuple(entry["shape"]) for name, entry in entries}}
+            return {"": {strip_wrappers(name): tuple(entry["shape"]) for name, entry in entries}}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return {}
     try:
@@ -129,7 +129,9 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
         return {}
     tables = {"": content} | {str(key): value for key, value in content.items() if isinstance(value, dict)}
     shapes = {
-        key: {plain(str(name)): tuple(shape) for name, shape in table.items() if isinstance(shape, TensorShape)}
+        key: {
+            strip_wrappers(str(name)): tuple(shape) for name, shape in table.items() if isinstance(shape, TensorShape)
+        }
         for key, table in tables.items()
     }
     return {key: named for key, named in shapes.items() if named}

@@ -27,7 +27,7 @@ from parity.base.files import read_config_as, sums, whole
 from parity.base.headers import HELD as HELD
 from parity.base.headers import PICKLED as PICKLED
 from parity.base.headers import check_whole
-from parity.base.headers import plain as plain
+from parity.base.headers import strip_wrappers as strip_wrappers
 
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
@@ -78,7 +78,7 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
         raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
     groups: dict[Any, Any] = content if isinstance(content, dict) else {}
     key = next((key for key in HELD if isinstance(groups.get(key), dict)), "")
-    state = {plain(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
+    state = {strip_wrappers(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
     for name, tensor in state.items():  # a view of one number may claim a billion
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
@@ -234,10 +234,10 @@ def load_weights(
     A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
     copied.
     """
-    check_fit(module, {plain(k): v for k, v in read_shapes(path).items() if k not in ignored}, path)
+    check_fit(module, {strip_wrappers(k): v for k, v in read_shapes(path).items() if k not in ignored}, path)
     empty = {name for name, entry in module.state_dict().items() if entry.is_meta}
     for name, tensor in tensors(path, device, dtype, ignored):
-        assign(module, plain(name), tensor, path, replace=plain(name) in empty or tensor.is_meta)
+        assign(module, strip_wrappers(name), tensor, path, replace=strip_wrappers(name) in empty or tensor.is_meta)
 
 
 def load_network(

@@ -19,7 +19,7 @@ import yaml
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
-from parity.base.weights import PICKLED, parts, plain, read_shapes, sha256
+from parity.base.weights import PICKLED, parts, read_shapes, sha256, strip_wrappers
 from parity.experiment import checks, weights
 from parity.experiment.checkpoint_files import CODES, KL
 from parity.experiment.module_metadata import constant
@@ -232,7 +232,7 @@ def read_candidates(candidates: Paths) -> dict[str, Weights]:
     for name, file in candidates.items():
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
         network = networks.setdefault((shard[1] or ".") if shard else name, Weights(file.parent if shard else file, {}))
-        network.shapes.update({plain(tensor): tuple(v.shape) for tensor, v in read_shapes(file).items()})
+        network.shapes.update({strip_wrappers(tensor): tuple(v.shape) for tensor, v in read_shapes(file).items()})
     return networks
 
 

@@ -14,10 +14,10 @@ from parity.base.files import header, sums
 from parity.base.weights import (
     PICKLED,
     check,
-    plain,
     read_shapes,
     save_weights,
     sha256,
+    strip_wrappers,
     tensors,
     unpickle,
     verify_files,
@@ -181,8 +181,10 @@ def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 def convert_pickled(file: Path, out: Path) -> Path:
     """Convert a pickled file, or one of other names, to safetensors in `out`; return any other file or folder as it
     is."""
-    if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in read_shapes(file))):
+    if file.is_dir() or (
+        file.suffix not in PICKLED and all(strip_wrappers(name) == name for name in read_shapes(file))
+    ):
         return file
-    state = unpickle(file) if file.suffix in PICKLED else {plain(k): v for k, v in tensors(file, dtype=None)}
+    state = unpickle(file) if file.suffix in PICKLED else {strip_wrappers(k): v for k, v in tensors(file, dtype=None)}
     save_weights(state, out)
     return out

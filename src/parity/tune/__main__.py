@@ -68,7 +68,7 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     variants = list(list_candidates(bench.case))
     gains: dict[str, float] = {}
 
-    def in_turn() -> Iterator[Variant]:
+    def order_variants() -> Iterator[Variant]:
         first_sizes = [v for i, v in enumerate(variants) if v.method not in {u.method for u in variants[:i]}]
         yield from first_sizes
         other_sizes = [v for v in variants if v not in first_sizes]
@@ -76,7 +76,7 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
 
     piloted: list[Variant] = []
     bench.decode(variants[0], bench.rows(0, 1))  # the first use of anything takes longer
-    for variant in progress(in_turn(), len(variants), "counting passes"):
+    for variant in progress(order_variants(), len(variants), "counting passes"):
         if time.time() > until and len(gains) == len({v.method for v in variants}):
             break
         if not fits(partial(bench.pilot, variant), variant is variants[0], variant.name):

@@ -113,7 +113,7 @@ class Bench:
     def rows(self, first: int, count: int) -> Rows:
         raise NotImplementedError
 
-    def loaded(self, companion: str, fast: bool) -> Any:
+    def load_networks(self, companion: str, fast: bool) -> Any:
         """Load the networks that decode, with the companion that a method needs."""
         if (companion, fast) not in self.models:
             spec = {
@@ -127,7 +127,7 @@ class Bench:
         """Decode and time rows."""
         fast = variant.fast or self.fast
         cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
-        loaded = self.loaded(needs(self.kind, variant.method), fast)
+        loaded = self.load_networks(needs(self.kind, variant.method), fast)
         model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
         decoded = loop.leaf(self.kind).record(model, start, steps)
         columns = loop.leaf(self.kind).columns(rows, model, start, decoded)
@@ -182,7 +182,7 @@ class Prompted(Bench):
         self.run = compile_pass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
-    def loaded(self, companion: str, fast: bool) -> Loaded:
+    def load_networks(self, companion: str, fast: bool) -> Loaded:
         """Load the target and the companion that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", companion)}
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
@@ -213,7 +213,7 @@ class Prompted(Bench):
 
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
-        model = self.loaded("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
+        model = self.load_networks("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
         positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
         positions = positions.repeat(batch, 1)
         seconds = [0.0]

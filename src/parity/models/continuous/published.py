@@ -26,7 +26,15 @@ from torch import Tensor, nn
 from parity.base import weights
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickle_by_key
+from parity.base.weights import (
+    PICKLED,
+    check_fit,
+    check_floating,
+    save_weights,
+    sha256,
+    strip_wrappers,
+    unpickle_by_key,
+)
 from parity.experiment.module_metadata import function, modules
 from parity.models.continuous import kl
 
@@ -48,12 +56,12 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
     if path.is_file() and path.suffix in PICKLED:
         key, state = unpickle_by_key(path)
         return state, HELD.get(key, PLAIN)
-    return {plain(name): tensor for name, tensor in weights.tensors(path, dtype=None)}, HELD[""]
+    return {strip_wrappers(name): tensor for name, tensor in weights.tensors(path, dtype=None)}, HELD[""]
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
     """Read the same tensors without their numbers."""
-    return {plain(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
+    return {strip_wrappers(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
 
 
 def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor], file: Path) -> Any:
