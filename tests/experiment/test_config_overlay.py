@@ -70,7 +70,7 @@ def test_a_configuration_that_holds_itself_is_one_line_and_one_that_repeats_itse
 
 def test_scale_is_a_share_of_the_images_of_every_section_and_has_a_folder_of_its_own():
     whole, small = loaded(), config_overlay.scaled(loaded("scale=0.1"))
-    assert (small.image.prompts.limit, small.continuous.images) == (7, 3)
+    assert (small.image.prompts.limit, small.continuous.images) == (3, 3)
     assert [t["settings"]["rows"] for t in text_tasks(small)] == [4, 4, 20, 10]
     assert small.experiment == "default-x0.1" and config_overlay.scaled(small) == small
     assert small.equality == whole.equality and config_overlay.scaled(whole) is whole
