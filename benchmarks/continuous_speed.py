@@ -15,7 +15,7 @@ import numpy as np
 from common import asked, cell, embedded, numbered
 from docs_figures import keep_benchmark
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.experiment import weights
 from parity.report.settings import NAMED

@@ -72,7 +72,7 @@ def some(rng: np.random.Generator, every: Sequence[Any]) -> list[Any]:
 def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict[str, Any]:
     """p-values of a family's tests, and its verdict."""
     (small, own), begin = pair, time.process_time()
-    module, rng = leaf(f"parity.decoders.{small.kind}.{small.method}"), np.random.default_rng(family)
+    module, rng = leaf(f"parity_decoders.{small.kind}.{small.method}"), np.random.default_rng(family)
     which, decoder = getattr(module, "TARGETS", ""), getattr(module, small.method)
     harness = leaf(f"parity.equality.targets.{small.kind}")
     seeds = [10_000 + 2 * family, 10_001 + 2 * family]

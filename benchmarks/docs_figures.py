@@ -30,7 +30,7 @@ from parity.report.figures import gains
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-MAKES = ("src", "certify/src", "workflow", "config.yaml", "Snakefile")
+MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
     "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "verdict_kind", "tv_bound", "tv",
     "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se", "nfe_ratio", "depth", "depth_ratio", "speedup", "right",

@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 from common import asked, embedded
+from parity_decoders.continuous.mar import mar
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.continuous import Pair, Start, draw_order, make_path_noise
 from torch import Tensor
 
-from parity.base.noise import counted_noise
 from parity.decode.continuous import record
-from parity.decoders.continuous.mar import mar
 from parity.models.continuous.diffusion import HeadSampling, Steps, compute_single_path_log_ratio, walk
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import MAR, MARNet
-from parity.models.continuous.protocol import Pair, Start, draw_order, make_path_noise
 
 FIRST = 4  # place that `cspd` drafts by default: the target alone draws 5% of 64
 SAMPLING = HeadSampling(steps=25, guidance=3.0, temperature=0.8, clip=4.0)

@@ -10,7 +10,7 @@ behind the last final token, over all passes but the first; and the tokens made 
 import torch
 from common import asked, captioned, cell, guided
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.experiment.options import coupled

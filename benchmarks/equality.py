@@ -58,7 +58,7 @@ def main() -> None:
         spec = cell("discrete", variant, 0)
         if a.only not in ("", spec["method"]):
             continue
-        decoder = getattr(importlib.import_module(f"parity.decoders.discrete.{spec['method']}"), spec["method"])
+        decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
         begin = time.perf_counter()
         rows = exact.exact(decoder, [target], spec["options"], n=a.n, threads=a.threads)
         seconds = time.perf_counter() - begin

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from common import asked, cell, embedded, numbered
+from parity_decoders.protocols.continuous import Start
 from torch import Tensor
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.decode.continuous import Clocked
-from parity.models.continuous.protocol import Start
 
 RELEASED = (
     "verify: blind, sigma: inverted, inner_temperature: 42.0, resample: untempered, truncate: false, give_up: zero"

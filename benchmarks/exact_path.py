@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from common import asked, cell, embedded, numbered
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 
 

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify.joint_tests import digits
+from parity_decoders.noise import Noise
+from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
@@ -28,7 +29,6 @@ from parity.equality.targets.discrete import law_of
 from parity.models import fetch
 from parity.models.discrete.cached import Cached, EagleDrafter, Layers
 from parity.models.discrete.load import Loaded, load, load_encoder
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter
 from parity.stand_ins import write
 from parity.stand_ins.discrete import sharpen

@@ -34,7 +34,7 @@ VARIANTS = [
 def rows_of(variant: str, target: families.Target, n: int, threads: int) -> tuple[list[dict[str, Any]], str]:
     """The exact layer's rows of a variant on a family's network, and the variant's claim."""
     spec = cell("discrete", variant, 0)
-    decoder = getattr(importlib.import_module(f"parity.decoders.discrete.{spec['method']}"), spec["method"])
+    decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
     claim = options.claim("discrete", spec["method"], spec["options"])
     small = {k: min(v, MOST.get(k, v)) for k, v in options.small("discrete", spec["method"], spec["options"]).items()}
     settings: dict[str, Any] = {"method": variant, "claim": claim, "n": n, "draws": families.DRAWS}

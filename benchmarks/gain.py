@@ -14,7 +14,7 @@ import statistics
 from common import asked, captioned, cell, guided
 from docs_figures import keep_benchmark
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.experiment.options import claim, methods, needs

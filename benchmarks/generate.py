@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from common import asked
 from docs_figures import keep_benchmark
+from parity_decoders.discrete.ar import ar
+from parity_decoders.sampling import Sampled, TokenSampling
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.ar import ar
 from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
-from parity.models.discrete.sampling import Sampled, TokenSampling
 
 SIZE = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=24, caption_dim=128, multiple_of=64)
 GUIDANCE = 1.8

@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.steps import Step
 from torch import Tensor, nn
 
 from parity.base.command import add_arguments, pin_threads, provenance, run_command
 from parity.base.devices import check, is_out_of_memory
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.output_buffer import now
-from parity.decoders.steps import Step
 from parity.experiment import checks, tuned
 from parity.experiment.options import declaration, methods, needs, options, small
 from parity.models import fetch
@@ -39,7 +40,6 @@ from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, logits_pass
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.tune.__main__ import tables
 from parity.tune.bench import Prompted
 
@@ -264,7 +264,7 @@ def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable
     for method in methods("discrete"):
         if not left():
             return
-        decode, given = import_module(f"parity.decoders.discrete.{method}"), options("discrete", method, {})
+        decode, given = import_module(f"parity_decoders.discrete.{method}"), options("discrete", method, {})
         if not nets.device.startswith("cuda"):
             given = small("discrete", method, given)
         model, noise = nets.model(1, needs("discrete", method)), batch_noise(0, ["0"], nets.device)
@@ -277,8 +277,9 @@ def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable
 
 def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]) -> Iterator[Row]:
     """ms of a pass of network and head of continuous models, and of a pass of XLNet."""
+    from parity_decoders.protocols.continuous import make_path_noise
+
     from parity.models.anysubset.xlnet import CachedXLNet, build
-    from parity.models.continuous.protocol import make_path_noise
 
     noise = batch_noise(0, ["0"], device)
     for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():

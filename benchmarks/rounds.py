@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from common import asked, cell, embedded, numbered
+from parity_decoders.continuous.mar import write
+from parity_decoders.steps import Draw
 from PIL import Image, ImageDraw
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode import loop
-from parity.decoders.continuous.mar import write
-from parity.decoders.steps import Draw
 
 SCALE, GAP, HEAD = 2, 6, 18  # of a picture's pixels; around pictures; above a column
 

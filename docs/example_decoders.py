@@ -11,10 +11,9 @@ max(0, p - q).
 from collections.abc import Iterator
 
 import torch
+from parity_decoders.steps import Step
+from parity_decoders.verification import race, residual
 from torch import Tensor
-
-from parity.decoders.steps import Step
-from parity.decoders.verification import race, residual
 
 
 def _two_at_a_time(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:

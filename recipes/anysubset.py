@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.anysubset import invert_order, make_lattice
 from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.embedded import stories
 from parity.models.anysubset import causal
-from parity.models.anysubset.protocol import invert_order, make_lattice
 from parity.models.anysubset.xlnet import make_permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 from recipes.data import texts

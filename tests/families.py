@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.noise import counted_noise
+from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor
 
-from parity.base.noise import counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, load, load_encoder
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.stand_ins import write
 
 # stand-ins to their families

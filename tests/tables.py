@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 import torch
 from annotated_types import Ge
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.anysubset import Infilling, make_infilling
+from parity_decoders.protocols.continuous import Pair
+from parity_decoders.sampling import Sampled, TokenSampling
 from pydantic.fields import FieldInfo
 from scipy import stats
 
-from parity.base.noise import Noise, counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.experiment import options
-from parity.models.anysubset.protocol import Infilling, make_infilling
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
-from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
 # --- variants
 
 
 def decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
-    return getattr(importlib.import_module(f"parity.decoders.{kind}.{method}"), method)
+    return getattr(importlib.import_module(f"parity_decoders.{kind}.{method}"), method)
 
 
 def lowest(field: FieldInfo) -> list[Any]:

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from parity_certify.seeding import row_key
+from parity_decoders.noise import Noise, counted_noise
 from scipy import stats
 
-from parity.base.noise import Noise, batch_noise, counted_noise
+from parity.base.row_noise import batch_noise
 
 
 def test_noise_of_a_row_does_not_depend_on_its_batch():

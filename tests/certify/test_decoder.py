@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from parity_certify import import_by_name
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.steps import Step
 
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.steps import Step
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.anysubset import Infilling, next_ranks, write
+from parity_decoders.steps import Fill
+from parity_decoders.verification import race
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 from parity.decode.anysubset import record
-from parity.decoders.steps import Fill
-from parity.decoders.verification import race
 from parity.experiment import options
-from parity.models.anysubset.protocol import Infilling, next_ranks, write
 from tests.tables import Variant, decoder, keeps_to, prompts, row, shortest, texts, variants
 
 

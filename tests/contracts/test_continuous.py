@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.continuous import Pair, Start, draw_order, make_path_noise
+from parity_decoders.steps import Draw
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import record
-from parity.decoders.steps import Draw
 from parity.experiment import options
-from parity.models.continuous.protocol import Pair, Start, draw_order, make_path_noise
 from parity.models.continuous.tabular import TabularMixture
 from tests.tables import Variant, decoder, keeps_to, mixtures, shortest, variants
 

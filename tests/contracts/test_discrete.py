@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.sampling import TokenSampling
+from parity_decoders.steps import Step
+from parity_decoders.verification import race
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 from parity.decode.discrete import record
-from parity.decoders.steps import Step
-from parity.decoders.verification import race
 from parity.experiment import options
-from parity.models.discrete.sampling import TokenSampling
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import Variant, decoder, keeps_to, run, shortest, table, variants
 

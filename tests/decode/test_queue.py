@@ -5,18 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.window import Window
 
-from parity.base.noise import Noise, counted_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.shard_io import TIMES
-from parity.decoders.window import Window
 from parity.experiment import options
 from parity.models import add, fetch
 from parity.models.discrete import cached
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.load import load, load_encoder
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
 from tests.tables import decoder, table, variants

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from parity_decoders.protocols.anysubset import make_infilling
+from parity_decoders.protocols.continuous import Pair, Start
+from parity_decoders.steps import Draw, Fill, Step
 
 from parity.base.errors import ParityError
 from parity.decode import anysubset, continuous, discrete
-from parity.decoders.steps import Draw, Fill, Step
-from parity.models.anysubset.protocol import make_infilling
-from parity.models.continuous.protocol import Pair, Start
 
 T = torch.tensor
 NAN = float("nan")

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import count_known, mar
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.continuous import Pair, Start, draw_order
 
-from parity.base.errors import ParityError
-from parity.base.noise import batch_noise, counted_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.continuous import Clocked, record
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import count_known, mar
 from parity.equality.targets.continuous import continuous_rows
 from parity.models.continuous.diffusion import (
     TRAINED,
@@ -18,7 +20,6 @@ from parity.models.continuous.diffusion import (
     walk,
 )
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
-from parity.models.continuous.protocol import Pair, Start, draw_order
 from tests.tables import mixtures
 
 CONFIG = MARConfig(
@@ -110,7 +111,7 @@ def test_on_a_mixture_it_is_exact_and_a_sampler_that_gives_up_is_not():
 @pytest.mark.parametrize("give_up", ["target", "zero", "error"])
 def test_giving_up_is_an_error_or_counted(give_up):
     if give_up == "error":
-        with pytest.raises(ParityError, match="none of 1 draws was accepted"):
+        with pytest.raises(DecodingError, match="none of 1 draws was accepted"):
             on_mixtures(50, tries=1, give_up=give_up)
     else:
         _, done = on_mixtures(50, tries=1, give_up=give_up)
@@ -127,9 +128,9 @@ def test_giving_up_is_an_error_or_counted(give_up):
 )
 def test_a_pair_that_does_not_fit_is_one_line(models, given, words):
     start = Start(torch.arange(5).expand(2, -1))
-    with pytest.raises(ParityError, match=words):
+    with pytest.raises(DecodingError, match=words):
         next(cspd(models, start, noise=counted_noise(0, range(2)), **{"gamma": 2} | given))
-    with pytest.raises(ParityError, match="iterations 6: allowed: at most the 5 tokens"):
+    with pytest.raises(DecodingError, match="iterations 6: allowed: at most the 5 tokens"):
         next(mar(models, start, noise=counted_noise(0, range(2)), iterations=6))
 
 

@@ -4,21 +4,22 @@ from itertools import pairwise
 
 import pytest
 import torch
+from parity_decoders.continuous import coupled as jacobi
+from parity_decoders.continuous.coupled import coupled
+from parity_decoders.continuous.mar import mar
+from parity_decoders.continuous.spec_head import spec_head
+from parity_decoders.coupling import couple, draw_residual
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.continuous import Pair, Start, draw_order
 from scipy import stats
 
-from parity.base.errors import ParityError
-from parity.base.noise import batch_noise, counted_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.continuous import record
-from parity.decoders.continuous import coupled as jacobi
-from parity.decoders.continuous.coupled import coupled
-from parity.decoders.continuous.mar import mar
-from parity.decoders.continuous.spec_head import spec_head
-from parity.decoders.coupling import couple, draw_residual
 from parity.equality.faults import altered
 from parity.equality.faults.continuous import inverted, redrawn
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
-from parity.models.continuous.protocol import Pair, Start, draw_order
 from parity.models.continuous.tabular import TabularMixture
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
 from tests.tables import mixtures
@@ -149,7 +150,7 @@ def test_noise_that_was_not_moved_is_noticed():
 
     target = model("mar")
     noise, start = started(target)
-    faulty = altered("parity.decoders.continuous.coupled", sweep=stale).coupled
+    faulty = altered("parity_decoders.continuous.coupled", sweep=stale).coupled
     tokens, moved = with_noise(faulty(Pair(target), start, noise=noise, theta=1.0), target, start)
     assert (plain_under(target, start, moved) - tokens).abs().max() > 1e-3
 
@@ -183,6 +184,6 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
 def test_steps_without_noise_are_refused(method):
     target = model("mar", sampler="ddim", eta=0.0)
     noise, start = started(target)
-    with pytest.raises(ParityError, match=r"eta 0.*allowed: eta above 0") as told:
+    with pytest.raises(DecodingError, match=r"eta 0.*allowed: eta above 0") as told:
         list(method(Pair(target), start, noise=noise))
     assert "\n" not in str(told.value)

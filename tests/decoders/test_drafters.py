@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from parity_decoders.candidates import grow_dynamic_tree
+from parity_decoders.discrete.eagle import eagle
+from parity_decoders.discrete.spec import spec
+from parity_decoders.discrete.vvs import measure_similarity, vvs
+from parity_decoders.noise import counted_noise
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.verification import descend, find_look_alikes
 
-from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.decoders.candidates import grow_dynamic_tree
-from parity.decoders.discrete.eagle import eagle
-from parity.decoders.discrete.spec import spec
-from parity.decoders.discrete.vvs import measure_similarity, vvs
-from parity.decoders.verification import descend, find_look_alikes
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, count_prefixes
 from tests.tables import table
 

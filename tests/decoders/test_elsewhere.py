@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.continuous import Pair, Start, draw_order
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.steps import Step
 
-from parity.base.noise import Noise, counted_noise
 from parity.decode import anysubset, continuous, discrete
-from parity.decoders.steps import Step
 from parity.experiment import options
 from parity.models.anysubset.causal import Causal
 from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.continuous.protocol import Pair, Start, draw_order
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from tests.elsewhere import DEVICE, back, elsewhere
 from tests.tables import decoder, prompts, texts
 

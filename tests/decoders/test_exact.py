@@ -2,24 +2,24 @@
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.gsd import gsd
+from parity_decoders.discrete.lantern import lantern
+from parity_decoders.discrete.lantern_pp import lantern_pp
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.discrete.sjd_pac import sjd_pac
+from parity_decoders.discrete.sjd_pp import sjd_pp
+from parity_decoders.discrete.sjd_sv import sjd_sv
+from parity_decoders.discrete.sjd_vp import sjd_vp
+from parity_decoders.discrete.spec import spec
+from parity_decoders.discrete.vvs import vvs
+from parity_decoders.discrete.zipar import zipar
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.verification import finish, race, residual
 
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.gsd import gsd
-from parity.decoders.discrete.lantern import lantern
-from parity.decoders.discrete.lantern_pp import lantern_pp
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.discrete.sjd_coupled import sjd_coupled
-from parity.decoders.discrete.sjd_pac import sjd_pac
-from parity.decoders.discrete.sjd_pp import sjd_pp
-from parity.decoders.discrete.sjd_sv import sjd_sv
-from parity.decoders.discrete.sjd_vp import sjd_vp
-from parity.decoders.discrete.spec import spec
-from parity.decoders.discrete.vvs import vvs
-from parity.decoders.discrete.zipar import zipar
-from parity.decoders.verification import finish, race, residual
 from parity.equality.faults import altered
 from parity.experiment import options
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel, compute_joint
 from tests.tables import counts, decoder, law, p_value, run, table, variants
 
@@ -134,5 +134,5 @@ def runs_as_the_last(p, q, draft, bonus, u):
     ],
 )
 def test_a_planted_fault_is_noticed(method, fault, given):
-    module = altered(f"parity.decoders.discrete.{method}", **fault)
+    module = altered(f"parity_decoders.discrete.{method}", **fault)
     assert p_value(counts(run(getattr(module, method), LOGITS, L, N, **given).tokens, V), LAW) < 1e-8

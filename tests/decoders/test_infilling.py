@@ -2,20 +2,20 @@
 
 import pytest
 import torch
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.assd_ngram import assd_ngram
+from parity_decoders.anysubset.assd_quadratic import assd_quadratic
+from parity_decoders.anysubset.diffusion import diffusion
+from parity_decoders.anysubset.gpt2 import gpt2
+from parity_decoders.anysubset.sequential import sequential
+from parity_decoders.anysubset.sigma_gpt import sigma_gpt
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.anysubset import Infilling, make_infilling, make_lattice, next_ranks
+from parity_decoders.verification import finish, probability, race
 
-from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.assd_ngram import assd_ngram
-from parity.decoders.anysubset.assd_quadratic import assd_quadratic
-from parity.decoders.anysubset.diffusion import diffusion
-from parity.decoders.anysubset.gpt2 import gpt2
-from parity.decoders.anysubset.sequential import sequential
-from parity.decoders.anysubset.sigma_gpt import sigma_gpt
-from parity.decoders.verification import finish, probability, race
 from parity.equality.faults import altered
-from parity.models.anysubset.protocol import Infilling, make_infilling, make_lattice, next_ranks
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
 from tests.tables import p_value, prompts, texts
 
@@ -135,12 +135,12 @@ def test_the_controls_break_the_theorem():
     ],
 )
 def test_bad_prompts_are_named(tokens, known, message):
-    with pytest.raises(ParityError, match=message):
+    with pytest.raises(DecodingError, match=message):
         make_infilling(torch.tensor(tokens), torch.tensor(known).bool(), mask=3, vocab=4)
 
 
 def test_gpt2_takes_a_prefix_alone():
     model = texts(3, 4)
     start = make_infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
-    with pytest.raises(ParityError, match="row 0: known tokens behind masked ones"):
+    with pytest.raises(DecodingError, match="row 0: known tokens behind masked ones"):
         gpt2(model, start, noise=counted_noise(0, range(1)))

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.gsd import find_groups
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.noise import counted_noise
+from parity_decoders.verification import race
+from parity_decoders.window import Window
 
-from parity.base.noise import counted_noise
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.gsd import find_groups
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.verification import race
-from parity.decoders.window import Window
 from parity.models.discrete.tabular import TabularModel, count_prefixes
 from tests.tables import run, table
 

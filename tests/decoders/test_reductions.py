@@ -2,19 +2,19 @@
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.eagle import eagle
+from parity_decoders.discrete.gsd import gsd
+from parity_decoders.discrete.jacobi import jacobi
+from parity_decoders.discrete.lantern import lantern
+from parity_decoders.discrete.lantern_pp import lantern_pp
+from parity_decoders.discrete.mtj import mtj
+from parity_decoders.discrete.mtj_draft import mtj_draft
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.discrete.sjd_pac import sjd_pac
+from parity_decoders.discrete.vvs import vvs
 
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.eagle import eagle
-from parity.decoders.discrete.gsd import gsd
-from parity.decoders.discrete.jacobi import jacobi
-from parity.decoders.discrete.lantern import lantern
-from parity.decoders.discrete.lantern_pp import lantern_pp
-from parity.decoders.discrete.mtj import mtj
-from parity.decoders.discrete.mtj_draft import mtj_draft
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.discrete.sjd_coupled import sjd_coupled
-from parity.decoders.discrete.sjd_pac import sjd_pac
-from parity.decoders.discrete.vvs import vvs
 from tests.tables import run, table
 
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from parity_decoders.noise import counted_noise
+from parity_decoders.verification import race, residual, verify
 from scipy import stats
-
-from parity.base.noise import counted_noise
-from parity.decoders.verification import race, residual, verify
 
 
 def laws(*rows):

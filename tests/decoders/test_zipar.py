@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.zipar import zipar
 
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.zipar import zipar
 from tests.tables import run, table
 
 

@@ -28,7 +28,7 @@ PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
 
 
 def run_console(text, folder):
-    environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}"}
+    environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}/decoders/src:{folder}"}
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *expected = part.strip().splitlines()
         words = shlex.split(line.removeprefix("uv run "))

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.noise import counted_noise
 
 from parity.base.files import write_arrays, write_json
-from parity.base.noise import counted_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.shard_io import write_shard
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
 from parity.equality.alike import Alike
 from parity.equality.faults import twins, twins_between, with_noise
 from parity.equality.targets.discrete import long_targets

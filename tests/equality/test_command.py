@@ -97,5 +97,5 @@ def test_the_tests_of_the_tests_are_commands(tmp_path, monkeypatch):
 
 
 def test_an_unknown_method_is_one_line(tmp_path, monkeypatch):
-    with pytest.raises(ParityError, match=r"parity.decoders.discrete.nothing: no such module"):
+    with pytest.raises(ParityError, match=r"parity_decoders.discrete.nothing: no such module"):
         run(monkeypatch, "exact", "--kind", "discrete", "--method", "nothing", "--out", tmp_path / "x.json")

@@ -8,24 +8,24 @@ import torch
 from parity_certify import verdict
 from parity_certify.import_by_name import leaf
 from parity_certify.joint_tests import digits
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.sequential import sequential
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import mar
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.protocols.anysubset import Infilling
+from parity_decoders.protocols.continuous import Pair
+from parity_decoders.steps import Step
 
 from parity.base.errors import ParityError
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.sequential import sequential
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.steps import Step
 from parity.equality import targets
 from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment.options import reach
-from parity.models.anysubset.protocol import Infilling
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, random_table
-from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
 from parity.report.verdicts import find_undrafted

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from parity_certify.verdict import verdicts
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.vvs import vvs
+from parity_decoders.steps import Step
 
 from parity.base.errors import ParityError
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.discrete.vvs import vvs
-from parity.decoders.steps import Step
 from parity.equality.exact import exact
 from parity.equality.faults import altered
 from parity.equality.faults import discrete as faults
@@ -17,8 +17,8 @@ families = loaded("families.py")
 NEW = ("chameleon", "emu3", "janus")
 WINDOW = {"window": 3, "init": "sample_above"}
 WRONG = altered(
-    "parity.decoders.discrete.sjd",
-    verify=altered("parity.decoders.verification", residual=lambda p, q: p).verify,  # a rejected draft gives way to p
+    "parity_decoders.discrete.sjd",
+    verify=altered("parity_decoders.verification", residual=lambda p, q: p).verify,  # a rejected draft gives way to p
 ).sjd
 
 

@@ -4,9 +4,9 @@ from importlib import import_module
 
 import pytest
 from parity_certify.result_rows import row
+from parity_decoders.discrete.ar import ar
+from parity_decoders.noise import Noise
 
-from parity.base.noise import Noise
-from parity.decoders.discrete.ar import ar
 from parity.equality.faults import Trial, anysubset, continuous, discrete, planted
 from parity.experiment.options import methods, on_enumerable, options, reach
 
@@ -69,7 +69,7 @@ def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, te
 def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
     models = import_module(f"parity.equality.targets.{kind}")
     for method in methods(kind):
-        module, own = import_module(f"parity.decoders.{kind}.{method}"), options(kind, method, {})
+        module, own = import_module(f"parity_decoders.{kind}.{method}"), options(kind, method, {})
         if not on_enumerable(kind, method, own):
             continue
         far = reach(kind, method, own)

@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 import torch
 from parity_certify.verdict import verdicts
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import mar
+from parity_decoders.discrete.jacobi import jacobi
+from parity_decoders.protocols.continuous import Pair
 
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
 from parity.decode.shard_io import write_shard
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
-from parity.decoders.discrete.jacobi import jacobi
 from parity.equality.layers import CellFiles, run_layer
 from parity.equality.layers.continuous import one_token
 from parity.equality.layers.continuous.pathwise import distance_row
@@ -23,7 +24,6 @@ from parity.experiment.module_metadata import require
 from parity.experiment.options import claim, options
 from parity.inputs import tasks
 from parity.models import fetch
-from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from tests.elsewhere import DEVICE, loading
 

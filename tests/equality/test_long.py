@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 from parity_certify.import_by_name import leaf
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.diffusion import diffusion
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import mar
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.mtj import mtj
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.protocols.continuous import Pair
 from scipy import stats
 
 from parity.base.errors import ParityError
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.diffusion import diffusion
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.mtj import mtj
-from parity.decoders.discrete.sjd import sjd
 from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
@@ -23,7 +24,6 @@ from parity.equality.martingale_tests import TESTS, spread
 from parity.equality.targets.continuous import number_scores
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
-from parity.models.continuous.protocol import Pair
 from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from parity_certify import teacher_forced
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.noise import counted_noise
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
 from parity.equality.faults.discrete import jacobi
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.tabular import random_table

@@ -41,7 +41,7 @@ FOLDERS = {
 
 def step(folder: Path, *arguments: object) -> None:
     environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
-    environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}"
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}:{ROOT / 'decoders/src'}"
     command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
 
 from parity.base.files import canonical
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.decode.shard_io import Shard
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
 from parity.metrics import continuous_cost, infilling, passes, speed
 from parity.metrics.estimates import columns_of, mean_ratio, prompt_groups
 from parity.models.discrete.tabular import TabularModel, random_table

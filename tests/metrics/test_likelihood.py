@@ -4,12 +4,12 @@ part."""
 import numpy as np
 import pytest
 import torch
+from parity_decoders.protocols.anysubset import make_infilling
 
 from parity.metrics.estimates import columns_of
 from parity.metrics.likelihood import likelihood, log_probabilities, teacher_forced_logits
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import tabular as anysubset
-from parity.models.anysubset.protocol import make_infilling
 from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
 

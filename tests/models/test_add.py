@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from parity_decoders.discrete.sjd import sjd
 from safetensors.torch import save_file
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.base.weights import sha256, tensors
 from parity.decode.discrete import record
-from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
 from parity.experiment.prompt_files import read_prompts
 from parity.models import add, fetch

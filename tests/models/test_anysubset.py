@@ -2,21 +2,22 @@
 
 import pytest
 import torch
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.assd_quadratic import assd_quadratic
+from parity_decoders.anysubset.gpt2 import gpt2
+from parity_decoders.anysubset.sequential import sequential
+from parity_decoders.anysubset.sigma_gpt import sigma_gpt
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.anysubset import Infilling, make_infilling
 from safetensors.torch import load_file, save_file
 
 from parity.base.errors import ParityError
-from parity.base.noise import batch_noise, counted_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.anysubset import record
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.assd_quadratic import assd_quadratic
-from parity.decoders.anysubset.gpt2 import gpt2
-from parity.decoders.anysubset.sequential import sequential
-from parity.decoders.anysubset.sigma_gpt import sigma_gpt
 from parity.embedded import stories
 from parity.models import fetch
 from parity.models.anysubset import causal, load
 from parity.models.anysubset.causal import Causal, compute_log_probabilities
-from parity.models.anysubset.protocol import Infilling, make_infilling
 from parity.models.anysubset.vocabulary import Words
 from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
 from parity.stand_ins.text import xlnet as stand_in

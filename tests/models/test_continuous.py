@@ -7,11 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from parity_decoders.continuous.mar import mar
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.continuous import Start, draw_order, make_path_noise
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import record
-from parity.decoders.continuous.mar import mar
 from parity.models import fetch
 from parity.models.continuous import harmon, load
 from parity.models.continuous.diffusion import HeadSampling, respace_steps
@@ -19,7 +20,6 @@ from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, KLConfig, fold, rename_published, unfold
 from parity.models.continuous.mar import MARConfig, MARNet
-from parity.models.continuous.protocol import Start, draw_order, make_path_noise
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}

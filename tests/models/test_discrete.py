@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parity_decoders.discrete.sjd import sjd
 
 from parity.base.errors import ParityError
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
-from parity.decoders.discrete.sjd import sjd
 from parity.models import fetch
 from parity.models.discrete import load as models
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer

@@ -4,15 +4,15 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from parity_decoders.discrete.spec import spec
+from parity_decoders.discrete.vvs import vvs
+from parity_decoders.sampling import Sampled, TokenSampling
 
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.spec import spec
-from parity.decoders.discrete.vvs import vvs
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from parity_decoders.sampling import Sampled, TokenSampling, top_k_filter, top_p_filter
 
-from parity.models.discrete.sampling import Sampled, TokenSampling, top_k_filter, top_p_filter
 from parity.models.discrete.tabular import TabularModel, random_table
 
 

@@ -7,22 +7,22 @@ import sys
 import pytest
 import torch
 import yaml
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import mar
+from parity_decoders.protocols.continuous import Start, draw_order
 from safetensors.torch import load_file, save_file
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.files import sums
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.base.weights import sha256, unpickle
 from parity.decode.continuous import record
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
 from parity.experiment import checks, weights
 from parity.experiment.cells import cells
 from parity.models import add, fetch
 from parity.models.__main__ import add_model, convert_model
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import make_known_mask
-from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert
 from parity.stand_ins import write
 

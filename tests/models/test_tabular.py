@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.protocols.anysubset import make_infilling
 
 from parity.models.anysubset import tabular as anysubset
-from parity.models.anysubset.protocol import make_infilling
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.tabular import TabularModel, compute_joint, count_prefixes, random_table
 

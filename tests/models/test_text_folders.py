@@ -7,19 +7,19 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.sequential import sequential
+from parity_decoders.protocols.anysubset import make_infilling
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.anysubset import record
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.sequential import sequential
 from parity.experiment import checks
 from parity.inputs import tasks
 from parity.metrics.text_likelihood import perplexities, reread
 from parity.metrics.text_quality import program
 from parity.models import fetch
 from parity.models.anysubset import load
-from parity.models.anysubset.protocol import make_infilling
 from parity.stand_ins.text import gpt2, xlnet
 
 SETTINGS = {

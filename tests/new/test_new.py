@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import torch
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.continuous import Start, draw_order
 
-from parity.base.noise import counted_noise
 from parity.decode.anysubset import record as record_texts
 from parity.decode.continuous import record as record_vectors
 from parity.experiment import options
-from parity.models.continuous.protocol import Start, draw_order
+from parity.experiment.module_metadata import find_folder
 from parity.new import __main__ as new
 from tests import tables
 from tests.workflow.conftest import ROOT
@@ -25,10 +26,11 @@ def folder(tmp_path, monkeypatch):
     """A folder that files are written to; its decoders can be imported."""
     monkeypatch.setattr(new, "ROOT", tmp_path)
     monkeypatch.setattr(new, "PACKAGE", tmp_path / "src/parity")
+    monkeypatch.setattr(new, "find_folder", lambda package: tmp_path / find_folder(package).relative_to(ROOT))
     (tmp_path / "Snakefile").touch()
     for kind in KINDS:
-        package = importlib.import_module(f"parity.decoders.{kind}")
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(new.PACKAGE / "decoders" / kind)])
+        package = importlib.import_module(f"parity_decoders.{kind}")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(new.find_folder(f"decoders/{kind}"))])
         monkeypatch.delattr(package, "mine", raising=False)
         monkeypatch.delitem(sys.modules, f"{package.__name__}.mine", raising=False)
     return tmp_path
@@ -85,14 +87,14 @@ def test_the_written_test_passes(folder, kind):
 
 def test_the_page_shows_the_whole_file(folder):
     new.write_decoder("mine", "discrete", "")
-    text = (folder / "src/parity/decoders/discrete/mine.py").read_text()
+    text = (folder / "decoders/src/parity_decoders/discrete/mine.py").read_text()
     assert f"```python\n{text}```\n" in (ROOT / "docs/start/decoder.md").read_text()
 
 
 @pytest.mark.parametrize(("kind", "like"), [(kind, like) for kind in KINDS for like in options.methods(kind)])
 def test_a_copy_passes_ruff(folder, kind, like):
-    source = ROOT / f"src/parity/decoders/{kind}/{like}.py"
-    copy = folder / f"src/parity/decoders/{kind}/{like}.py"
+    source = ROOT / f"decoders/src/parity_decoders/{kind}/{like}.py"
+    copy = folder / f"decoders/src/parity_decoders/{kind}/{like}.py"
     copy.parent.mkdir(parents=True)
     copy.write_text(source.read_text())
     new.write_decoder("mine", kind, like)

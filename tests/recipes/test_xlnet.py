@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.protocols.anysubset import make_lattice
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import make_lattice
 from parity.models.anysubset.xlnet import XLNet, xlnet
 from recipes.anysubset import Scheme, draw_order, joint_nats, scheme_of
 

@@ -9,12 +9,12 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parity_decoders.discrete.jacobi import jacobi
+from parity_decoders.discrete.sjd import sjd
 
 import parity.tune.__main__ as command
 import parity.tune.bench as bench
 from parity.base.errors import ParityError
-from parity.decoders.discrete.jacobi import jacobi
-from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks, tuned, weights
 from parity.experiment.options import claim, methods
 from parity.experiment.schema import ModelSpec

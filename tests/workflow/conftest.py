@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "prompts", "envs")
+PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "decoders/src", "prompts", "envs")
 TINY = """
 experiment: tiny
 models: {scenes: {family: llamagen, grid: 8}}

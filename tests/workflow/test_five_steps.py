@@ -30,12 +30,12 @@ def test_five_steps_and_one_file(tmp_path):
     # 3. begin a decoder
     begun = subprocess.run(
         [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset", "--rule"],
-        cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src"},
+        cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src:{project}/decoders/src"},
         capture_output=True, text=True,
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
     written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - before
-    own = project / "src/parity/decoders/anysubset/mine.py"
+    own = project / "decoders/src/parity_decoders/anysubset/mine.py"
     rule = project / "workflow/methods/mine.smk"
     assert written == {own, project / "tests/decoders/test_mine.py", rule}
     # 4. edit it: here a decoder that draws from another law, and says that it does not

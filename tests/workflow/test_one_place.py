@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from parity.base.noise import Noise
-from parity.decoders.discrete.ar import ar
-from parity.decoders.steps import Step
+from parity_decoders.noise import Noise
+from parity_decoders.discrete.ar import ar
+from parity_decoders.steps import Step
 
 CLAIM = "lossless"
 SOURCE = "a toy"
@@ -49,7 +49,7 @@ def rows(cell):
 
 
 def test_a_decoder_is_its_file(project, snakemake):
-    (project / "src/parity/decoders/discrete/toy.py").write_text(DECODER)
+    (project / "decoders/src/parity_decoders/discrete/toy.py").write_text(DECODER)
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
     planned = jobs(snakemake("-n", config="toy.yaml"))
     assert len([1 for rule, file in planned if rule == "decode" and "/toy-" in file]) == 2

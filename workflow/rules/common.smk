@@ -26,11 +26,11 @@ def refuse(problem):
 
 
 if (ROOT / "src").is_dir():
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "certify/src")]
+    sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
     from parity.base import machine, verdict_table
 except ModuleNotFoundError as missing:
-    refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)")
+    refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
 from parity.base.errors import ParityError
 from parity.base.files import canonical

@@ -3,7 +3,7 @@
 REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-One rule runs every method, a module of src/parity/decoders/<kind>; a file of workflow/methods may come before it for a
+One rule runs every method, a module of decoders/src/parity_decoders/<kind>; a file of workflow/methods may come before it for a
 method that wants other threads, resources or another environment.
 Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there

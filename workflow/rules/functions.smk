@@ -67,7 +67,7 @@ def code(*modules):
 
 
 def decoder(kind, method):
-    return f"parity.decoders.{kind}.{method}"
+    return f"parity_decoders.{kind}.{method}"
 
 
 def family(wildcards):

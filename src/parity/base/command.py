@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from parity_decoders.errors import DecodingError
+
 from parity.base.errors import ParityError
 from parity.base.files import find_numbered_files
 from parity.base.machine import cores, describe_hardware, resolve_device
@@ -79,9 +81,9 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def describe_mendable(error: Exception) -> str | None:
-    """Describe an error that the user can mend (ParityError, a full disk, a folder that cannot be written, too little
-    memory) in one line; None for any other."""
-    if isinstance(error, ParityError):
+    """Describe an error that the user can mend (ParityError, DecodingError, a full disk, no right to write, too
+    little memory) in one line; None for any other."""
+    if isinstance(error, ParityError | DecodingError):
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and SCARCE.search(str(error))):
         cause = " ".join(str(error)[:200].split()) or "of the process"

@@ -42,7 +42,7 @@ def certify(
     """Draw n sequences from every target of the exact layer with decoder(model, start, noise=..., **options), and judge
     them.
 
-    decoder  f(model, start, *, noise, **options) -> iterator of parity.decoders.steps.Step
+    decoder  f(model, start, *, noise, **options) -> iterator of parity_decoders.steps.Step
     models   "full" (31 targets) or "small" (6)
     seeds    the first is the run; what it rejects is repeated on the second
     margin   the TV below which a bound certifies; a perfect sampler's bound on 243 cells is about .02 at n = 1e5 and

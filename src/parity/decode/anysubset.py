@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, make_infilling
+from parity_decoders.steps import Fill
 from torch import Tensor
 
-from parity.base.noise import Noise
 from parity.decode.output_buffer import Canvas
-from parity.decoders.steps import Fill
 from parity.experiment.options import declaration
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, make_infilling
 
 
 @dataclass

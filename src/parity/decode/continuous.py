@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.continuous import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
+from parity_decoders.steps import Draw
 from torch import Tensor
 
-from parity.base.noise import Noise
 from parity.base.weights import count_parameters
 from parity.decode.output_buffer import Canvas, now
-from parity.decoders.steps import Draw
 from parity.experiment.options import needs
-from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
 
 
 @dataclass

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sampling import Sampled
+from parity_decoders.sequence_buffer import find_end
+from parity_decoders.steps import Step
 from torch import Tensor
 
-from parity.base.noise import Noise
 from parity.base.weights import count_parameters
 from parity.decode.output_buffer import Canvas
-from parity.decoders.sequence_buffer import find_end
-from parity.decoders.steps import Step
-from parity.models.discrete.protocol import TokenModel
-from parity.models.discrete.sampling import Sampled
 
 
 @dataclass

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_decoders.noise import Noise
 from torch import Tensor
 
 from parity.base.command import note, progress
 from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import canonical
-from parity.base.noise import Noise, batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
@@ -47,7 +48,7 @@ class Queue:
     (iteration-level scheduling, Yu et al. 2022, Orca, sec. 3; "continuous batching").
 
     A decoder that can begin a row among others declares REFILLS = True. Its state between passes is in
-    `parity.decoders.sequence_buffer` or `window`, which reset a row, or depends on the row's `age`. Noise is keyed by a
+    `parity_decoders.sequence_buffer` or `window`, which reset a row, or depends on the row's `age`. Noise is keyed by a
     row's id and its own passes, so its tokens are the same in any batch.
 
     of    [B] the row in each place of the batch
@@ -149,7 +150,7 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
 def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
     """A method on the models of a job: a function of rows and their noise that gives what `record` takes. Rows beyond
     those of the noise wait for a place."""
-    decoder = getattr(importlib.import_module(f"parity.decoders.{kind}.{spec['method']}"), spec["method"])
+    decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
     begin = leaf(kind).opened(loaded, spec)
 
     def start(rows: Rows, noise: Noise) -> Begun:

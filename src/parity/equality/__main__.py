@@ -28,7 +28,7 @@ from parity.experiment.options import options, reach
 KINDS = ("discrete", "anysubset", "continuous")
 FLAGS: dict[str, dict[str, Any]] = {
     "kind": {"choices": KINDS, "required": True},
-    "method": {"required": True, "help": "module in parity.decoders.KIND and function in it"},
+    "method": {"required": True, "help": "module in parity_decoders.KIND and function in it"},
     "options": {"type": json.loads, "default": {}, "help": "JSON object"},
     "claim": {"choices": ("lossless", "lossy"), "default": "lossless"},
     "models": {"choices": ("full", "small"), "default": "full"},
@@ -43,7 +43,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    module, kind = leaf(f"parity_decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
     decoder, targets = getattr(module, a.method), kind.targets(getattr(module, "TARGETS", a.models))
     common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
@@ -56,7 +56,7 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    module, kind = leaf(f"parity_decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
     lengths = reach(a.kind, a.method, options(a.kind, a.method, a.options))
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
@@ -99,9 +99,9 @@ def parser() -> argparse.ArgumentParser:
         return c
 
     decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws", "alpha")
-    command(exact, "the exact layer for a decoder of parity.decoders", *decoder, "models", "pathwise", n=1_000_000)
-    command(long, "the long layer for a decoder of parity.decoders", *decoder, n=65_536)
-    command(tests, "both for a decoder of parity.decoders", "kind", "method", "spec")
+    command(exact, "the exact layer for a decoder of parity_decoders", *decoder, "models", "pathwise", n=1_000_000)
+    command(long, "the long layer for a decoder of parity_decoders", *decoder, n=65_536)
+    command(tests, "both for a decoder of parity_decoders", "kind", "method", "spec")
     own = command(faults, "decoders with a planted fault", "n", "seeds", "draws", n=10_000)
     own.add_argument("--kind", choices=(*KINDS, "long", "longanysubset", "longcontinuous"), required=True)
     command(calibration, "sizes of the tests", "seeds", "draws", "replicates")

@@ -12,11 +12,11 @@ from parity_certify import joint_tests as C
 from parity_certify import result_rows as R
 from parity_certify import teacher_forced
 from parity_certify.result_rows import Row
+from parity_decoders.discrete.ar import ar
+from parity_decoders.noise import counted_noise
 from scipy import stats
 
-from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.ar import ar
 from parity.equality.layers.discrete import paired
 from parity.equality.targets.continuous import energy_p
 from parity.equality.targets.discrete import Target, conditionals, targets

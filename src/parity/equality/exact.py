@@ -14,8 +14,8 @@ import torch
 from parity_certify import result_rows as R
 from parity_certify.import_by_name import name_of
 from parity_certify.result_rows import Row
+from parity_decoders.steps import Step
 
-from parity.decoders.steps import Step
 from parity.equality.targets import Decoder
 
 

@@ -14,9 +14,9 @@ from parity_certify import result_rows as R
 from parity_certify.import_by_name import name_of
 from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
+from parity_decoders.discrete.ar import ar
 from scipy import stats
 
-from parity.decoders.discrete.ar import ar
 from parity.equality.targets import Decoder
 
 

@@ -11,13 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import parity_certify
+import parity_decoders
 
 from parity.experiment.module_metadata import PACKAGE
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
+DECODERS = Path(parity_decoders.__file__).parents[1]
 # The folders that packages are in; `recipes` is there in a clone alone.
-ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "recipes": ROOT.parent}
+ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODERS, "recipes": ROOT.parent}
 
 
 @cache

@@ -11,9 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import parity_decoders
+
 from parity.base.errors import ConfigError
 
 PACKAGE = Path(__file__).parents[1]
+DECODERS = Path(parity_decoders.__file__).parent
 
 
 class Outline(NamedTuple):
@@ -24,14 +27,20 @@ class Outline(NamedTuple):
     functions: dict[str, ast.FunctionDef]
 
 
+def find_folder(package: str) -> Path:
+    """Find a folder such as "metrics" of this package, or "decoders/discrete" of the decoders'."""
+    first, _, rest = package.partition("/")
+    return DECODERS / rest if first == "decoders" else PACKAGE / package
+
+
 def modules(package: str) -> tuple[str, ...]:
     """Names of the modules in a folder of the package, such as "decoders/discrete"."""
-    return tuple(sorted(p.stem for p in (PACKAGE / package).glob("*.py") if not p.stem.startswith("__")))
+    return tuple(sorted(p.stem for p in find_folder(package).glob("*.py") if not p.stem.startswith("__")))
 
 
 @cache
 def outline(package: str, module: str) -> Outline:
-    tree = ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((find_folder(package) / f"{module}.py").read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
     for node in tree.body:
         match node:

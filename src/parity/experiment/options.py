@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from annotated_types import Interval
+from parity_decoders.counts import Counts
+from pydantic import BaseModel, ConfigDict, create_model
 
-from parity.base.counts import Counts
 from parity.base.errors import ConfigError
 from parity.experiment.module_metadata import modules, outline
 from parity.experiment.schema import Word, validate
@@ -51,7 +52,7 @@ def declaration(kind: str, method: str) -> Declaration:
     """What a decoder declares; ConfigError that names its file for a wrong literal."""
     values = outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
-    return validate(Declaration, literals, f"src/parity/decoders/{kind}/{method}.py")
+    return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
 
 
 def methods(kind: str) -> tuple[str, ...]:
@@ -112,17 +113,17 @@ def needs(kind: str, method: str) -> str:
 
 
 def _annotation(call: ast.expr) -> Any:
-    """The Field or Counts that a call spells, its arguments literals."""
+    """The Interval or Counts that a call spells, its arguments literals."""
     match call:
-        case ast.Call(func=ast.Name(id="Field" | "Counts" as name), args=words, keywords=named):
+        case ast.Call(func=ast.Name(id="Interval" | "Counts" as name), args=words, keywords=named):
             given = {k.arg: ast.literal_eval(k.value) for k in named if k.arg}
-            note: Any = Field if name == "Field" else Counts
+            note: Any = Interval if name == "Interval" else Counts
             return note(*map(ast.literal_eval, words), **given)
-    raise ValueError(f"{ast.unparse(call)}; allowed: Field(...), Counts(...)")
+    raise ValueError(f"{ast.unparse(call)}; allowed: Interval(...), Counts(...)")
 
 
 def _option_type(annotation: ast.expr) -> Any:
-    """The type that an annotation spells: a name of `TYPES`, Literal[...], Annotated[int, Field(...), Counts(...)]."""
+    """Read the type that an annotation spells: of `TYPES`, Literal[...], Annotated[int, Interval(...), Counts(...)]."""
     match annotation:
         case ast.Name(id=name) if name in TYPES:
             return TYPES[name]
@@ -132,14 +133,14 @@ def _option_type(annotation: ast.expr) -> Any:
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *notes])):
             return Annotated[(_option_type(inner), *map(_annotation, notes))]
     raise ValueError(
-        f"{ast.unparse(annotation)}; allowed: {', '.join(TYPES)}, Literal[...], Annotated[int, Field(...)]"
+        f"{ast.unparse(annotation)}; allowed: {', '.join(TYPES)}, Literal[...], Annotated[int, Interval(...)]"
     )
 
 
 @cache
 def option_schema(kind: str, method: str) -> type[BaseModel]:
     """The options of a method: keyword-only arguments but `noise`."""
-    file = f"src/parity/decoders/{kind}/{method}.py"
+    file = f"decoders/src/parity_decoders/{kind}/{method}.py"
     signature = outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:
         raise ConfigError(f"{file}: has no function {method}(model, start, *, noise, ...)")

@@ -160,7 +160,7 @@ def check_files(model: str, spec: ModelSpec) -> None:
 
 
 def option_sizes(spec: ModelSpec) -> dict[str, int]:
-    """The sizes of a model that bound options (`parity.base.counts.SIZES`): positions, or groups that are drawn at
+    """The sizes of a model that bound options (`parity_decoders.counts.SIZES`): positions, or groups that are drawn at
     once; positions of a row; tokens. None of a text model."""
     kind = kind_of(spec.family)
     if kind == "anysubset":

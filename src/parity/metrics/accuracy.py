@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.protocols.anysubset import make_infilling
 from torch import Tensor
 
 from parity.base.files import read_json, write_json
@@ -15,7 +16,6 @@ from parity.inputs import tasks
 from parity.metrics.estimates import flat, mean_error
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import load
-from parity.models.anysubset.protocol import make_infilling
 
 BATCH = 64  # rows of the network's forward
 Answers = list[tuple[bool, bool | None]]  # whether a question is answered correctly; whether its pair was held out

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.candidates import grow_dynamic_tree
+from parity_decoders.discrete.vvs import measure_similarity
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from parity.base.files import read_json, write_json
 from parity.decode.shard_io import read_shards, rows_of
-from parity.decoders.candidates import grow_dynamic_tree
-from parity.decoders.discrete.vvs import measure_similarity
 from parity.experiment.options import options
 from parity.metrics.estimates import PERCENT, Z
 from parity.models.discrete.load import load

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.protocols.discrete import TokenModel
 from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.estimates import Estimate, mean_and_error
-from parity.models.discrete.protocol import TokenModel
 
 KINDS = ("discrete",)
 MEASURES = {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling
 from torch import Tensor
 
 from parity.metrics.estimates import means
 from parity.models.anysubset.causal import compute_log_probabilities
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel

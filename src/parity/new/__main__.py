@@ -16,14 +16,14 @@ from pathlib import Path
 
 from parity.base.command import run_command
 from parity.base.errors import ParityError
-from parity.experiment.module_metadata import PACKAGE, modules
+from parity.experiment.module_metadata import PACKAGE, find_folder, modules
 from parity.experiment.options import KINDS, methods
 
 ROOT = PACKAGE.parents[1]
 HEAD = '"""{name}: say here what it does, and the paper and section it is from."""\n'
 DISCRETE = """
-from parity.decoders.steps import Step
-from parity.decoders.verification import race
+from parity_decoders.steps import Step
+from parity_decoders.verification import race
 
 CLAIM = "lossless"
 
@@ -39,9 +39,9 @@ def {name}(model, start, *, noise):
         tokens = drawn[:, 0]
 """
 ANYSUBSET = """
-from parity.decoders.steps import Fill
-from parity.decoders.verification import race
-from parity.models.anysubset.protocol import next_ranks, write
+from parity_decoders.steps import Fill
+from parity_decoders.verification import race
+from parity_decoders.protocols.anysubset import next_ranks, write
 
 CLAIM = "lossless"
 
@@ -58,9 +58,9 @@ def {name}(model, start, *, noise):
 CONTINUOUS = """
 import torch
 
-from parity.decoders.continuous.mar import write
-from parity.decoders.steps import Draw
-from parity.models.continuous.protocol import make_path_noise
+from parity_decoders.continuous.mar import write
+from parity_decoders.steps import Draw
+from parity_decoders.protocols.continuous import make_path_noise
 
 CLAIM = "lossless"
 
@@ -78,10 +78,10 @@ def {name}(models, start, *, noise):
 """
 DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
 # How the test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
-RACE = ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
+RACE = ("race", "parity_decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
 PATH = (
     "make_path_noise",
-    "parity.models.continuous.protocol",
+    "parity_decoders.protocols.continuous",
     "lambda *asked: 1.5 * make_path_noise(*given)(*asked)",
     "*given",
 )
@@ -162,7 +162,7 @@ def write_decoder_test(name: str, kind: str) -> str:
     """Make the source of the test of a decoder begun as plain decoding."""
     wrong, source, call, arguments = WRONG[kind]
     imports = (
-        f"from parity.decoders.{kind} import {name}",
+        f"from parity_decoders.{kind} import {name}",
         "from parity.equality.exact import exact",
         "from parity.equality.faults import altered",
         f"from parity.equality.targets.{kind} import targets",
@@ -174,7 +174,7 @@ def write_decoder_test(name: str, kind: str) -> str:
 
 def copy_decoder(name: str, kind: str, like: str) -> str:
     """Make the source of a copy of a decoder under a new name; without PLAIN, because a kind has one plain decoding."""
-    text = (PACKAGE / "decoders" / kind / f"{like}.py").read_text(encoding="utf-8")
+    text = (find_folder(f"decoders/{kind}") / f"{like}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -189,8 +189,9 @@ def check_name(name: str, package: str) -> None:
     """Raise ParityError for a name that no module of a folder can have, or that one has."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ParityError(f"NAME = {name!r}: allowed: a Python name of lower-case letters, digits and _")
-    if name in modules(package) or (PACKAGE / package / name).exists():
-        raise ParityError(f"NAME = {name!r}: src/parity/{package} has it already; allowed: another name")
+    if name in modules(package) or (find_folder(package) / name).exists():
+        folder = find_folder(package).relative_to(ROOT)
+        raise ParityError(f"NAME = {name!r}: {folder} has it already; allowed: another name")
     if not (ROOT / "Snakefile").is_file():
         raise ParityError(f"{PACKAGE}: not in a clone of the project; allowed: run it by a clone's `uv run parity new`")
 
@@ -207,7 +208,7 @@ def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
     check_name(name, package)
-    file = PACKAGE / package / f"{name}.py"
+    file = find_folder(package) / f"{name}.py"
     rules = ROOT / f"workflow/methods/{name}.smk"
     if rule and rules.exists():
         raise ParityError(f"--rule: {rules.relative_to(ROOT)} exists already; allowed: another NAME")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.sampling import TokenSampling
 
 from parity.base.weights import tensors
-from parity.decoders.discrete.ar import ar
 from parity.experiment import options
 from parity.models.discrete.llama import strip_grammar
-from parity.models.discrete.sampling import TokenSampling
 from tests.families import LAYOUTS, decoded, whole
 from tests.tables import decoder
 

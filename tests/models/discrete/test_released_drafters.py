@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.eagle import eagle
+from parity_decoders.discrete.lantern import lantern
+from parity_decoders.discrete.vvs import vvs
 from transformers import ChameleonConfig
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.noise import batch_noise
+from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.eagle import eagle
-from parity.decoders.discrete.lantern import lantern
-from parity.decoders.discrete.vvs import vvs
 from parity.experiment import checks
 from parity.experiment.schema import ModelSpec
 from parity.models import add, fetch

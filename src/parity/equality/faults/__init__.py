@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
+from parity_decoders.noise import Noise
 from torch import Tensor
 
-from parity.base.noise import Noise
 from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
 from parity.experiment.options import reach

@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 from parity_certify.result_rows import Row
+from parity_decoders.anysubset.assd import assd
+from parity_decoders.anysubset.assd_ngram import assd_ngram
+from parity_decoders.anysubset.diffusion import diffusion
+from parity_decoders.anysubset.sequential import sequential
+from parity_decoders.anysubset.sigma_gpt import sigma_gpt
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.anysubset import Infilling, invert_order
+from parity_decoders.steps import Fill
+from parity_decoders.verification import Verified, finish, race, verify
 from torch import Tensor
 
-from parity.base.noise import Noise
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.assd_ngram import assd_ngram
-from parity.decoders.anysubset.diffusion import diffusion
-from parity.decoders.anysubset.sequential import sequential
-from parity.decoders.anysubset.sigma_gpt import sigma_gpt
-from parity.decoders.steps import Fill
-from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
 from parity.equality.faults import (
     FAR,
@@ -34,7 +35,6 @@ from parity.equality.faults import (
 )
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, long_targets, targets
-from parity.models.anysubset.protocol import Infilling, invert_order
 
 ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
 NEEDED = 10_000  # sequences with which every fault is found
@@ -58,7 +58,7 @@ def no_resampling(q: Tensor, p: Tensor, draft: Tensor, *more: Any) -> Verified:
 
 
 def with_verify(faulty: Callable[..., Verified]) -> Decoder:
-    return altered("parity.decoders.anysubset.assd", verify=faulty).assd
+    return altered("parity_decoders.anysubset.assd", verify=faulty).assd
 
 
 def with_laws(decoder: Decoder, laws: Callable[..., Tensor]) -> Decoder:

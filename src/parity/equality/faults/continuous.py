@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 from parity_certify.result_rows import Row
+from parity_decoders.continuous import coupled, spec_head
+from parity_decoders.continuous.cspd import cspd
+from parity_decoders.continuous.mar import mar
+from parity_decoders.coupling import Coupled, Gaussian, log_ratio
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.continuous import Pair, Start
+from parity_decoders.steps import Draw
+from parity_decoders.verification import count_leading
 from torch import Tensor
 
-from parity.base.noise import Noise
-from parity.decoders.continuous import coupled, spec_head
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
-from parity.decoders.coupling import Coupled, Gaussian, log_ratio
-from parity.decoders.steps import Draw
-from parity.decoders.verification import count_leading
 from parity.equality.faults import (
     FAR,
     Correct,
@@ -35,7 +36,6 @@ from parity.equality.faults import (
 )
 from parity.equality.targets import Decoder
 from parity.equality.targets.continuous import Target, continuous_rows, long_targets, targets
-from parity.models.continuous.protocol import Pair, Start
 from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
 NEEDED = 5000  # samples with which every fault is found
@@ -79,7 +79,7 @@ def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: s
     return x
 
 
-inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
+inverted = altered("parity_decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
 
 
 def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
@@ -153,7 +153,7 @@ VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, a
     "exact sampling": (exact_sampler, "none"),
     **{f"speculative: {fault}": (partial(speculative, fault=fault), fault) for fault in FAULTS},
 }
-CSPD, HEAD, JACOBI = (f"parity.decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
+CSPD, HEAD, JACOBI = (f"parity_decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
 WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of a walk
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
     "spec_head: redrawn": (partial(altered(HEAD, couple=redrawn).spec_head, ahead=3), "residual a fresh draw"),

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from parity_certify.joint_tests import TESTS, joint_rows, total_variation, tv_interval
 from parity_certify.result_rows import Row
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.spec import spec
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sampling import Sampled
+from parity_decoders.steps import Step
+from parity_decoders.verification import Verified, race, residual, verify
 from torch import Tensor
 
-from parity.base.noise import Noise
-from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.sjd import sjd
-from parity.decoders.discrete.spec import spec
-from parity.decoders.steps import Step
-from parity.decoders.verification import Verified, race, residual, verify
 from parity.equality.faults import (
     FAR,
     Correct,
@@ -41,8 +43,6 @@ from parity.equality.faults import (
 )
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import Target, long_targets
-from parity.models.discrete.protocol import TokenModel
-from parity.models.discrete.sampling import Sampled
 from parity.models.discrete.tabular import TabularModel, random_table
 
 CLASSICAL = (
@@ -56,7 +56,7 @@ TEAM = 4  # rows of the lockstep fault that advance together
 NEEDED = {"accept +0.01": 100_000}
 WINDOW = 16
 LATE = 6  # the pass from which noise is used again
-SJD = "parity.decoders.discrete.sjd"
+SJD = "parity_decoders.discrete.sjd"
 
 
 def correction(p: Tensor, q: Tensor, fault: str) -> Tensor:

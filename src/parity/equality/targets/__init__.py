@@ -27,9 +27,9 @@ import torch
 from parity_certify.joint_tests import code_rows, digits
 from parity_certify.result_rows import Row
 from parity_certify.seeding import row_key
+from parity_decoders.noise import Noise, counted_noise
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 
 Decoder = Callable[..., Iterator[Any]]
 CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cache

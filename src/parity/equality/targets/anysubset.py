@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from parity_certify.result_rows import Row
 from parity_certify.teacher_forced import slots
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.anysubset import Infilling, invert_order, make_infilling
 from torch import Tensor
 
-from parity.base.noise import Noise
 from parity.decode.anysubset import Filled, record
 from parity.equality.martingale_tests import detectable_z, normal
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
-from parity.models.anysubset.protocol import Infilling, invert_order, make_infilling
 from parity.models.anysubset.tabular import (
     TabularAnySubset,
     compute_joint_law,

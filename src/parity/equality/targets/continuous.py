@@ -21,16 +21,16 @@ from parity_certify import result_rows as R
 from parity_certify.joint_tests import joint_rows
 from parity_certify.result_rows import Row
 from parity_certify.teacher_forced import slots
+from parity_decoders.noise import counted_noise
+from parity_decoders.protocols.continuous import LOG_2PI, Pair, Start
 from scipy import spatial, stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
 from parity.decode import continuous as decode
 from parity.equality.targets import Decoder, named
 from parity.equality.targets.long import LONGEST, Drawn, Long
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
-from parity.models.continuous.protocol import LOG_2PI, Pair, Start
 from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
 
 DRAWS = 4999

@@ -11,16 +11,16 @@ import torch
 from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
 from parity_certify.teacher_forced import slots
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise
 from parity.decode.discrete import Decoded, record
 from parity.equality.martingale_tests import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
-from parity.models.discrete.protocol import TokenModel
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import (
     HashedTable,
     HiddenMarkov,

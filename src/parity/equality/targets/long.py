@@ -1,7 +1,7 @@
 """Long targets: models whose conditionals are known though their joint cannot be listed, for decoders at their own
 options. They set how many sequences are drawn; all their tests are one family.
 
-Small batches. A row's noise is its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
+Small batches. A row's noise is its own (`parity_decoders.noise`), so a correct decoder gives it the same tokens in any
 batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
 decoded in batches of that size, and only the test of their law decides. The sizes are constants, because a test here is
 shared by all experiments that use the decoder with these options. The run's own batches are tested on its own model
@@ -23,10 +23,10 @@ import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 from parity_certify.seeding import row_key
+from parity_decoders.noise import Noise, counted_noise
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
 from parity.equality.martingale_tests import by_agreement, score_rows
 from parity.equality.targets import Decoder, named
 

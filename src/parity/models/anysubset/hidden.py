@@ -7,9 +7,8 @@ decoding has the same law, and a prompt follows the law if its words were drawn 
 from typing import Protocol
 
 import torch
+from parity_decoders.protocols.anysubset import invert_order
 from torch import Tensor
-
-from parity.models.anysubset.protocol import invert_order
 
 CHUNK = 2**21  # known words in one call of a rule
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from parity_decoders.protocols.anysubset import AnySubsetModel
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, header
 from parity.base.weights import check, check_floating, tensors
 from parity.models.anysubset import causal
-from parity.models.anysubset.protocol import AnySubsetModel
 from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.anysubset import Infilling, invert_order
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import Infilling, invert_order
 
 
 class TabularAnySubset:

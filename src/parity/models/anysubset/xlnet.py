@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.anysubset import invert_order
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.anysubset.protocol import invert_order
 
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
 
-FAMILY = {  # see models.anysubset.protocol
+FAMILY = {  # see models.anysubset
     "files": ("xlnet", "judge"),
     "also": ("tokenizer",),
     "model_types": {"xlnet": ("xlnet",), "judge": ("gpt2",)},

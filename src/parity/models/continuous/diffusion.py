@@ -15,9 +15,8 @@ from itertools import accumulate, repeat
 from typing import Literal, NamedTuple
 
 import torch
+from parity_decoders.protocols.continuous import LOG_2PI, Affine, Chain, PathNoise
 from torch import Tensor, nn
-
-from parity.models.continuous.protocol import LOG_2PI, Affine, Chain, PathNoise
 
 TRAINED = 1000  # diffusion steps of training
 

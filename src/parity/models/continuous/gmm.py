@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.continuous import PathNoise, select_tokens_before
 from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.protocol import PathNoise, select_tokens_before
 from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
 
-FAMILY = {  # see models.continuous.protocol
+FAMILY = {  # see models.continuous
     "condition": "class",
     "causal": True,
     "single_path": False,

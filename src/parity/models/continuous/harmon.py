@@ -21,7 +21,7 @@ from parity.models.continuous.kl import select_prefixed
 from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
 from parity.models.discrete.vq import count_blocks
 
-FAMILY = {  # see models.continuous.protocol
+FAMILY = {  # see models.continuous
     "condition": "caption",
     "causal": False,
     "single_path": True,

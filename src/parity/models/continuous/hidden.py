@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from parity_decoders.protocols.continuous import PathNoise
 from torch import Tensor
 
-from parity.models.continuous.protocol import PathNoise
 from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walk_mixture
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -19,7 +20,6 @@ from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.compiling import compile_pass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.continuous.protocol import ContinuousModel, Pair
 from parity.models.discrete.vq import to_pixels
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.continuous import PathNoise
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadNet, HeadSampling, Steps, Trajectory, walk
-from parity.models.continuous.protocol import PathNoise
 from parity.models.discrete.vq import count_blocks
 
-FAMILY = {  # see models.continuous.protocol
+FAMILY = {  # see models.continuous
     "condition": "class",
     "causal": False,
     "single_path": True,

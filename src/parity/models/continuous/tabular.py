@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.continuous import LOG_2PI, Affine, PathNoise
 from scipy import special, stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import walk
-from parity.models.continuous.protocol import LOG_2PI, Affine, PathNoise
 
 
 class Mixture(NamedTuple):

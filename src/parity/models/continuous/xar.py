@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.continuous import Affine, PathNoise, select_tokens_before
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, select_step, walk
 from parity.models.continuous.kl import fold
 from parity.models.continuous.mar import read_trunk
-from parity.models.continuous.protocol import Affine, PathNoise, select_tokens_before
 
-FAMILY = {  # see models.continuous.protocol
+FAMILY = {  # see models.continuous
     "condition": "class",
     "causal": True,
     "single_path": False,

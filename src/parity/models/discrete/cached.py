@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import TokenModel, find_ancestors
 from torch import Tensor, nn
-
-from parity.models.discrete.protocol import TokenModel, find_ancestors
 
 # new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -22,12 +23,11 @@ from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
-from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
-FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     "also": ("vq", "drafter"),  # else the model's own folder holds its image tokenizer
     "embedded": {},

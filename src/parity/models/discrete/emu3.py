@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.protocols.discrete import Encoder
 from torch import nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
-from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
-FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     "also": ("vq",),  # a folder of the vision tokenizer alone; else the model's own folder holds it
     "embedded": {},

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
 from parity.models.discrete.llama import Llama, condition  # noqa: F401
-from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import mark_above_median
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
-FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     "also": (),
     "embedded": {},

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import assign, check_fit, read_shapes, skip_filling, tensors
 from parity.models.discrete.cached import Cached, EagleDrafter, Pass, Remember, logits_pass
-from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import mark_above_median
 
 if TYPE_CHECKING:

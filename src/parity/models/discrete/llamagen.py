@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -28,10 +29,9 @@ from parity.base.weights import check_fit, load_built, read_shapes, skip_filling
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet, EagleDrafter, Pass, Remember, logits_pass
-from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.t5 import read_encoder
 
-FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("transformer", "vq", "text"),
     "also": ("clip", "drafter", "draft"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},

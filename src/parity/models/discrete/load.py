@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor, nn
 
 from parity.models.compiling import compile_pass
 from parity.models.discrete.cached import Pass, logits_pass
-from parity.models.discrete.protocol import TokenModel
-from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.vq import to_pixels
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 import torch
+from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.base.weights import load_weights, parts
 from parity.embedded.tokenizer import VOCAB, encode
 from parity.experiment.weights import check_tokenizer
-from parity.models.discrete.protocol import Encoder
 
 if TYPE_CHECKING:
     from transformers import T5EncoderModel

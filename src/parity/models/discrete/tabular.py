@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.protocols.discrete import TokenModel
 from torch import Tensor
-
-from parity.models.discrete.protocol import TokenModel
 
 BASE, PRIME = 31, 65_537
 NOTHING = -1  # in place of a token that was not read

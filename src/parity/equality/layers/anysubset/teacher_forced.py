@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from parity_certify.result_rows import Row, family
 from parity_certify.teacher_forced import battery, slots, tensor_law
+from parity_decoders.protocols.anysubset import Infilling
 
 from parity.equality.alike import Alike
 from parity.equality.layers import CellFiles
 from parity.experiment.options import declaration
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset.load import load
-from parity.models.anysubset.protocol import Infilling
 
 ROLES = ("reference", "control", "method", "again")
 WHEN = "always"

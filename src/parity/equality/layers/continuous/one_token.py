@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
+from parity_decoders.continuous.mar import mar
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.protocols.continuous import Chain, ContinuousModel, Law, Pair, PathNoise, Start, make_path_noise
 from scipy import stats
 from torch import Tensor
 
-from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import Drawn, record
-from parity.decoders.continuous.mar import mar
 from parity.equality.layers import CellFiles
 from parity.equality.targets.continuous import energy_p
 from parity.experiment.options import needs
 from parity.models.continuous import diffusion
 from parity.models.continuous.load import load
-from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, make_path_noise
 
 ROLES = ("control", "method")
 WHEN = "drafted"
@@ -41,7 +41,7 @@ def rows(cell: CellFiles) -> list[Row]:
     """Rows of the tests; the layer's file also gets "ratios", of the two last-step laws, for methods with a draft."""
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
     loaded, drafted = load(cell.manifest, cell.device), bool(needs("continuous", spec["method"]))
-    decoder = getattr(import_module(f"parity.decoders.continuous.{spec['method']}"), spec["method"])
+    decoder = getattr(import_module(f"parity_decoders.continuous.{spec['method']}"), spec["method"])
     options = {k: ONE.get(k, v) for k, v in spec["options"].items()}
     rng, conditions = np.random.default_rng([spec["seed"], 11]), []
     for c in range(min(cell.settings["conditions"], len(shard.tokens))):

@@ -1,0 +1,80 @@
+"""The target alone: every token from the model's own law, one rank at a time or several at once.
+
+Source: Li et al. 2024 (MAR), sec. 3.3 and 3.4; CSpD's Table 9 (tokens per step).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from parity_decoders.counts import Counts
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.continuous import Pair, Start, make_path_noise
+from parity_decoders.steps import Draw
+
+CLAIM = "lossless"
+EXACT_WITH = {"iterations": 0}  # otherwise tokens drawn in one iteration do not see each other
+PLAIN = {"iterations": 0}  # with this option value it is plain decoding
+EXACT_LAYER = {"iterations": 0}
+SOURCE = "Li et al. 2024 (MAR)"
+
+
+def count_known(iterations: int, schedule: str, length: int) -> list[int]:
+    """List how many tokens are known after each iteration: MAR's cosine schedule, at least one more each time (sec.
+    3.3), or equal shares."""
+    if iterations == 0:
+        return list(range(1, length + 1))
+    n_known = 0
+    counts = []
+    for step in range(1, iterations + 1):
+        # As in the released code, the cosine is floored without rounding: cos(60 deg) may come out below a half.
+        cosine = schedule == "cosine"
+        n_masked = (
+            length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
+        )
+        masked = max(1, min(length - n_known - 1, math.floor(n_masked))) if step < iterations else 0
+        n_known = min(length, length - masked)
+        counts.append(n_known)
+    return counts
+
+
+@torch.inference_mode()
+def mar(
+    models: Pair,
+    start: Start,
+    *,
+    noise: Noise,
+    iterations: Annotated[int, Interval(ge=0, le=100_000), Counts("passes", most="length")] = 0,
+    schedule: Literal["cosine", "constant"] = "cosine",
+) -> Iterator[Draw]:
+    """Draw one token at a time, or several in each iteration.
+
+    iterations  evaluations of the target; 0 is one for each token, the chain that other methods are compared with
+    schedule    tokens of an iteration: MAR's cosine schedule, or equal shares
+    """
+    target = models.target
+    (B, L) = start.order.shape
+    if iterations > L:
+        raise DecodingError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)
+    n_known = 0
+    for n_next in count_known(iterations, schedule, L):
+        if n_next == n_known:
+            continue
+        ranks = torch.arange(n_known, n_next, device=start.order.device).expand(B, -1)
+        condition = target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known))
+        path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
+        drawn = target.law(condition, path).sample(path).unflatten(0, (B, n_next - n_known))
+        tokens = write(tokens, start.order.gather(1, ranks), drawn)
+        yield Draw(drawn, torch.full_like(ranks[:, 0], n_next - n_known))
+        n_known = n_next
+
+
+def write(tokens: Tensor, positions: Tensor, new: Tensor) -> Tensor:
+    """Write `new` [B, n, D] at grid positions [B, n] into a copy of tokens [B, L, D]."""
+    return tokens.scatter(1, positions[..., None].expand(-1, -1, tokens.shape[-1]), new.to(tokens.dtype))

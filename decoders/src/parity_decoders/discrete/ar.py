@@ -1,0 +1,42 @@
+"""Plain autoregressive sampling: one token per pass, with the same cache, kernels and law as every other method."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.steps import Step
+from parity_decoders.verification import race
+
+CLAIM = "lossless"
+AHEAD = 16  # positions whose races are drawn in one call, because few numbers cost as much as a call
+PLAIN: dict = {}  # this is plain decoding, whatever its options
+SOURCE = "the definition of the target law"
+
+
+@torch.inference_mode()
+def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
+    """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in without a pass."""
+    B = len(start)
+    L = model.length
+    forced = model.forced.tolist()
+    numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # of positions
+
+    def append_forced(tokens: Tensor, n: int) -> Tensor:
+        """Append to tokens [B, 1] the forced tokens of positions n, n + 1, ..."""
+        stop = next((i for i in range(n, L) if forced[i] < 0), L)
+        return tokens if stop == n else torch.cat([tokens, model.forced[n:stop].expand(B, -1)], 1)
+
+    feed = append_forced(start[:, None], 0)  # tokens that the model has not seen
+    end = 0  # of the positions whose races are drawn
+    n = feed.shape[1] - 1
+    while n < L:
+        p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)
+        if n >= end:
+            end = min(n + AHEAD, L)
+            races = noise.exponential("sample", numbers[:1, n + 1 : end + 1], model.vocab)
+        feed = append_forced(race(p, races[:, n - end])[:, None], n + 1)
+        yield Step(feed, torch.full_like(start, feed.shape[1]), numbers[:, n + 1])
+        n += feed.shape[1]

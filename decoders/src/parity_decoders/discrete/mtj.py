@@ -1,0 +1,256 @@
+"""Multi-trajectory Jacobi decoding: Gumbel-coupled Jacobi that also evaluates what its drafts are likeliest to be
+replaced by."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, NamedTuple, Protocol
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+from torch.nn.functional import pad
+
+from parity_decoders.counts import Counts
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.steps import Step
+from parity_decoders.trees import Tree
+from parity_decoders.verification import find_largest, shift_window
+from parity_decoders.window import Window
+
+CLAIM = "lossless"
+ORIGIN = "project"
+REFILLS = True
+COUPLED_WITH: dict = {}  # whatever its options
+PickWinners = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
+SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
+
+
+class Likeliest(NamedTuple):
+    """The tokens that are likeliest to win the race of a slot, best first."""
+
+    score: Tensor  # [..., K + 1] log-probability
+    tokens: Tensor  # [..., K + 1]
+
+
+class Branches(NamedTuple):
+    """Nodes beside the chain, [B, m] each."""
+
+    tokens: Tensor
+    parents: Tensor  # below W the chain's, node i precedes slot i; from W on those of the branches
+    slots: Tensor  # the slot of each token
+    replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
+
+
+def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
+    """Choose the `count` nodes beside the chain that are likeliest to be reached, best first, up to `rounds` deep.
+
+    chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
+    """
+    B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
+    device = chain.score.device
+    count = min(count, (W - 1) * K)
+    certain = chain.score.clamp(min=-20)
+    slot = torch.arange(W - 1, device=device).repeat_interleave(K)
+    holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
+    score = (holds + certain[:, : W - 1, 1:]).flatten(1)
+    slot = slot.expand(B, -1)
+    pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
+    chosen = pool[:, :, :0]
+    n_chosen = 0
+    for r in range(rounds):
+        m = min(count * (r + 1) // rounds - n_chosen, score.shape[1])
+        best = score.topk(m)
+        chosen = torch.cat([chosen, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
+        if r + 1 == rounds:
+            break
+        new = chosen[:, :, n_chosen:]
+        rank = torch.arange(K + 1, device=device)
+        score = score.scatter_(1, best.indices, -torch.inf)
+        if m:
+            winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
+            in_window = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
+            price = torch.where(in_window, best.values[..., None] + winners.score.clamp(min=-20), -torch.inf)
+            parent = torch.arange(W + n_chosen, W + n_chosen + m, device=device)[:, None]
+            history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
+            children = [x.expand(B, m, K + 1) for x in (winners.tokens, parent, new[:, 2, :, None] + 1, history)]
+            score = torch.cat([score, price.flatten(1)], 1)
+            pool = torch.cat([pool, torch.stack(children, 1).flatten(2)], 2)
+        n_chosen += m
+    return Branches(*chosen.unbind(1))
+
+
+def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
+    """Compute q [B, W, V], the expected law of every slot: the law of the last pass; for a new slot the law of the
+    position above, otherwise the frontier's [B, 1, V]. With `warm`, all slots take the frontier's law after the first
+    pass, because the others were computed on random tokens."""
+    (carried,), new = shift_window(slots.kept, slots.size, law)
+    predicted, exists = slots.predict_laws()
+    q = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried)
+    age = slots.line.age
+    q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
+    return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
+
+
+def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
+    """Choose the node [B, W] whose law each slot takes: on the final path its own node; after it the likeliest node
+    below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B]; otherwise the chain's node.
+    """
+    S = unlike.shape[1]
+    device = unlike.device
+    distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
+    nodes = torch.arange(S, device=device)
+    misses_nearest = tree.hold_throughout(nodes != distances.argmin(1, keepdim=True))
+    descends = ~misses_nearest & distances.isfinite().any(1, keepdim=True)
+    order = torch.where(descends | path, nodes, S)
+    source = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
+    return torch.where(source == S, torch.arange(W, device=device), source)
+
+
+class Foresight(Protocol):
+    """Predicts which tokens win the races of a pass's slots."""
+
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+        """Take in the result of a pass: its tree, which nodes are final [B, S], and the laws after all nodes [B, S,
+        V]."""
+        ...
+
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning, before a pass.
+
+        law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
+        """
+        ...
+
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+        """Predict the likeliest winners [B, m, K + 1] after each of the last m branches, given those of the chain's
+        slots [B, W, K + 1]."""
+        ...
+
+
+class LastLaws:
+    """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced,
+    in that pass or on the branch."""
+
+    def __init__(self, sure: float, unsure: float, width: int):
+        """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
+        self.sure = sure
+        self.unsure = unsure
+        self.width = width
+
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+        """Do nothing: the window stores the laws. See Foresight."""
+
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the winners of the chain's slots. See Foresight."""
+        ratio = law / e
+        log = ratio.log()
+        self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
+        chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
+        return pick_winners(ratio, slots.positions), chances
+
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+        """Predict the winners after branches. See Foresight."""
+        history = branches.replaced[:, -m:]
+        next_slots = branches.slots[:, -m:] + 1
+        moved = (history | history >> min(self.width - 1, 62)) & 1
+        doubtful = self.doubtful.gather(-1, chain.tokens)
+        score = torch.where(moved[..., None] > 0, doubtful[self.rows, next_slots], chain.score[self.rows, next_slots])
+        return Likeliest(score, chain.tokens[self.rows, next_slots])
+
+
+def mtj(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
+    branches: Annotated[int, Interval(ge=0, le=4096)] = 32,
+    depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 8,
+    ranks: Annotated[int, Interval(ge=1, le=64)] = 3,
+    sure: Annotated[float, Interval(gt=0, le=100)] = 0.3,
+    unsure: Annotated[float, Interval(gt=0, le=100)] = 1.0,
+    warm: bool = True,
+) -> Iterator[Step]:
+    """Verify a chain of drafts and its likeliest corrections in one pass. Every position has one race in all passes, so
+    the tokens are those of `ar` under the same noise, whatever is evaluated.
+
+    window    the chain: each slot's winner under the law of the last pass
+    branches  nodes evaluated beside the chain: those likeliest to be reached
+    depth     nodes on the longest branch
+    ranks     alternatives considered per slot
+    sure      temperature of a slot's race if its left and upper neighbours stayed in the last pass
+    unsure    the same if one of them changed
+    warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
+              noise
+    """
+    foresight = LastLaws(sure, unsure, model.width)
+    return decode_trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
+
+
+@torch.inference_mode()
+def decode_trajectories(
+    model: TokenModel,
+    start: Tensor,
+    noise: Noise,
+    window: int,
+    branches: int,
+    depth: int,
+    ranks: int,
+    warm: bool,
+    foresight: Foresight,
+) -> Iterator[Step]:
+    """Run multi-trajectory Jacobi decoding with the given predictor of race winners. Options: see `mtj`."""
+    L, V, W = model.length, model.vocab, window
+    codes = getattr(model, "codebook", None)
+    K = min(ranks, V - 1)
+    slot = torch.arange(W, device=start.device).expand(len(start), -1)
+    slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
+    rows, line = slots.rows, slots.line
+    # [B, ...] at position + width: whether its token changed in the last pass
+    moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
+    law = frontier = torch.ones((), device=start.device)
+
+    def pick_winners(ratio: Tensor, positions: Tensor) -> Tensor:
+        drawn = find_largest(ratio)
+        if not line.grammar:
+            return drawn
+        forced = model.forced[positions.clamp(max=L - 1)]
+        return torch.where(forced >= 0, forced, drawn)
+
+    def measure_distance(tokens: Tensor, reference: Tensor) -> Tensor:
+        if codes is None:
+            return (tokens != reference).to(noise.dtype)
+        return (codes[tokens] - codes[reference]).norm(dim=-1)
+
+    while slots.has_open_slots():
+        e = slots.draw_races()
+        q = carry_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
+        left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
+        draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
+        drafts = draft[:, :-1]
+        parents = slot - 1
+        offset = slot
+        if branches and line.step:
+            side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
+            drafts = torch.cat([drafts, line.mask_new_rows(side_nodes.tokens)], 1)
+            parents = torch.cat([parents, side_nodes.parents], 1)
+            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
+        tree = Tree(line, drafts, parents, offset)
+        p = tree.compute_law()
+        drawn = pick_winners(p / e[rows, offset], tree.positions + 1)
+        path = tree.follow(drawn)
+        # [B] the deepest node of the path; the token drawn after it is final too
+        deepest = torch.where(path, offset, -1).argmax(1)
+        end = deepest[:, None]
+        source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
+        foresight.update(tree, path, p)
+        tokens = drawn.gather(1, source)
+        law = p[rows, source]
+        frontier = p[rows, end]
+        moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
+        model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        yield slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())

@@ -1,0 +1,147 @@
+"""`mtj` whose laws a small model corrects to the tokens before them: the coarse step of a parareal iteration."""
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from parity_decoders.counts import Counts
+from parity_decoders.discrete.mtj import Branches, Likeliest, PickWinners, decode_trajectories
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.steps import Step
+from parity_decoders.trees import Tree
+from parity_decoders.window import Window
+
+CLAIM = "lossless"
+ORIGIN = "project"
+REFILLS = True
+COUPLED_WITH: dict = {}  # whatever its options
+NEEDS = "draft"
+FAR = 0.33  # total variation of q and q' from which on a race is as unsure as it gets
+FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
+SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
+
+
+class Nodes(NamedTuple):
+    """The laws behind the nodes of the last pass."""
+
+    positions: Tensor  # [B, S] position that a node gives the law of
+    p: Tensor  # [B, S, V] log-probabilities of the target behind it
+    q: Tensor  # [B, S, V] those of the draft model
+
+
+class Parareal:
+    """Predicts a slot's law after new tokens as q' (p / q)^trust, where q' is the draft model's law after these tokens.
+
+    p and q are the laws of target and draft model after a node of the last pass: of the nodes that give the slot's law,
+    the one whose q is nearest to q'. The further q is from q', the less p / q is trusted, and the less certain is the
+    winner.
+    """
+
+    def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
+        """Set the draft model and the options of `mtj_draft`."""
+        self.draft = draft
+        self.rounds = rounds
+        self.sure = sure
+        self.unsure = unsure
+        self.doubt = doubt
+        self.nodes: Nodes | None = None
+
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+        """Store the laws of the pass, and let the draft model read its tree. See Foresight."""
+        q = self.to_log_law(self.draft.tree(tree.tokens, tree.positions, tree.parents))
+        self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
+        self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+
+    def predict_chain(
+        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+    ) -> tuple[Tensor, Tensor]:
+        """Predict the winners of the chain's slots in `rounds` passes of the draft model. See Foresight. In a row's
+        first pass no law changes."""
+        line = slots.line
+        ratio = (law / e).log()
+        draft = first_draft = pick_winners(ratio, slots.positions)
+        if self.nodes is None:
+            return draft, ratio
+        self.slots = slots
+        self.log_e = e.log()
+        for _ in range(self.rounds):
+            feed = torch.cat([line.read_last_token(), draft[:, :-1]], 1)
+            q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
+            chances = self.score_winners(self.to_log_law(q), slots.positions, self.log_e)
+            draft = pick_winners(chances, slots.positions)
+        if line.newest == 0:
+            first = line.age == 0
+            draft, chances = torch.where(first, first_draft, draft), torch.where(first[..., None], ratio, chances)
+        return draft, chances
+
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+        """Predict the winners after branches in a pass of the draft model. See Foresight."""
+        slots = self.slots
+        root = self.slots.line.read_last_token()
+        parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
+        offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
+        tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
+        q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
+        child_slots = offset[:, -m:]
+        chances = self.score_winners(
+            self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.rows, child_slots]
+        )
+        return Likeliest(*chances.topk(chain.tokens.shape[-1]))
+
+    @staticmethod
+    def to_log_law(logits: Tensor) -> Tensor:
+        """Turn the draft model's logits into log-probabilities."""
+        return logits.log_softmax(-1).clamp(min=FLOOR)
+
+    def score_winners(self, log_q: Tensor, positions: Tensor, log_e: Tensor) -> Tensor:
+        """Compute log-probabilities [B, n, V] of winning the races of positions [B, n]; log_q and log_e [B, n, V] are
+        the logarithms of q' and e."""
+        assert self.nodes is not None
+        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[
+            ..., None
+        ]  # not of noise
+        affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
+        nearest = torch.where(usable, affinity, -1).max(-1)
+        p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
+        unknown = (nearest.values < 0)[..., None]  # no node gave the law: it is q' itself
+        distance = torch.where(unknown, 1, (log_q.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
+        trust = torch.where(unknown, 0, 1 - self.doubt * distance)
+        law = (log_q + trust * (p - q)).log_softmax(-1)
+        temperature = self.sure + (self.unsure - self.sure) * (distance / FAR).clamp(max=1)
+        return ((law - log_e) / temperature).log_softmax(-1)
+
+
+def mtj_draft(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
+    branches: Annotated[int, Interval(ge=0, le=4096)] = 32,
+    depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 6,
+    ranks: Annotated[int, Interval(ge=1, le=64)] = 8,
+    rounds: Annotated[int, Interval(ge=1, le=64)] = 3,
+    sure: Annotated[float, Interval(gt=0, le=100)] = 0.25,
+    unsure: Annotated[float, Interval(gt=0, le=100)] = 0.9,
+    doubt: Annotated[float, Interval(ge=0, le=1)] = 0.6,
+) -> Iterator[Step]:
+    """Run `mtj` with a draft model that predicts how laws change with the tokens before them: after a correction, and
+    on each branch.
+
+    window, branches, depth, ranks  as in `mtj`
+    rounds  passes of the draft model over the window between two passes of the target; beside these one for each level
+            of the branches, and one over the tree
+    sure    temperature of a slot's race if the draft model's law is the same behind the new tokens as behind the old
+    unsure  the same if these laws are far from each other
+    doubt   how much less p / q is trusted the further they are
+    """
+    draft = getattr(model, "draft", None)
+    if draft is None:
+        raise DecodingError("mtj_draft: the model has no draft model; allowed: one whose attribute `draft` is one")
+    foresight = Parareal(draft, rounds, sure, unsure, doubt)
+    return decode_trajectories(model, start, noise, window, branches, depth, ranks, True, foresight)

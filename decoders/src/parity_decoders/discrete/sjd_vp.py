@@ -1,0 +1,61 @@
+"""SJD-VP: speculative Jacobi decoding that draws drafts towards tokens whose probability rises from pass to pass."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from parity_decoders.counts import Counts
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.steps import Step
+from parity_decoders.verification import normalize, race, shift_window, verify
+from parity_decoders.window import Window
+
+CLAIM = "lossless"
+ORIGIN = "account"
+EXACT_WITH = {"law": "drawn"}
+SOURCE = "Shan et al. 2026 (arXiv 2603.27115), from its abstract: the exponent and both laws are this project's reading"
+
+
+@torch.inference_mode()
+def sjd_vp(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
+    strength: Annotated[float, Interval(ge=0, le=10)] = 1.0,
+    law: Literal["target", "drawn"] = "drawn",
+    init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
+) -> Iterator[Step]:
+    """Run SJD, but draw the next drafts from p (p / p')^strength, normalised, where p' is the slot's law in the pass
+    before.
+
+    window    W, tokens per pass
+    strength  how far drafts follow the change of probability; 0 is `sjd`
+    law       the law that the next pass verifies a draft against: the one it was "drawn" from, which is exact, or p,
+              the "target" law of this pass, as if the drafts were SJD's, which is biased
+    init      as in `sjd`
+    """
+    slots = Window(model, start, noise, window, init)
+    n_kept = start
+    previous: Tensor | None = None  # [B, W, V] the laws of the pass before
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p = slots.compute_law(draft)
+        u = slots.draw_uniforms("accept")
+        e = slots.draw_races()
+        drawn = p
+        if previous is not None:
+            (shifted,), new = shift_window(n_kept, p.shape[1], previous)
+            rise = (p / shifted.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
+            drawn = torch.where(new[..., None], p, normalize(p * rise))
+        tokens, n_kept = verify(p, q, draft, point, u, e)
+        after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
+        yield slots.advance(
+            torch.where(after_correction, race(drawn, e), tokens), n_kept, p, p if law == "target" else drawn
+        )
+        previous = p

@@ -1,0 +1,90 @@
+"""Speculative sampling: a small draft model proposes a few tokens one by one, the target verifies them in one pass."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from parity_decoders.counts import Counts
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sequence_buffer import SequenceBuffer
+from parity_decoders.steps import Step
+from parity_decoders.verification import accept_block, finish, probability, race
+
+CLAIM = "lossless"
+REFILLS = True
+NEEDS = "draft"
+SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.10444), Alg. 2"
+
+
+def propose(
+    model: TokenModel, line: SequenceBuffer, positions: Tensor, noise: Noise, index: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Draft tokens [B] for all positions [B, W] but the last, one by one; also returns the laws [B, V] they were drawn
+    from."""
+    # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
+    read = (line.frontier[:, None] + torch.arange(-1, 1, device=positions.device)).clamp(min=0)
+    feed = line.tokens.gather(1, read)
+    feed_positions = read - 1
+    drafts = []
+    laws = []
+    e = noise.exponential("draft", index[:, :-1], model.vocab)
+    for k in range(positions.shape[1] - 1):
+        laws.append(model.logits(feed, feed_positions)[:, -1].softmax(-1))
+        drafts.append(race(laws[-1], e[:, k]))
+        feed = drafts[-1][:, None]
+        feed_positions = positions[:, k : k + 1].clamp(max=model.length - 1)
+    return drafts, laws
+
+
+def accept_tokens(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Decide which drafts [B, W] are accepted, each by itself (Leviathan et al. 2023, Alg. 1). Also returns laws [B, W,
+    V], whose surplus over q corrects the first rejected draft."""
+    return (u * probability(q, draft) < probability(p, draft)) & ~bonus, p
+
+
+VERIFY = {"token": accept_tokens, "block": accept_block}
+
+
+@torch.inference_mode()
+def spec(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    gamma: Annotated[int, Interval(ge=1, le=64), Counts("positions")] = 4,
+    verify: Literal["token", "block"] = "token",
+) -> Iterator[Step]:
+    """Accept the drafts that the target agrees with in each pass, and add one token of the target: the correction of
+    the first rejected draft or, if all were accepted, a draw from the law after the last.
+
+    gamma   tokens drafted per pass, each by a pass of the draft model
+    verify  "token": the first rejected draft ends the run. "block": the longest run that a joint test accepts
+
+    The model must have a `draft`: a token model over the same vocabulary, positions and grammar, under the same
+    sampling settings.
+    """
+    draft_model = getattr(model, "draft", None)
+    if draft_model is None:
+        raise DecodingError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
+    V = model.vocab
+    line = SequenceBuffer(model, start, gamma + 1)
+    static = getattr(model, "static", False)
+    while W := min(
+        gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)
+    ):  # it shrinks at the end of the image
+        positions = line.next_positions(W)
+        index = line.age * (gamma + 1) + torch.arange(W, device=start.device)
+        drafts, laws = propose(draft_model, line, positions, noise, index)
+        last_token = line.read_last_token()[:, 0]
+        p = model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)).softmax(-1)
+        draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
+        # The last slot has no draft, nor has the last drawn position if the window was shrunk to it.
+        bonus = (torch.arange(W, device=start.device) == gamma) | (positions >= line.end - 1)
+        u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
+        accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)
+        yield line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))

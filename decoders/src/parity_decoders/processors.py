@@ -1,0 +1,105 @@
+"""The law that `generate` samples: the model's logits behind guidance and the logits processors of transformers."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from parity_decoders.errors import DecodingError
+
+# Functions of the scores alone, whatever the tokens before: they take all slots at once.
+OF_SCORES = (
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.MinPLogitsWarper,
+    logits_process.TypicalLogitsWarper,
+    logits_process.EpsilonLogitsWarper,
+    logits_process.EtaLogitsWarper,
+    logits_process.SuppressTokensLogitsProcessor,
+    logits_process.InfNanRemoveLogitsProcessor,
+    logits_process.LogitNormalization,
+)
+# Those that keep a state from call to call, so that a slot cannot ask them twice.
+STATEFUL = (
+    "SynthIDTextWatermark",
+    "ClassifierFreeGuidance",
+    "Whisper",
+    "DiaClassifierFreeGuidance",
+    "AlternatingCodebooks",
+)
+
+
+class Guidance(NamedTuple):
+    """Classifier-free guidance u + scale (c - u), with the prompt of the unconditional rows."""
+
+    scale: float
+    ids: Tensor | None  # [B, P], None: the last token of the prompt
+    seen: Tensor | None  # [B, P], None: all of them
+
+
+def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:
+    """Take guidance out of the processors, since its rows are decoded beside the others.
+
+    Raises DecodingError for a processor that keeps a state.
+    """
+    guidance = None
+    others = LogitsProcessorList()
+    for processor in processors:
+        name = type(processor).__name__
+        if isinstance(processor, logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor):
+            context: dict[str, Any] = processor.unconditional_context
+            guidance = Guidance(processor.guidance_scale, context["input_ids"], context["attention_mask"])
+        elif name.startswith(STATEFUL):
+            raise DecodingError(
+                f"logits processor {name}: keeps a state; allowed: functions of the tokens before a slot"
+            )
+        else:
+            others.append(processor)
+    return guidance, others
+
+
+class Law:
+    """From logits of slots to the law that is drawn from."""
+
+    def __init__(self, processors: LogitsProcessorList, guidance: Guidance | None, greedy: bool):
+        """greedy: all mass on the likeliest token."""
+        self.processors = processors
+        self.guidance = guidance
+        self.greedy = greedy
+
+    def needs_prefix(self) -> bool:
+        """Tell whether a processor reads the tokens before a slot."""
+        return not all(isinstance(processor, OF_SCORES) for processor in self.processors)
+
+    def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
+        """logits [R, S, V], of 2B rows where guided, to scores [B, S, V]; prefixes: of row b and slot s the ids
+        before it [n], where a processor needs them."""
+        scores = logits.float()
+        if self.guidance is not None:
+            conditional, unconditional = scores.log_softmax(-1).chunk(2)
+            scores = unconditional + self.guidance.scale * (conditional - unconditional)
+        B, S, V = scores.shape
+        for processor in self.processors:
+            if isinstance(processor, OF_SCORES):
+                no_ids = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
+                scores = processor(no_ids, scores.reshape(B * S, V)).view(B, S, V)
+            else:
+                assert prefixes is not None
+                rows = [
+                    torch.stack([self.ask(processor, prefixes[b][s], scores[b, s], b, B) for s in range(S)])
+                    for b in range(B)
+                ]
+                scores = torch.stack(rows)
+        if self.greedy:
+            likeliest = scores.argmax(-1, keepdim=True)
+            scores = torch.full_like(scores, -torch.inf).scatter_(2, likeliest, 0.0)
+        return scores
+
+    @staticmethod
+    def ask(processor: Any, ids: Tensor, scores: Tensor, row: int, rows: int) -> Tensor:
+        """Ask a processor for the scores [V] of one slot of row `row` of `rows`, as it would be asked in a batch: one
+        may depend on the row's number."""
+        return processor(ids.expand(rows, -1), scores.expand(rows, -1).clone())[row]

@@ -1,0 +1,100 @@
+"""What a discrete model must have to be decoded. Anything with these members can be; nothing is inherited."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model is conditioned on, a row each
+
+
+class TokenModel(Protocol):
+    """A batch of sequences to decode, whose prompts have been read.
+
+    vocab   number of tokens, V
+    length  positions to decode, L (0-based; -1 is the last token of the prompt)
+    width   positions in a row of the picture, line separators included
+    forced  [L] int64: the token that the grammar forces at a position, or -1 where the model chooses
+
+    Some methods also need:
+
+    static      True if shapes are those of (batch, window) alone: decoders then do not shrink a window at the end of an
+                image
+    codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
+                model's own input: which tokens look alike
+    draft       a smaller TokenModel of the same vocab, length, width, forced and rows
+    drafter     a `Drafter`; its model keeps features (hidden states before the output matrix) by position
+    join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which has read its prompts
+    queue       asks for `join` (`parity.decode.loop.Queue`)
+    """
+
+    vocab: int
+    length: int
+    width: int
+    forced: Tensor
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Compute logits [B, S, V] of the laws at positions + 1, given `tokens` at positions [B, S] and the tokens fed
+        before.
+
+        Tokens are stored by position and replaced when fed again, so rolling back costs nothing. A query sees positions
+        up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A row all
+        of whose slots are there or past it is done: its laws are arbitrary, and its cache may be dropped. A hole is a
+        position before a query's that was never fed. Its content changes nothing: a network masks it; `TabularModel`,
+        whose laws have no gaps, reads token 0.
+        """
+        ...
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] of several continuations in one pass: tokens, positions, parents [B, S].
+
+        Node s follows node parents[b, s] < s of this call or, if that is -1, the stored tokens before its position. The
+        first node must be of the latter kind, at the first open position less one. Nothing is stored until `keep`.
+        Nodes past a row's end have arbitrary laws.
+        """
+        ...
+
+    def keep(self, nodes: Tensor) -> None:
+        """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions."""
+        ...
+
+
+class Drafter(Protocol):
+    """A network that continues the target's features (EAGLE): cheap laws of the tokens that come next."""
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """Compute logits [B, S, V] of the laws at positions + 1 from final tokens at positions [B, S], each with the
+        feature that the target has of position `sources` [B, S] (fresh: positions - 1; an older one is stale).
+
+        Tokens are stored by position, like the target's. The last slot is the last final token; a new tree begins below
+        it.
+        """
+        ...
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] of more nodes of the tree: tokens, positions, parents [B, S]. Nodes are numbered in
+        the order of the calls since `logits`; a node follows an earlier call's node, or at -1 the last final token, and
+        takes its predicted feature."""
+        ...
+
+
+class DraftedModel(TokenModel, Protocol):
+    """A token model with a drafter, and the codebook that says which tokens look alike."""
+
+    codebook: Tensor
+    raw_codebook: Tensor
+
+    @property
+    def drafter(self) -> Drafter: ...
+
+
+def find_ancestors(parents: Tensor) -> Tensor:
+    """Find the ancestors bool [B, S, S] of nodes by parents [B, S], -1 for none: whether node j is node i or one that
+    it follows, at [i, j]."""
+    S = parents.shape[1]
+    reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)
+    reached.scatter_add_(2, parents.clamp(min=0)[..., None], (parents >= 0).float()[..., None])
+    for _ in range((S - 1).bit_length()):  # each squaring doubles the reach
+        reached = (reached @ reached).clamp_(max=1)
+    return reached > 0

@@ -1,0 +1,138 @@
+"""The tokens a decoder has written so far, and the random numbers of those it writes next.
+
+Rows of a batch may be at different positions. A position has the same random numbers in every pass.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.steps import Step
+
+AHEAD = 32  # extra positions drawn in one call, because the next passes need them
+
+
+def find_end(forced: Tensor) -> int:
+    """Find the end of the drawn positions of forced [L]: all positions from it on are forced and cost no pass."""
+    return 1 + int((forced < 0).nonzero().max())
+
+
+class SequenceBuffer:
+    """The tokens of every row, final ones and drafts, and how far each row has come.
+
+    tokens  [B, L + 1 + spare]: position i is in tokens[:, i + 1], the prompt's last token (position -1) comes first;
+            `spare` columns take what is drawn past the end
+    at      [B] first open position
+    before  [B] the same in the last pass
+    step    passes made
+    age     [B, 1] passes since the row began: less than `step` if it replaced a finished row
+    newest  passes since any row began; 0: this pass is some row's first
+    grammar whether tokens are forced
+    end     behind the last position whose token is drawn
+    """
+
+    def __init__(self, model: TokenModel, start: Tensor, spare: int):
+        self.model = model
+        self.step = 0
+        self.newest = 0
+        self.queue = getattr(model, "queue", None)
+        self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
+        self.tokens[:, 0] = start
+        self.frontier = self.last_frontier = torch.zeros_like(start)
+        self.age = self.frontier[:, None]
+        self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
+        self.end = model.length  # or where the grammar forces all that follows, which costs no pass
+        self.grammar = getattr(model, "grammar", True)
+        if self.grammar:
+            self.end = find_end(model.forced)
+
+    def count_remaining(self) -> int:
+        """Count the open positions of the row that has the most; 0 when all rows are done.
+
+        Rows that are done are cleared and begin again if the model's queue holds waiting rows.
+        """
+        frontier = self.frontier
+        if self.queue is not None and self.queue.waits():
+            frontier = frontier.cpu()
+            refilled = self.queue.fill(frontier >= self.end)
+            if refilled is not None:
+                self._clear_rows(refilled)
+                return self.end
+        return max(self.end - int(frontier.min()), 0)
+
+    def _clear_rows(self, rows: Tensor) -> None:
+        """Clear the given rows [B] bool."""
+        self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
+        self.frontier, self.last_frontier = (x.masked_fill(rows, 0) for x in (self.frontier, self.last_frontier))
+        self.age = self.age.masked_fill(rows[:, None], 0)
+        self.newest = 0
+
+    def read_last_token(self) -> Tensor:
+        """Read the last final token [B, 1]."""
+        return self.tokens.gather(1, self.frontier[:, None])
+
+    def next_positions(self, n: int) -> Tensor:
+        """Return the next n positions [B, n] of each row; they may exceed the length."""
+        return self.frontier[:, None] + self.numbers[:n]
+
+    def mask_new_rows(self, drafts: Tensor) -> Tensor:
+        """Replace drafts [B, n] by -1 in rows that have made no pass yet."""
+        return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
+
+    def advance(self, tokens: Tensor, n_kept: Tensor, nodes: Tensor | None = None) -> Step:
+        """Write a pass's tokens [B, W] from the first open position on, of which n_kept [B] are final. Tokens past
+        `end` are not counted: the grammar forces them at no pass, so that a row is done in the same pass whatever the
+        other rows do."""
+        n_kept = n_kept.minimum(self.end - self.frontier)
+        self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
+        self.last_frontier = self.frontier
+        self.frontier = self.frontier + n_kept
+        self.step = self.step + 1
+        self.newest = self.newest + 1
+        self.age = self.age + 1
+        return Step(tokens, n_kept, self.last_frontier, nodes)
+
+
+class ByPosition:
+    """Random numbers of the next open positions. A CPU reuses what it drew in earlier passes. A GPU draws anew in each
+    pass, because drawing is cheap there and reading how far rows have come would synchronise."""
+
+    def __init__(self, line: SequenceBuffer, draw: Callable[[Tensor], Tensor]):
+        """Set the function draw(positions [B, n]) -> [B, n, ...]."""
+        self.line, self.draw = line, draw
+        self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
+
+    def take_next(self, n: int) -> Tensor:
+        """Return the numbers [B, n, ...] of the next n positions of each row."""
+        line = self.line
+        if line.frontier.device.type != "cpu":
+            return self._draw_next(n)
+        if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise with it
+            first, drawn = self.held
+            shift = (line.frontier - first).numpy()
+            low, high = int(shift.min()), int(shift.max())
+            if high + n <= drawn.shape[1]:
+                if low == high:
+                    return drawn[:, low : low + n]
+                slots = (line.frontier - first)[:, None] + torch.arange(n)
+                return drawn[torch.arange(len(first))[:, None], slots]
+        remaining = line.model.length - int(line.frontier.min())
+        self.held = line.frontier, self._draw_next(max(n, min(n + AHEAD, remaining)))
+        return self.held[1][:, :n]
+
+    def _draw_next(self, n: int) -> Tensor:
+        return self.draw(self.line.frontier[:, None] + torch.arange(n, device=self.line.frontier.device))
+
+
+def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:
+    """Make the source of the unit exponentials [B, n, V] that tokens are drawn by."""
+    return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
+
+
+def make_trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
+    """Make the source of the uniforms [B, n, siblings] that candidates are accepted by, one for each sibling."""
+    each = torch.arange(siblings, device=line.frontier.device)
+    return ByPosition(line, lambda positions: noise.uniform("accept", positions[..., None] * siblings + each))

@@ -1,0 +1,242 @@
+"""A causal network of transformers as a token model: keys and values stand at slots of a cache, addressed by position.
+
+The prompt takes the first P slots, padded on the left. Position i of the new tokens stands in slot P + i, so a position
+that is fed again replaces what stood there, and rolling back costs nothing. The nodes of a tree stand behind all that
+was fed until `keep` copies those that are final.
+"""
+
+import inspect
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from parity_decoders.errors import DecodingError
+from parity_decoders.protocols.discrete import ancestors
+
+# Architectures with sliding windows whose masks were compared with their own `forward` beyond the window.
+SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
+TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
+checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models whose slots were compared with their own forward
+
+
+class SlotLayer(CacheLayerMixin):
+    """Keys and values of one layer; `cache` says where new ones stand and how many are read."""
+
+    is_sliding = False
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, cache: "SlotCache"):
+        super().__init__()
+        self.cache = cache
+
+    def stores(self) -> tuple[Tensor, Tensor]:
+        """Return keys and values [R, slots, H, D]."""
+        return self.keys, self.values
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make room for all slots, of the shapes of the first keys and values [R, H, S, D]."""
+        rows, size = len(key_states), self.cache.size
+        self.keys = key_states.new_zeros(rows, size, key_states.shape[1], key_states.shape[3])
+        self.values = value_states.new_zeros(rows, size, value_states.shape[1], value_states.shape[3])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store keys and values [R, H, S, D] at the cache's slots; return those of the slots that are read."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows, slots, end = self.cache.rows, self.cache.slots, self.cache.end
+        self.keys[rows, slots] = key_states.transpose(1, 2)
+        self.values[rows, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :end].transpose(1, 2), self.values[:, :end].transpose(1, 2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return how many slots are read, and the first of them."""
+        return self.cache.end, 0
+
+    def get_seq_length(self) -> int:
+        """Return 0: places are given with each call, not counted."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Return how many slots exist."""
+        return self.cache.size
+
+
+class SlotCache(Cache):
+    """A cache of `size` slots a row. Before a pass its caller sets `slots` [R, S], where new keys and values stand, and
+    `end`, how many slots are read."""
+
+    def __init__(self, layers: int, rows: int, size: int, device: torch.device):
+        self.size = size
+        self.end = 0
+        self.rows = torch.arange(rows, device=device)[:, None]
+        self.slots = self.rows[:, :0]
+        self.slot_layers = [SlotLayer(self) for _ in range(layers)]
+        super().__init__(layers=list(self.slot_layers))
+
+    def copy_slots(self, rows: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Copy keys and values of rows [n] from slots `sources` [n] to slots `targets` [n]."""
+        for layer in self.slot_layers:
+            for store in layer.stores():
+                store[rows, targets] = store[rows, sources]
+
+    def widen(self, more: int) -> None:
+        """Add slots behind the last."""
+        self.size += more
+        for layer in self.slot_layers:
+            if layer.is_initialized:
+                layer.keys, layer.values = (pad(store, (0, 0, 0, 0, 0, more)) for store in layer.stores())
+
+
+def find_windows(model: Any) -> list[int | None]:
+    """Return the sliding window of each layer, None for one that sees all, without building a network.
+
+    Raises DecodingError for a model whose layers cannot go back to an earlier position, or hide keys in another way.
+    """
+    name = f"model {type(model).__name__}"
+    if model.config.is_encoder_decoder:
+        raise DecodingError(f"{name}: an encoder and a decoder; allowed: a causal language model")
+    if getattr(model, "_is_stateful", False):
+        raise DecodingError(f"{name}: its layers keep a state that cannot go back; allowed: layers of full attention")
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise DecodingError(f"{name}: its forward takes no position_ids; allowed: a model that takes them")
+    config = model.config.get_text_config(decoder=True)
+    if "flash" in (config._attn_implementation or ""):
+        raise DecodingError(f"{name}: attn_implementation {config._attn_implementation!r}; allowed: 'sdpa', 'eager'")
+    layers = DynamicCache(config=config).layers or [DynamicLayer()] * config.num_hidden_layers
+    others = {type(layer).__name__ for layer in layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    named = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
+    others |= {*named} - {"full_attention", "sliding_attention", "global"}
+    shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
+    if others or shares_keys:
+        found = ", ".join(sorted(others)) or "layers that share keys"
+        raise DecodingError(f"{name}: {found}; allowed: layers of full attention or of a sliding window")
+    windows = [layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None for layer in layers]
+    if any(windows) and config.model_type not in SLIDING:
+        allowed = ", ".join(sorted(SLIDING))
+        raise DecodingError(f"{name}: a sliding window in {config.model_type!r}; allowed: none, or one of {allowed}")
+    return windows
+
+
+class SlotNetwork:
+    """The network of a batch of prompts, with the laws of the tokens behind any tokens at any positions.
+
+    ids [R, P]   prompts, padded on the left
+    seen [R, P]  bool: which of them are no padding
+    """
+
+    def __init__(self, model: Any, ids: Tensor, seen: Tensor, length: int):
+        """length: new positions, at most."""
+        self.model = model
+        self.windows = find_windows(model)
+        self.prefix = ids.shape[1]
+        self.padding = (~seen).sum(1)[:, None]
+        self.on = pad(seen, (0, length), value=False)
+        self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
+        self.fed = self.prefix - 1  # slots before it may hold something
+        self.dtype = model.get_output_embeddings().weight.dtype
+        if self.prefix > 1:
+            slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
+            visible = (slots[..., None] >= slots[:, None]) & self.on[:, None, : self.prefix - 1]
+            self.run_pass(ids[:, :-1], slots, slots, visible, last_only=True)
+
+    def run_pass(
+        self, tokens: Tensor, slots: Tensor, places: Tensor, visible: Tensor, last_only: bool = False
+    ) -> Tensor:
+        """tokens [R, S], stored at `slots` [R, S], that stand at `places` [R, S] of their row, padding included, and
+        see the slots `visible` [R, S, T], to logits [R, S, V]."""
+        self.cache.slots = slots
+        self.cache.end = visible.shape[2]
+        options = {"logits_to_keep": 1} if last_only and self.model._supports_logits_to_keep() else {}
+        return self.model(
+            input_ids=tokens,
+            attention_mask=self.make_mask(slots, places, visible),
+            position_ids=(places - self.padding).clamp(min=0),
+            past_key_values=self.cache,
+            use_cache=True,
+            **options,
+        ).logits
+
+    def make_mask(self, slots: Tensor, places: Tensor, visible: Tensor) -> Any:
+        """Make the additive mask [R, 1, S, T] of `visible`; a mask for each type of layer where they differ."""
+        window = next(filter(None, self.windows), None)
+        if window is None:
+            return self.add_heads(visible)
+        # a key's place is its slot, but for the nodes of a tree, which stand behind all others
+        key_places = torch.arange(visible.shape[2], device=slots.device).repeat(len(slots), 1).scatter(1, slots, places)
+        near = self.add_heads(visible & (key_places[:, None] > places[..., None] - window))
+        if None not in self.windows:
+            return near
+        return {"full_attention": self.add_heads(visible), "sliding_attention": near}
+
+    def add_heads(self, visible: Tensor) -> Tensor:
+        """Turn visible [R, S, T] into an additive mask [R, 1, S, T]."""
+        mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens, positions [R, S] -> logits [R, S, V]; see TokenModel."""
+        slots = positions + self.prefix
+        self.on[self.cache.rows, slots] = True
+        self.fed = max(self.fed, int(slots.max()) + 1)
+        keys = torch.arange(self.fed, device=slots.device)
+        visible = (keys <= slots[..., None]) & self.on[:, None, : self.fed]
+        return self.run_pass(tokens, slots, slots, visible)
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [R, S] -> logits [R, S, V]; see TokenModel."""
+        self.places = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
+        self.first_node = max(self.fed, int(self.places[:, 0].max()) + 1)
+        missing = self.first_node + tokens.shape[1] - self.cache.size
+        if missing > 0:
+            self.cache.widen(missing)
+        above = ancestors(parents)
+        root = (self.places[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] place of its first ancestor
+        keys = torch.arange(self.first_node, device=tokens.device)
+        stored = (keys < root[..., None]) & self.on[:, None, : self.first_node]
+        slots = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) + self.first_node
+        return self.run_pass(tokens, slots, self.places, torch.cat([stored, above], 2))
+
+    def keep(self, nodes: Tensor) -> None:
+        """nodes [R, W] of the last tree, -1 for none; see TokenModel."""
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        targets = self.places[row, node]
+        self.cache.copy_slots(row, self.first_node + node, targets)
+        self.on[row, targets] = True
+        if len(targets):
+            self.fed = max(self.fed, int(targets.max()) + 1)
+
+
+@torch.inference_mode()
+def check_slots(model: Any) -> None:
+    """Compare the laws of a window and of a tree of eight tokens with the model's own forward, once for each model.
+
+    Raises DecodingError if they differ: the model reads its mask, its cache or its places in another way.
+    """
+    if model in checked:
+        return
+    find_windows(model)
+    vocab = model.get_output_embeddings().weight.shape[0]
+    device = model.get_input_embeddings().weight.device
+    ids = torch.randint(vocab, (2, 9), generator=torch.Generator().manual_seed(0)).to(device)
+    truth = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    network = SlotNetwork(model, ids[:, :4], torch.ones_like(ids[:, :4], dtype=torch.bool), 5)
+    positions = torch.arange(-1, 5, device=device).expand(2, -1)
+    found = [network.logits(ids[:, 3:6], positions[:, :3])]
+    found.append(network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)))
+    laws = torch.cat(found, 1).float().log_softmax(-1), truth[:, 3:].float().log_softmax(-1)
+    limit = TOLERANCE if network.dtype == torch.float32 else 0.2  # of numbers with 8 bits
+    difference = float((laws[0] - laws[1]).abs().max())
+    if not difference <= limit:
+        raise DecodingError(
+            f"model {type(model).__name__}: laws behind a window differ from its own forward by {difference:.2g}; "
+            f"allowed: at most {limit}"
+        )
+    checked[model] = True

@@ -1,0 +1,331 @@
+"""The decoders inside `generate` of transformers, for any causal model of full or sliding attention.
+
+    from parity_decoders.transformers import sjd_coupled
+
+    model.generate(**inputs, do_sample=True, custom_generate=sjd_coupled, window=16)
+
+Each decoder is a function that `custom_generate` takes. Its options are keywords of `generate`, and so are
+
+    seed         of the random numbers; drawn from torch's generator if not given
+    width        tokens in a row of the picture, for decoders that look at the row above; 1 for text
+    stream       a streamer: transformers 5.23 does not hand its own `streamer` to a function
+    draft_model  a smaller causal model of the same vocabulary, for `spec`; `assistant_model` is not handed over either
+"""
+
+import importlib
+import inspect
+import operator
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import counted_noise
+from parity_decoders.processors import Guidance, Law, split_processors
+from parity_decoders.slots import SlotNetwork, check_slots
+
+METHODS = ("ar", "gsd", "jacobi", "mtj", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec", "zipar")
+# Keywords that `generate` adds by itself and that a decoder does without, and those that ask for what none gives.
+IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values", "token_type_ids")
+REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+@dataclass
+class Decoded(ModelOutput):
+    """What `generate` returns with `return_dict_in_generate`.
+
+    sequences  [B, P + n] prompts and new tokens
+    passes     [B] passes of the model until a row's last token was final
+    nodes      [B] tokens that the model evaluated for a row
+    accepted   [B] tokens that became final in a pass, in the mean
+    """
+
+    sequences: Tensor | None = None
+    passes: Tensor | None = None
+    nodes: Tensor | None = None
+    accepted: Tensor | None = None
+
+
+class GenerateModel:
+    """A model of transformers with its prompts and processors: a TokenModel."""
+
+    static = False
+    grammar = False
+
+    def __init__(self, model: Any, prompts: Tensor, seen: Tensor, length: int, width: int, law: Law):
+        """prompts, seen [B, P]: padded on the left; length: new tokens, at most."""
+        self.rows = len(prompts)
+        self.length = length
+        self.width = width
+        self.law = law
+        ids, mask = add_unconditional(prompts, seen, law.guidance) if law.guidance else (prompts, seen)
+        self.network = SlotNetwork(model, ids, mask, length)
+        self.prompts = prompts
+        self.vocab = model.get_output_embeddings().weight.shape[0]
+        self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
+        self.embeddings = model.get_input_embeddings().weight
+        # what stands at each position, the last token of the prompt first: for processors that read it
+        self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
+        self.draft: GenerateModel | None = None
+
+    def repeat(self, x: Tensor) -> Tensor:
+        """Repeat rows [B, ...] for the unconditional ones, where guided."""
+        return torch.cat([x, x]) if self.law.guidance else x
+
+    @torch.inference_mode()
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens, positions [B, S] -> logits [B, S, V]; see TokenModel."""
+        prefixes = None
+        if self.law.needs_prefix():
+            self.written.scatter_(1, positions + 1, tokens)
+            prefixes = [
+                [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
+                for b, row in enumerate(positions.tolist())
+            ]
+        return self.law.apply(self.network.logits(self.repeat(tokens), self.repeat(positions)), prefixes)
+
+    @torch.inference_mode()
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [B, S] -> logits [B, S, V]; see TokenModel."""
+        prefixes = None
+        self.nodes = tokens, positions.clamp(max=self.length - 1)
+        if self.law.needs_prefix():
+            prefixes = [
+                self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
+            ]
+        raw = self.network.tree(*map(self.repeat, (tokens, positions, parents)))
+        return self.law.apply(raw, prefixes)
+
+    def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
+        """Return, for each node of row b, the ids before what it predicts."""
+        paths: list[Tensor] = []
+        for s, parent in enumerate(parents):
+            if parent < 0:
+                before = torch.cat([self.prompts[b, :-1], self.written[b, : positions[s] + 1]])
+            else:
+                before = paths[parent]
+            paths.append(torch.cat([before, tokens[s : s + 1]]))
+        return paths
+
+    @torch.inference_mode()
+    def keep(self, nodes: Tensor) -> None:
+        """nodes [B, W] of the last tree, -1 for none; see TokenModel."""
+        tokens, positions = self.nodes
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        self.written[row, positions[row, node] + 1] = tokens[row, node]
+        self.network.keep(self.repeat(nodes))
+
+
+def add_unconditional(prompts: Tensor, seen: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor]:
+    """Put the unconditional prompts below the prompts [B, P]: ids and mask [2B, P'], padded on the left."""
+    ids = prompts[:, -1:] if guidance.ids is None else guidance.ids
+    mask = torch.ones_like(ids) if guidance.seen is None else guidance.seen
+    size = max(prompts.shape[1], ids.shape[1])
+
+    def pad_left(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (size - x.shape[1], 0))
+
+    return torch.cat([pad_left(prompts), pad_left(ids)]), torch.cat([pad_left(seen), pad_left(mask.bool())])
+
+
+def run_decoder(
+    decoder: Callable[..., Iterator[Any]], model: Any, input_ids: Tensor, options: dict[str, Any], given: dict[str, Any]
+) -> Any:
+    """Decode with a decoder of this package what `generate` has prepared, and return what it returns.
+
+    Raises DecodingError for what is asked and cannot be given.
+    """
+    config, criteria = given["generation_config"], given["stopping_criteria"]
+    refuse_others(decoder.__name__, config, given)
+    seen = given["attention_mask"]
+    seen = torch.ones_like(input_ids, dtype=torch.bool) if seen is None else seen.bool()
+    length = config.max_length - input_ids.shape[1]
+    guidance, processors = split_processors(given["logits_processor"])
+    law = Law(processors, guidance, greedy=not config.do_sample)
+    check_slots(model)
+    target = GenerateModel(model, input_ids, seen, length, given["width"], law)
+    if given.get("draft_model") is not None:
+        check_slots(given["draft_model"])
+        target.draft = GenerateModel(given["draft_model"], input_ids, seen, length, given["width"], law)
+    seed = int(torch.randint(2**62, ())) if given["seed"] is None else given["seed"]
+    noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
+    pad = config.pad_token_id if config.pad_token_id is not None else 0
+    result = Result(input_ids, length, criteria, given["stream"], pad)
+    for step in decoder(target, input_ids[:, -1], noise=noise, **options):
+        if result.take(step):
+            break
+    return result.finish(config.return_dict_in_generate)
+
+
+def refuse_others(name: str, config: Any, given: dict[str, Any]) -> None:
+    """Raise DecodingError for beams and outputs that a decoder does not give, and for inputs that it does not read."""
+    if config.num_beams > 1:
+        raise DecodingError(f"{name}: num_beams {config.num_beams}; allowed: 1")
+    for key in REFUSED:
+        if getattr(config, key, None):
+            raise DecodingError(f"{name}: {key}; allowed: passes, nodes and accepted of return_dict_in_generate")
+    if not given["input_ids_given"]:
+        raise DecodingError(f"{name}: inputs_embeds; allowed: input_ids")
+    filled = given.get("past_key_values")
+    if filled is not None and filled.get_seq_length() > 0:
+        raise DecodingError(f"{name}: past_key_values that hold tokens; allowed: none")
+    others = [key for key, value in given["others"].items() if key not in IGNORED and value is not None]
+    if others:
+        raise DecodingError(f"{name}: {', '.join(others)}; allowed: input_ids, attention_mask, {name}'s options")
+    if given["stream"] is not None and given["rows"] > 1:
+        raise DecodingError(f"{name}: stream with {given['rows']} rows; allowed: one")
+    if name == "spec" and given.get("draft_model") is None:
+        raise DecodingError("spec: no draft model; allowed: draft_model=, a causal model of the same vocabulary")
+
+
+class Result:
+    """The rows of a batch while they are decoded: their tokens, when they stop, and what they cost."""
+
+    def __init__(self, prompts: Tensor, length: int, criteria: Any, stream: Any, pad: int):
+        """criteria: transformers' own; pad: the token behind a row's end."""
+        B, P = prompts.shape
+        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # the last takes what is not final
+        self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
+        self.frontier = [0] * B  # tokens that are final and follow one another
+        self.end: list[int | None] = [None] * B  # how many tokens a row has, once it has stopped
+        self.passes = torch.zeros(B, dtype=torch.long)
+        self.nodes = torch.zeros(B, dtype=torch.long)
+        self.prefix = P
+        self.length = length
+        self.criteria = criteria
+        self.stream = stream
+        self.pad = pad
+        if stream is not None:
+            stream.put(prompts.cpu())
+
+    def take(self, step: Any) -> bool:
+        """Write one step of a decoder, and tell whether all rows have stopped."""
+        slots = torch.arange(step.tokens.shape[1], device=self.ids.device)
+        positions = step.positions
+        if positions.ndim == 1:
+            positions = torch.where(slots < step.kept[:, None], positions[:, None] + slots, self.length)
+        positions = positions.clamp(max=self.length)
+        self.ids.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
+        self.filled.scatter_(1, positions, True)
+        running = torch.tensor([end is None for end in self.end])
+        evaluated = (positions < self.length).sum(1) if step.nodes is None else step.nodes
+        if step.nodes is None and step.positions.ndim == 1:
+            evaluated = (self.length - step.positions).clamp(0, step.tokens.shape[1])
+        self.passes += running
+        self.nodes += torch.where(running, evaluated.cpu(), 0)
+        filled = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
+        first = min(f for f, end in zip(self.frontier, self.end, strict=True) if end is None)
+        for n in range(first + 1, max(filled) + 1):
+            self.stop_rows(n, filled)
+        self.frontier = filled
+        return all(end is not None for end in self.end)
+
+    def stop_rows(self, n: int, filled: list[int]) -> None:
+        """Ask the stopping criteria of the rows whose n-th token has just become final."""
+        rows = [b for b, end in enumerate(self.end) if end is None and self.frontier[b] < n <= filled[b]]
+        if not rows:
+            return
+        ids = self.ids[rows, : self.prefix + n]
+        if self.stream is not None:
+            self.stream.put(ids[0, -1:].cpu())
+        for b, stops in zip(rows, self.criteria(ids, None).tolist(), strict=True):
+            if stops or n == self.length:
+                self.end[b] = n
+
+    def finish(self, as_dict: bool) -> Any:
+        """Return prompts and tokens [B, P + n], padded behind each row's end, or a `Decoded` with what they cost."""
+        ends = torch.tensor([self.length if end is None else end for end in self.end])
+        n = int(ends.max())
+        columns = torch.arange(n, device=self.ids.device)
+        behind = columns >= ends.to(self.ids.device)[:, None]
+        sequences = self.ids[:, : self.prefix + n]
+        sequences[:, self.prefix :].masked_fill_(behind, self.pad)
+        if self.stream is not None:
+            self.stream.end()
+        if not as_dict:
+            return sequences
+        return Decoded(sequences, self.passes, self.nodes, ends / self.passes)
+
+
+def check_options(method: str, decoder: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Compare options with the types and bounds in a decoder's signature.
+
+    Raises DecodingError that names the first that does not fit.
+    """
+    hints = typing.get_type_hints(decoder, include_extras=True)
+    for name, value in options.items():
+        hint, *notes = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is Annotated else (hints[name],)
+        if typing.get_origin(hint) is Literal:
+            fits, allowed = value in typing.get_args(hint), ", ".join(map(repr, typing.get_args(hint)))
+        else:
+            fits = isinstance(value, (int, float) if hint is float else hint)
+            fits = fits and (hint is bool or not isinstance(value, bool))
+            allowed = hint.__name__
+            for note in notes:
+                for key, is_within in BOUNDS.items():
+                    bound = getattr(note, key, None)
+                    if bound is not None:
+                        fits = fits and is_within(value, bound)
+                        allowed += f", {key} {bound}"
+        if not fits:
+            raise DecodingError(f"{method}: {name}: {value!r}; allowed: {allowed}")
+
+
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "le": operator.le,
+    "lt": operator.lt,
+}
+
+
+@cache
+def make_custom_generate(method: str) -> Callable[..., Any]:
+    """Make the function of a decoder that `custom_generate` takes."""
+    decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{method}"), method)
+    parameters = inspect.signature(decoder).parameters.values()
+    options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "noise"}
+
+    def custom_generate(model: Any, input_ids: Tensor, **given: Any) -> Any:
+        chosen = {name: given.pop(name, p.default) for name, p in options.items()}
+        check_options(method, decoder, chosen)
+        wanted = {key: given.pop(key, default) for key, default in KEYWORDS.items()}
+        wanted["attention_mask"] = given.pop("attention_mask", None)  # not in the signature: it would be handed twice
+        wanted["others"] = given
+        wanted["past_key_values"] = given.get("past_key_values")
+        wanted["input_ids_given"] = input_ids.shape[1] > 0
+        wanted["rows"] = len(input_ids)
+        return run_decoder(decoder, model, input_ids, chosen, wanted)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("model", "input_ids")]
+    named = [inspect.Parameter(name, keyword, default=value) for name, value in KEYWORDS.items()]
+    rest = inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)
+    custom_generate.__signature__ = inspect.Signature([*first, *named, *options.values(), rest])  # type: ignore[attr-defined]
+    custom_generate.__name__ = method
+    custom_generate.__doc__ = decoder.__doc__
+    return custom_generate
+
+
+KEYWORDS: dict[str, Any] = {
+    "logits_processor": None,
+    "stopping_criteria": None,
+    "generation_config": None,
+    "seed": None,
+    "width": 1,
+    "stream": None,
+    "draft_model": None,
+}
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name not in METHODS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; allowed: {', '.join(METHODS)}")
+    return make_custom_generate(name)

@@ -1,0 +1,111 @@
+"""Trees of drafts: several continuations of what is final, evaluated in one pass of the target."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity_decoders.protocols.discrete import find_ancestors
+from parity_decoders.sequence_buffer import SequenceBuffer
+from parity_decoders.steps import Step
+
+
+class Candidates(NamedTuple):
+    """T nodes a row; siblings stand in the order in which they are tried, parents before their children."""
+
+    tokens: Tensor  # [B, T]
+    parents: Tensor  # [B, T] nodes of this tree, -1 for the last final token
+    depth: Tensor  # [B, T] from 1
+    score: Tensor  # [B, T] log-probability of the path to the node, under the drafter
+
+
+class Tree:
+    """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
+
+    tokens, parents, positions [B, S]; offset [B, S] how far a node stands behind node 0
+    missing  [B, S] bool, nodes that are not there, or None: all are
+    follows  [B, S] parents, S where a node is missing
+    """
+
+    def __init__(self, line: SequenceBuffer, drafts: Tensor, parents: Tensor, offset: Tensor):
+        """Set the nodes: node 0 is the last final token.
+
+        drafts [B, S - 1]: the tokens of the other nodes, -1 for a missing one, as in a row that makes its first pass
+        beside older rows; parents [B, S], -1 for node 0; offset [B, S] or [S].
+        """
+        self.line = line
+        self.parents = parents
+        self.follows = parents
+        self.tokens = torch.cat([line.read_last_token(), drafts], 1)
+        self.missing = self.tokens < 0 if line.newest == 0 else None
+        if self.missing is not None:
+            self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
+        self.offset = offset.expand_as(self.tokens)
+        self.positions = line.frontier[:, None] - 1 + offset
+
+    def compute_law(self) -> Tensor:
+        """Compute p [B, S, V], the target's law after each node, in one pass."""
+        return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
+
+    def hold_throughout(self, holds: Tensor) -> Tensor:
+        """Mark the nodes [B, S] bool of which `holds` [B, S] bool is true, and of all their ancestors."""
+        above = self.parents.clamp(min=0)
+        for _ in range((above.shape[1] - 1).bit_length()):  # each turn doubles how far up a node looks
+            holds, above = holds & holds.gather(1, above), above.gather(1, above)
+        return holds
+
+    def follow(self, drawn: Tensor) -> Tensor:
+        """Mark the path [B, S] bool of nodes that hold the tokens drawn [B, S] after their parents, from node 0 on. It
+        is a single path if no two children of a node hold the same token."""
+        matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
+        return self.hold_throughout(matches if self.missing is None else matches & ~self.missing)
+
+    def count_evaluated(self, first: int = 0) -> Tensor:
+        """Count the nodes [B], from `first` on, whose law is that of an open position of the row."""
+        is_open = self.positions < self.line.end - 1
+        return (is_open if self.missing is None else is_open & ~self.missing)[:, first:].sum(1)
+
+    def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
+        """Keep the nodes [B, W], -1 for none, whose tokens are final. tokens [B, W]: the tokens of these nodes but node
+        0, then the one drawn after the last of them."""
+        self.line.model.keep(nodes)
+        return self.line.advance(
+            tokens, (nodes >= 0).sum(1), self.count_evaluated() if evaluated is None else evaluated
+        )
+
+
+def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
+    """Make the tree of a pass from candidates below the last final token; with None, from that token alone."""
+    root = torch.zeros_like(line.read_last_token())
+    if candidates is None:
+        return Tree(line, root[:, :0], root - 1, root)
+    parents = torch.cat([root - 1, candidates.parents + 1], 1)
+    return Tree(line, candidates.tokens, parents, torch.cat([root, candidates.depth], 1))
+
+
+def find_leaves(tree: Candidates) -> Tensor:
+    """Mark the leaves [B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate
+    sequences. Where fewer tokens are possible than a tree is wide (the grammar forces one), impossible ones fill it up;
+    these are no leaves."""
+    T = tree.parents.shape[1]
+    inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
+    has_children = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
+    return ~has_children & (tree.score > -torch.inf)
+
+
+def find_likeliest(tree: Candidates) -> Tensor:
+    """Find the leaf [B] of the likeliest candidate sequence."""
+    return torch.where(find_leaves(tree), tree.score, -torch.inf).argmax(1)
+
+
+def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
+    """List the nodes [B, depth] on the path from the top to `leaf` [B], padded with -1."""
+    on_path = find_ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
+    path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
+    slots = torch.where(on_path, tree.depth - 1, depth)
+    return path.scatter(1, slots, torch.arange(on_path.shape[1], device=leaf.device).expand_as(slots))[:, :depth]
+
+
+def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:
+    """Count how many of the chosen leaves' [B, T] (0 or 1) sequences go through each node, [B, T]."""
+    return (chosen[:, None] @ find_ancestors(tree.parents).to(chosen.dtype))[:, 0]

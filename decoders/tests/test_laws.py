@@ -1,0 +1,67 @@
+"""Verdicts on decoders through `generate` itself, against the law of the model's own forward and processors."""
+
+import numpy as np
+import pytest
+import torch
+from decoders.tests.architectures import make_model
+from parity_certify import certify_sampler
+from parity_certify.adapters.transformers import generation, law
+
+from parity_decoders import slots
+from parity_decoders import transformers as decoders
+
+VOCAB = 4
+LENGTH = 3
+PROMPTS = [[3, 1, 3, 2, 1, 3, 3, 2, 1], [1, 3, 3, 3, 2, 2, 1, 1, 3]]  # longer than the sliding windows
+CASES = [
+    ("sjd", "llama", {}, None),
+    ("sjd_coupled", "gpt2", {"temperature": 0.7, "top_k": 3}, None),
+    ("mtj", "mistral", {"guidance_scale": 2.0}, None),
+    ("sjd_pac", "gemma3", {}, 2),
+    ("spec", "qwen3", {"temperature": 0.7, "top_k": 3}, 2),
+    ("jacobi", "olmo3", {}, None),
+]
+
+
+class Sampler:
+    """Rows of `generate`, each behind some padding on its left."""
+
+    def __init__(self, model, method, options, end):
+        self.model = model
+        self.model.generation_config.eos_token_id = end  # and no other
+        self.end = end
+        self.keywords = generation(options, LENGTH, end) | {"custom_generate": getattr(decoders, method)}
+        if method == "spec":
+            self.keywords["draft_model"] = make_model("llama", VOCAB)
+        elif method == "mtj":
+            self.keywords |= {"window": 3, "branches": 6}
+        elif method != "sjd_pac":
+            self.keywords["window"] = 3
+
+    def __call__(self, prompts, seed):
+        prompts = torch.as_tensor(np.asarray(prompts))
+        padding = torch.zeros(len(prompts), 2, dtype=torch.long)
+        ids = torch.cat([padding, prompts], 1)
+        seen = torch.cat([padding, torch.ones_like(prompts)], 1)
+        out = self.model.generate(ids, attention_mask=seen, seed=seed, **self.keywords)[:, ids.shape[1] :]
+        missing = LENGTH - out.shape[1]
+        fill = 0 if self.end is None else self.end
+        return torch.nn.functional.pad(out, (0, missing), value=fill).numpy()
+
+
+@pytest.mark.parametrize(("method", "architecture", "options", "end"), CASES)
+def test_decoders_are_lossless_through_generate(method, architecture, options, end):
+    model = make_model(architecture, VOCAB)
+    with torch.inference_mode():
+        known = law(model, PROMPTS, LENGTH, options, end=end)
+    certificate = certify_sampler(Sampler(model, method, options, end), known, margin=0.05, n=8000, batch=4000)
+    assert certificate.verdict.kind == "certified"
+
+
+def test_a_window_that_is_ignored_is_found(monkeypatch):
+    model = make_model("mistral", VOCAB)
+    known = law(model, PROMPTS, LENGTH)
+    monkeypatch.setattr(slots, "find_windows", lambda model: [None] * 4)
+    monkeypatch.setattr(decoders, "check_slots", lambda model: None)
+    certificate = certify_sampler(Sampler(model, "sjd", {}, None), known, margin=0.05, n=8000, batch=4000)
+    assert certificate.verdict.kind == "lossy"

@@ -1,8 +1,0 @@
-"""Decoders of text in any order, as in `parity.decoders`, with
-
-model  a `parity.models.anysubset.protocol.AnySubsetModel`
-start  `Infilling`: known tokens, the order of decoding, and where each row begins and ends
-yields `Fill`, one for each loop
-
-In a loop that began at rank n, the draw of rank r has the index n N + r, so no index is used twice.
-"""

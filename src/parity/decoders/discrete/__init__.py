@@ -1,9 +1,0 @@
-"""Decoders of image tokens, as in `parity.decoders`, with
-
-model  a `parity.models.discrete.protocol.TokenModel`
-start  [B] int64, the token at position -1
-yields `Step`, one for each pass of the target
-
-Shared code is beside the folder: `sequence_buffer` (the tokens so far), `window` (Jacobi), `trees` and `candidates`
-(drafters).
-"""
