@@ -84,7 +84,7 @@ class Law:
         B, S, V = scores.shape
         for processor in self.processors:
             if isinstance(processor, OF_SCORES):
-                no_ids = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
+                no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
                 scores = processor(no_ids, scores.reshape(B * S, V)).view(B, S, V)
             else:
                 assert prefixes is not None

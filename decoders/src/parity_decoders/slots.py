@@ -16,7 +16,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from parity_decoders.errors import DecodingError
-from parity_decoders.protocols.discrete import ancestors
+from parity_decoders.protocols.discrete import find_ancestors
 
 # Architectures with sliding windows whose masks were compared with their own `forward` beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
@@ -196,7 +196,7 @@ class SlotNetwork:
         missing = self.first_node + tokens.shape[1] - self.cache.size
         if missing > 0:
             self.cache.widen(missing)
-        above = ancestors(parents)
+        above = find_ancestors(parents)
         root = (self.places[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] place of its first ancestor
         keys = torch.arange(self.first_node, device=tokens.device)
         stored = (keys < root[..., None]) & self.on[:, None, : self.first_node]

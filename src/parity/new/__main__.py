@@ -39,9 +39,9 @@ def {name}(model, start, *, noise):
         tokens = drawn[:, 0]
 """
 ANYSUBSET = """
+from parity_decoders.protocols.anysubset import next_ranks, write
 from parity_decoders.steps import Fill
 from parity_decoders.verification import race
-from parity_decoders.protocols.anysubset import next_ranks, write
 
 CLAIM = "lossless"
 
@@ -59,8 +59,8 @@ CONTINUOUS = """
 import torch
 
 from parity_decoders.continuous.mar import write
-from parity_decoders.steps import Draw
 from parity_decoders.protocols.continuous import make_path_noise
+from parity_decoders.steps import Draw
 
 CLAIM = "lossless"
 
@@ -161,14 +161,14 @@ def test_{name}_of_tokens_that_are_known():
 def write_decoder_test(name: str, kind: str) -> str:
     """Make the source of the test of a decoder begun as plain decoding."""
     wrong, source, call, arguments = WRONG[kind]
-    imports = (
-        f"from parity_decoders.{kind} import {name}",
+    of_decoders = sorted([f"from parity_decoders.{kind} import {name}", f"from {source} import {wrong}"])
+    of_tests = (
         "from parity.equality.exact import exact",
         "from parity.equality.faults import altered",
         f"from parity.equality.targets.{kind} import targets",
-        f"from {source} import {wrong}",
     )
-    given = {"wrong": wrong, "call": call, "arguments": arguments, "imports": "\n".join(sorted(imports))}
+    imports = "\n".join([*of_decoders, "", *of_tests])
+    given = {"wrong": wrong, "call": call, "arguments": arguments, "imports": imports}
     return DECODER_TEST.format(name=name, **given)
 
 
