@@ -1,7 +1,7 @@
 """Figures in README and docs, written by a command from a run's tables: machine and commit stand beside each.
 
-    python benchmarks/docs_figures.py results/default --note "idle"   keep what the docs need of a run, and write it
-    python benchmarks/docs_figures.py                                  write every block anew from what is kept
+    python benchmarks/docs_figures.py results/default   keep what the docs need of a run, and write it
+    python benchmarks/docs_figures.py                   write every block anew from what is kept
 
 A block of a page begins with `<!-- figures: NAME -->` and ends with `<!-- end -->`; what stands between is replaced.
 What is kept lies in docs/figures: a CSV a source, and a JSON with commit, date, machine and command. A benchmark keeps
@@ -25,17 +25,31 @@ import pandas as pd
 
 from parity.base.machine import read_processor
 from parity.experiment.options import declaration
-from parity.report.figures import gains
+from parity.report.collect import follows_plain, group_same, name_group
+from parity.report.cost import BUDGETS, FLAT, best_within, predict_gains
+from parity.report.figures import speed_by_passes
+from parity.report.tables import BUSY, doubt_speed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
-    "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "verdict_kind", "tv_bound", "tv",
-    "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se", "nfe_ratio", "depth", "depth_ratio", "speedup", "right",
-    "right_se", "drafted", "acceptance", "target_conditions", "steps",
+    "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "seed", "drawn", "verdict",
+    "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se", "nfe_ratio",
+    "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio", "speedup",
+    "speedup_low", "speedup_high", "speedup_single", "speedup_single_low", "speedup_single_high", "pairs", "singles",
+    "pass_cost", "load", "machine", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
+NOTE = (
+    "95% intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Nodes: tokens"
+    " that the target evaluates in a pass. Calls: passes, and calls of a drafter or draft model. Predicted: times"
+    " faster than plain decoding where a pass costs the same whatever its nodes, as on an idle GPU, and a companion's"
+    " call its share of the target's parameters. Measured: times faster on this CPU, timed in turn. Scenes-CLIP: by a"
+    " small network trained here, against plain sampling with another seed, prompt by prompt; so few prompts cannot"
+    " show a small change."
+)
+MARKS = {"project": " *(ours)*", "account": " *(from others' account)*"}
 
 
 # --- what is kept
@@ -111,25 +125,73 @@ def waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float
 
 
 def images(t: pd.DataFrame) -> str:
-    """The figure, and a line a method on images: does it keep the law, how many passes, how CLIP-score moved."""
+    """The figure, and a line a method on images: does it keep the law, what does it spend, how fast is it, and how did
+    Scenes-CLIP move."""
     draw(t, ROOT / "docs/headline.svg")
-    lines, rows = [("method", "verdict", "passes an image", "times fewer", "CLIP-score, change")], ordered(t)
-    groups: dict[tuple[float, float], list[str]] = {}  # methods that drew the same images
+    heads = ("method", "verdict", "passes", "nodes a pass", "calls one after another", "predicted, flat cost")
+    lines = [(*heads, "measured, one image", "Scenes-CLIP, change")]
+    rows = ordered(t)
     for r in rows:
-        name = f"`{r.method if r.role == 'reference' else r.label}`"
-        groups.setdefault((r.clip, r.clip_low), []).append(name)
         clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
-        passes = f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
-        lines.append((name, verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
-    same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups.values() if len(g) > 1)
+        counts = (passes(r), figure(r.nodes_per_pass, ".1f"), figure(r.calls, ".0f"))
+        gain = "" if pd.isna(r.calls) else figure(r.gain, ".1f", "×")
+        lines.append((named(r), verdict(r), *counts, gain, speed(r, "speedup_single"), clip))
+    same = " ".join(describe_same(own) for own in group_same(t[t["kind"] == "discrete"].to_dict("records")) if own[1:])
+    note = f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image. {NOTE} {same}"
+    picture = "![Measured speed of one image against passes, in the colour of the verdict](docs/headline.svg)"
+    return f"{picture}\n\n{table(lines)}\n\n{note.strip()}"
+
+
+def figure(value: float, form: str, unit: str = "") -> str:
+    """A formatted number; "" for NaN."""
+    return "" if pd.isna(value) else f"{value:{form}}{unit}"
+
+
+def named(r: Any) -> str:
+    """The name of a row with the mark of what is ours or second-hand."""
+    name = r.method if r.role == "reference" else r.label
+    return f"`{name}`{MARKS.get(declaration(r.kind, r.method).ORIGIN, '')}"
+
+
+def passes(r: Any) -> str:
+    return f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
+
+
+def speed(r: Any, name: str) -> str:
+    """A measured speed with its interval, and why it tells little, if so."""
+    row = r._asdict()
+    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+    if pd.isna(value):
+        return ""
+    interval, doubt = "" if pd.isna(low) else f" ({low:.2f} to {high:.2f})", doubt_speed(row, name)
+    return f"{value:.2f}{interval}" + f", *{doubt}*" * bool(doubt)
+
+
+def describe_same(rows: list[dict[str, Any]]) -> str:
+    """Which methods drew the same pictures."""
+    why = ", those of plain decoding with their seed" if follows_plain(rows) else ""
+    names = name_group([{**r, "name": f"`{r['label']}`"} for r in rows])
+    return f"{names} drew the same pictures{why}."
+
+
+def budgets(t: pd.DataFrame) -> str:
+    """Passes of each method on images at equal budgets of nodes a pass, with its best options within each."""
+    rows = t[t["kind"] == "discrete"]
+    best = {budget: best_within(rows, budget) for budget in BUDGETS}
+    found = {b: {(r.method, r.claim): r for r in own.itertuples()} for b, own in best.items()}
+    every = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in found[b])
+    widest = {pair: next(found[b][pair] for b in reversed(BUDGETS) if pair in found[b]) for pair in every}
+    lines = [("method", "verdict", *(f"within {b} nodes" for b in BUDGETS))]
+    for pair, r in sorted(widest.items(), key=lambda one: (one[1].verdict_kind == "lossy", -one[1].gain)):
+        cells = [found[b].get(pair) for b in BUDGETS]
+        spent = [f"{passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
+        name = f"`{r.method}`{MARKS.get(declaration(r.kind, r.method).ORIGIN, '')}"
+        lines.append((name, f"{r.verdict_kind}", *spent))
     note = (
-        f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts: so few prompts"
-        " cannot show a small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)} The page names every figure of quality that moved, and says"
-        " on which models and at which options each verdict was reached."
+        "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
+        " at flat cost, companions' calls counted. A method with a lossless and a lossy form has a line for each."
     )
-    picture = "![Times fewer passes, a bar for each method in the colour of its verdict](docs/headline.svg)"
-    return f"{picture}\n\n{table(lines)}\n\n{note}"
+    return f"{table(lines)}\n\n{note}"
 
 
 def decoders(t: pd.DataFrame) -> str:
@@ -139,7 +201,8 @@ def decoders(t: pd.DataFrame) -> str:
     for year, r in sorted(((published(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
         ratio = r.depth_ratio if r.kind == "continuous" else r.nfe_ratio
         saved = "" if pd.isna(ratio) else f"{1 / ratio:.1f} times fewer" if ratio <= 1 else f"{ratio:.1f} times more"
-        lines.append((year, f"`{r.label}`", r.claim, verdict(r), saved))
+        mark = MARKS.get(declaration(r.kind, r.method).ORIGIN, "")
+        lines.append((year, f"`{r.label}`{mark}", r.claim, verdict(r), saved))
     return table(lines)
 
 
@@ -149,9 +212,11 @@ def published(kind: str, method: str) -> str:
 
 
 def ordered(t: pd.DataFrame) -> list[Any]:
-    """Plain sampling, then the methods on images: those that keep the law first, fewest passes first."""
-    rows = list(t[(t["kind"] == "discrete") & (t["role"] != "control")].itertuples())
-    return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", r.nfe_ratio))
+    """Plain sampling, then the methods on images: those that keep the law first, then those that gain most at flat cost
+    (column `gain`)."""
+    rows = predict_gains(t[t["kind"] == "discrete"], FLAT)
+    rows = rows[rows["role"] != "control"].itertuples()
+    return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", -r.gain, r.nfe_ratio))
 
 
 def verdict(r: Any) -> str:
@@ -226,22 +291,15 @@ def table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw(t: pd.DataFrame, file: Path) -> None:
-    """The page's figure of passes saved, from what is kept."""
-    rows = t[(t["kind"] == "discrete") & (t["role"] == "method")]
-    lossy = rows["verdict_kind"] == "lossy"
-    tv = ("TV = " + rows["tv"].map("{:.2f}".format)).where(lossy, "TV ≤ " + rows["tv_bound"].map("{:.3f}".format))
-    figure, _ = gains(
-        rows.assign(
-            gain=1 / rows["nfe_ratio"], gain_se=rows["nfe_se"] / rows["nfe"] / rows["nfe_ratio"],
-            pill=rows["verdict_kind"] + ", " + tv,
-        ),
-        "passes",
-    )  # fmt: skip
-    figure.savefig(file, metadata={"Date": None})
+    """The page's figure of speed against passes, from what is kept; none without speeds of single images."""
+    drawn = speed_by_passes(t[t["kind"] == "discrete"])
+    if drawn is not None:
+        drawn[0].savefig(file, metadata={"Date": None})
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
     "images": ("default", images),
+    "budgets": ("budget", budgets),
     "decoders": ("default", decoders),
     "continuous": ("default", continuous),
     "waits": ("default", waits),
@@ -257,10 +315,11 @@ def block(name: str, root: Path = ROOT) -> str:
     source, made = BLOCKS[name]
     kept = root / "docs/figures" / f"{source}.csv"
     if not kept.exists():
-        raise SystemExit(f"error: block {name!r} of the docs needs {kept.relative_to(root)}")
+        return f"*Not measured yet: no {kept.relative_to(root)}, which `python benchmarks/docs_figures.py` keeps.*\n"
     said = json.loads(kept.with_suffix(".json").read_text())
     note = f", {said['note']}" if said.get("note") else ""
-    load = f", load {said['load']}" if "load" in said else ""
+    busy = said.get("load", 0) > BUSY * said["cores"]
+    load = f", load {said['load']} ({'busy' if busy else 'idle but for it'})" if "load" in said else ""
     where = f"`{said['command']}`, {said['date']}, commit {said['commit']}, {said['cpu']}, {said['cores']} cores"
     return f"{made(pd.read_csv(kept))}\n\n*{where}{load}{note}. Written by `python benchmarks/docs_figures.py`.*\n"
 
@@ -280,10 +339,11 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what else must be known, such as 'shared with other work'")
     a = parser.parse_args()
     if a.results:
-        here, when = machine(), (a.results / "summary.csv").stat().st_mtime
+        here, when, cells = machine(), (a.results / "summary.csv").stat().st_mtime, of_run(a.results)
         said = {"command": a.command, "commit": commit(a.results), "cpu": here["cpu"], "cores": here["cores"]}
+        said |= {} if cells["load"].isna().all() else {"load": round(float(cells["load"].mean()), 1)}
         date = datetime.fromtimestamp(when, UTC).date().isoformat()
-        keep(a.results.name, of_run(a.results), **said, date=date, note=a.note)
+        keep(a.results.name, cells, **said, date=date, note=a.note)
     for page in PAGES:
         text = (ROOT / page).read_text()
         if (new := written(text)) != text:

@@ -4,7 +4,6 @@ does."""
 import re
 import tomllib
 
-import numpy as np
 import pytest
 
 from tests.workflow.conftest import ROOT
@@ -53,18 +52,13 @@ def block(language):
     return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize("own", [1 / 3, 0.5])
-def test_its_lines_of_python_judge(own, capsys):
-    """A sampler of the law passes; one that draws token 0 too often is found."""
-
-    def my_sampler(prompts, seed):
-        law = [own, *[(1 - own) / 2] * 2]
-        return np.random.default_rng(seed).choice(3, size=(len(prompts), 4), p=law)
-
-    names = {"my_conditionals": lambda prefixes: np.full((len(prefixes), 3), 1 / 3), "my_sampler": my_sampler}
-    exec(block("python"), names)
-    said = capsys.readouterr().out
-    assert ("certified lossless" in said) == (own == 1 / 3) and ("lossy" in said) == (own != 1 / 3)
+@pytest.mark.parametrize(("law", "verdict"), [("p=P", "certified lossless"), ("p=[0.6, 0.2, 0.2]", "lossy")])
+def test_its_lines_of_python_judge(law, verdict, capsys):
+    """As they stand, and with a sampler that draws token 0 too often."""
+    lines = block("python")
+    assert "p=P" in lines
+    exec(lines.replace("p=P", law), {})
+    assert capsys.readouterr().out.startswith(verdict)
 
 
 @pytest.mark.parametrize("page", PAGES)

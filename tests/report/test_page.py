@@ -62,6 +62,10 @@ def shown(gathered):
     return page.build(gathered.settings.experiment, page.sections(gathered))
 
 
+def shown_apart(gathered, name):
+    return page.build(gathered.settings.experiment, page.sections(gathered), "report.html", only=[name])[0]
+
+
 @pytest.fixture(scope="module")
 def built(once):
     return shown(once)
@@ -72,16 +76,17 @@ def parts(html):
     return {part.partition('"')[0]: part for part in html.split('<section id="')[1:]}
 
 
-def test_every_section_stands_in_the_contents_in_its_order_the_verdicts_first(built):
+def test_the_contents_lead_to_every_section_the_verdicts_first(built):
     html = Page(built[0])
-    assert [x[1:] for x in html.links if x.startswith("#")] == html.sections
+    assert sorted(x[1:] for x in html.links if x.startswith("#")) == sorted(html.sections)
+    assert "published.html#published" in html.links and "published" not in html.sections
     kinds = [next(i for i, s in enumerate(html.sections) if s.startswith(k)) for k in ("image", "text", "continuous")]
     assert html.sections[:2] == ["verdicts", "study"] and kinds == sorted(kinds) and html.sections[-1] == "files"
     assert len(re.findall(r'<p class="shows">[A-Z].{20,}[.?]</p>', built[0])) == len(html.sections)
     assert built[0].count('<details class="expert">') == 5
 
 
-LEADS = r"#|data:image/(svg\+xml|webp);base64,|figures/[a-z0-9-]+\.csv$|\w+\.(csv|parquet)$"
+LEADS = r"#|data:image/(svg\+xml|webp);base64,|figures/[a-z0-9-]+\.csv$|\w+\.(csv|parquet|html#\w+)$"
 
 
 def test_the_page_is_self_contained_and_runs_one_script_that_its_policy_names(built):
@@ -135,8 +140,11 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch
     image = g.settings.image.model_copy(update={"study": [figure]})
     g.settings = g.settings.model_copy(update={"experiment": evil, "image": image})
     monkeypatch.setattr(g.files, "features", with_captions(g.files.features, np.array([evil] * 12)))
-    html = Page(shown(g)[0])
-    assert html.tags.count("script") == 1 and not html.handlers and html.tags.count("style") == 1
+    pages = [Page(html) for html in (shown(g)[0], shown_apart(g, "published"), shown_apart(g, "observations"))]
+    for html in pages:
+        assert html.tags.count("script") == 1 and not html.handlers and html.tags.count("style") == 1
+        assert all(re.match(LEADS + r"|report\.html#", x) for x in html.links)
+    html = pages[0]
     assert all(re.match(LEADS, x) for x in html.links)
     text = "".join(html.text)
     assert all(h in text for h in HOSTILE[:4])  # as text, braces not evaluated
@@ -157,8 +165,9 @@ def test_what_is_missing_is_said_to_be_missing(tmp_path, undrawn):
     g = gather(made.folder(tmp_path, raw), [], root=tmp_path)
     html, data = shown(g)
     words = " ".join(Page(html).text)
-    for what in ("no method but plain decoding", "reproduces no published table", "has no data for it"):
+    for what in ("no method but plain decoding", "has no data for it"):
         assert what in words
+    assert "reproduces no published table" in shown_apart(g, "published")
     assert "acceptance" not in data and "top-1" in data
     assert 'class="stand-in"' not in html
     g.settings = g.settings.model_copy(update={"stand_in": True})
@@ -195,7 +204,8 @@ def test_the_command_writes_every_file_beside_the_page_and_the_same_page_of_the_
     out = tmp_path / "out"
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>") and (out / "figures/alike.csv").exists()
     mine, other = parts((out / "report.html").read_text()), parts(built[0])
-    assert "Alike" in mine.pop("observations") and list(mine) == list(other)
+    assert "Alike" in (out / "observations.html").read_text() and list(mine) == list(other)
+    assert "Big" in (out / "published.html").read_text()
     differ = {name for name in mine if mine[name] != other[name]}
     assert differ <= {"environment", "files"}, differ
     assert all(mine[name].count("data:image/svg") for name in ("study", "self-tests"))

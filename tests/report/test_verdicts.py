@@ -14,7 +14,7 @@ from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
-from parity.report import discrete, shared_sections, summary_page
+from parity.report import discrete, front_table, shared_sections, summary_page
 from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, effect_of_interest, too_few, too_few_of
 from parity.report.page import build
 from parity.report.tables import ABSENT, FEW, Column, measured, show, state_claim
@@ -218,7 +218,7 @@ def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
     judged = {"claim": "lossless", "scope": "on 5 tokens", **columns_of(value, "lossless")}
     found = add_run(row, judged)
     assert found == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
-    assert remark in summary_page.found_where(found).detail
+    assert remark in front_table.found_where(found).detail
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def without_figures(g, names, why):
 
 def quality_said(g):
     rows = summary_page.methods(g, "discrete")
-    return summary_page.quality(g, "discrete", rows), [summary_page.change(g, "discrete", row).text for row in rows]
+    return front_table.quality(g, "discrete", rows), [front_table.change(g, "discrete", row).text for row in rows]
 
 
 def test_quality_that_nothing_measured_is_not_unchanged(gathered):
@@ -303,7 +303,7 @@ def test_quality_of_one_prompt_is_not_unchanged(gathered):
     """Its figures are known, and no change of them has an error."""
     errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
     said, entries = quality_said(replace(gathered, summary=gathered.summary.drop(columns=errors).assign(moved="")))
-    assert "no change" not in said and "not compared: FID" in said and "no change seen" not in entries
+    assert "no change" not in said and "not compared: Scenes-FID" in said and "no change seen" not in entries
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def sections(g: Gathered) -> Iterator[Section]:
-    yield Section("text", "Text", TEXT, shared.verdict_table(g, KIND, VERDICTS), READING, *tasks(g))
+    yield Section("text", "Text: methods", TEXT, shared.verdict_table(g, KIND, VERDICTS), READING, *tasks(g))
     if plots := shared.sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)
     if g.accuracy:

@@ -153,10 +153,11 @@ class Sides(NamedTuple):
 
 class Section:
     """A part of the page with a place in its contents. `shows` is the sentence that says what it shows; a folded
-    section, which experts look up, shows its blocks on request."""
+    section, which experts look up, shows its blocks on request; an `apart` one is a file of its own, `<id>.html`."""
 
-    def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False):
-        self.id, self.title, self.shows, self.body, self.folded = id, title, shows, list(body), folded
+    def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False, apart: bool = False):
+        self.id, self.title, self.shows, self.body = id, title, shows, list(body)
+        self.folded, self.apart = folded, apart
 
 
 def walk(body: Sequence[Any]) -> Iterator[Any]:

@@ -3,11 +3,12 @@ figures. Which files belong to it follows from its configuration (`parity.experi
 looking around.
 """
 
+import hashlib
 import importlib.metadata
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.options import KINDS, claimant, declaration
+from parity.experiment.options import KINDS, claimant, coupled, declaration
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
 from parity.experiment.study import measures
@@ -41,7 +42,7 @@ from parity.metrics.tables import read_table
 from parity.report import published
 from parity.report.blocks import missing
 from parity.report.figures import Extra, read_extra
-from parity.report.settings import labels
+from parity.report.settings import labels, read
 from parity.report.verdicts import Tested, add_run, judge, untested
 
 JUDGED = (
@@ -206,6 +207,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.json(paths.benchmarks(cell))
+        row["drawn"] = digest_of(files.shard(cell).tokens)
         row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
@@ -220,6 +222,11 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     for row in rows:
         row["moved"] = " ".join(moved(row, reach))
     return rows, [ordered(records[c.key].assign(kind=kind, key=c.key), ["kind", "model", "method", "key"]) for c in own]
+
+
+def digest_of(tokens: np.ndarray) -> str:
+    """A digest of all tokens of a cell: rows with the same drew the same."""
+    return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
 def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
@@ -314,6 +321,31 @@ def rank(row: Mapping[str, Any]) -> int:
 def order(row: Mapping[str, Any]) -> tuple[float, ...]:
     """Of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
     return (-1.0,) if row["role"] in ("reference", "control") else (rank(row), -row["gain"])
+
+
+# --- rows that drew the same
+
+
+def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
+    """Rows in groups that drew the same tokens of the same model, in the order of the first of each."""
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        alone = missing(row.get("drawn"))
+        groups.setdefault(row["key"] if alone else (row["model"], row["drawn"]), []).append(row)
+    return list(groups.values())
+
+
+def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows that drew the same drew what plain decoding draws of their noise: one of them is coupled to it, and
+    was not found to differ."""
+    own = [r for r in rows if coupled(r["kind"], r["method"], read(r["options"]))]
+    return bool(own) and all(r.get("verdict_kind") != "lossy" for r in own)
+
+
+def name_group(rows: Sequence[Mapping[str, Any]], name: str = "name") -> str:
+    """The names of rows: "mtj, mtj_draft and eagle"."""
+    names = [str(row.get(name, row["label"])) for row in rows]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 # --- quality

@@ -97,7 +97,7 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 
 def sections(g: Gathered) -> Iterator[Section]:
     table = shared.verdict_table(g, KIND, VERDICTS)
-    yield Section("continuous", "Continuous tokens", VECTORS, table, *groups(g))
+    yield Section("continuous", "Continuous tokens: methods", VECTORS, table, *groups(g))
     if plots := shared.sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", SWEEPS, *plots)
     body: list[Any] = []

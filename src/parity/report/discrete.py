@@ -53,7 +53,7 @@ def slot(j: int) -> Column:
 
 QUALITY = [
     tables.METHOD,
-    *tables.COST,
+    Column("n", "n", "number of images"),
     Column("CLIP-score", "clip_score", "mean cosine of picture and prompt, ± standard error"),
     Column("FID", "fid", "± standard error over images; it is biased by n, so only rows of equal n compare"),
     Column("Precision", "precision", "± standard error"),
@@ -63,10 +63,11 @@ QUALITY = [
 BATCH = Column("Batch", batch, "images decoded at once, and the number of batches timed")
 COST = [
     tables.METHOD,
-    Column("NFE", "nfe", "target passes per image, ± standard error"),
-    *tables.COST[1:],
-    *tables.CLOCK,
+    Column("Passes", "nfe", "target passes per image, ± standard error"),
     Column("Step compression", "step_compression", f"tokens per pass, {PERCENT} bootstrap interval"),
+    Column("Calls", "calls", "target passes and calls of a companion (a drafter, a draft model), one after another"),
+    *tables.COST[2:],
+    *tables.CLOCK,
     Column("Nodes per pass", "nodes_per_pass", "tokens that the target evaluates in a pass"),
     Column("Nodes per token", "nodes_per_token", "tokens evaluated per token kept; 1 means that nothing is wasted"),
     Column("ms per forward", forward, "time of a batch divided by its passes: median and quartiles over batches"),
@@ -91,8 +92,8 @@ def sections(g: Gathered) -> Iterator[Section]:
         plot(f"quality-{model}", f"Quality of each method, {model}", quality(own), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image", "Images", IMAGES, *groups(g, QUALITY, PLAIN), *pictures.alike(g), *clouds)
-    yield Section("image-pictures", "Images: pictures and replay", PICTURES, *pictures.blocks(g))
+    yield Section("image-pictures", "Images: replay and pictures", PICTURES, *pictures.blocks(g))
+    yield Section("image", "Images: quality", IMAGES, *groups(g, QUALITY, PLAIN), *pictures.alike(g), *clouds)
     yield Section("image-cost", "Images: passes and time", COSTS, *groups(g, COST, SPEEDS, others=True))
     yield Section("image-acceptance", "Images: where decoders gain", GAINS, *acceptance(g, rows))
     table = shared.verdict_table(g, KIND, PLAIN)

@@ -26,6 +26,7 @@ from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
 from parity.metrics.estimates import CONFIDENCE, ENDS, Z, estimate_of
 from parity.report.blocks import Plot, Words, missing, records, words
+from parity.report.tables import doubt_speed
 
 matplotlib.use("Agg")
 matplotlib.rcParams.update({
@@ -187,6 +188,39 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
     ax.set(xlim=(0, 1.45 * max(1, data["gain"].max())), ylim=(len(data) - 0.4, -0.6))
     ax.set_xlabel(f"times fewer {count} than plain decoding (broken line)")
     figure.legend(loc="outside lower center", ncols=4)
+    return figure, data
+
+
+def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
+    """Measured speed of one image, with its interval, against target passes: a mark for each method in the colour of
+    its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
+    columns = ["label", "method", "key", "role", "nfe", "nodes_per_pass", "verdict_kind", "load", "machine"]
+    names = [f"speedup_single{end}" for end in ENDS]
+    data = rows.reindex(columns=[*columns, *names])
+    data = data[data[["nfe", "speedup_single"]].notna().all(axis=1)].reset_index(drop=True)
+    own = data[~is_plain(data)]
+    if own.empty:
+        return None
+    figure = Figure(figsize=(6.6, 4.6), layout="constrained")
+    ax, labels = figure.subplots(), list[Named]()
+    verdict = own["verdict_kind"].where(own["verdict_kind"].isin(VERDICTS), "not decided")
+    for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
+        colour = VERDICTS.get(kind, GREYS[1])
+        ax.scatter([], [], color=colour, label=kind)
+        for row in records(own[verdict == kind]):
+            down, up = interval_of(row, "speedup_single")
+            look = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
+            x, y = row["nfe"], row["speedup_single"]
+            ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
+            ax.scatter(x, y, s=12 + 3 * (0 if missing(row["nodes_per_pass"]) else row["nodes_per_pass"]), lw=0, **look)
+            labels.append(Named(x, y, row["label"], colour))
+    ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
+    ax.set(xscale="log", xlabel="target passes an image", ylabel="speed of one image, times plain decoding's")
+    ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]
+    ax.set_xticks(ticks, [f"{x}" for x in ticks])
+    ax.minorticks_off()
+    ax.set_xlim(0.8 * own["nfe"].min(), 1.15 * data["nfe"].max())
+    name_points(figure, {ax: labels}, legend=True)
     return figure, data
 
 

@@ -7,9 +7,10 @@ script, markup made by scripts, and everything from elsewhere.
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
@@ -50,33 +51,54 @@ def sections(gathered: Gathered) -> list[Section]:
     return [summary_page.verdicts(gathered), *study, *own, *closing, summary_page.files(gathered)]
 
 
+class Group(NamedTuple):
+    """An entry of the contents: sections whose titles begin alike, such as "Images: passes and time"."""
+
+    title: str
+    links: list[tuple[str, str]]  # address and title of each section
+
+
+def contents_of(parts: list[Section], here: list[Section], elsewhere: str) -> list[Group]:
+    """The contents: of sections on this page their place, of others the file with them."""
+    groups: dict[str, Group] = {}
+    for section in parts:
+        title, _, part = section.title.partition(": ")
+        file = "" if section in here else f"{section.id}.html" if section.apart else elsewhere
+        groups.setdefault(title, Group(title, [])).links.append((f"{file}#{section.id}", part.capitalize() or title))
+    return list(groups.values())
+
+
 def build(
-    experiment: str, parts: list[Section], elsewhere: str = "", banner: str = ""
+    experiment: str, parts: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
 ) -> tuple[str, dict[str, pd.DataFrame]]:
     """The page's HTML, and the data of each figure by name.
 
-    elsewhere   the file with all sections, if this page is the front page
+    elsewhere   the file with all sections but those apart, if this page has not all
     banner      shown above everything; marks every table and figure
+    only        ids of the sections that this page has; all but those apart, if empty
     """
     blocks = walk([block for section in parts for block in section.body])
     data = {block.name: block.data for block in blocks if isinstance(block, Plot | Grid)}
-    here = [section for section in parts if not elsewhere or section.id in FRONT]
-    contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
+    here = [section for section in parts if (section.id in only if only else not section.apart)]
+    contents = contents_of(parts, here, elsewhere)
     names = [*summary_page.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
     script = (TEMPLATES / "page.js").read_text()
     digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "contents": contents}
+    first = {group.links[0][0]: group.links for group in contents if len(group.links) > 1}
+    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "contents": contents, "first": first}
     context |= {"files": names, "banner": banner, "script": Markup(script), "digest": digest}
     return environment().get_template("page.html.j2").render(context), data
 
 
 def write(gathered: Gathered, page: Path) -> None:
-    """The page, the front page `index.html` that leads to its parts, and `figures/<name>.csv` beside them, each file
-    published whole."""
+    """The page, the front page `index.html` that leads to its parts, a file for each section apart, and
+    `figures/<name>.csv` beside them, each file published whole."""
     parts, name = sections(gathered), gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""
     html, data = build(name, parts, banner=banner)
     for figure, frame in data.items():
         publish(page.parent / "figures" / f"{figure}.csv", frame.to_csv(index=False).encode())
-    publish(page.parent / "index.html", build(name, parts, page.name, banner)[0].encode())
+    fronts = {"index": FRONT} | {section.id: (section.id,) for section in parts if section.apart}
+    for file, only in fronts.items():
+        publish(page.with_name(f"{file}.html"), build(name, parts, page.name, banner, only)[0].encode())
     publish(page, html.encode())

@@ -13,8 +13,8 @@ from PIL import Image
 
 from parity.base.errors import ParityError
 from parity.decode.shard_io import Shard
-from parity.report.blocks import Grid, Packed, Words, excerpt, packed
-from parity.report.collect import Gathered
+from parity.report.blocks import Grid, Packed, Words, excerpt, packed, records
+from parity.report.collect import Gathered, follows_plain, group_same, name_group
 from parity.report.settings import read
 
 KIND = "discrete"
@@ -34,6 +34,8 @@ class Column:
     baseline: bool = False  # plain sampling: the first one of a model is what differences are taken from
     model: str = ""
     method: str = ""
+    drawn: str = ""  # the name for all cells that drew the same pictures
+    plain: bool = False  # they are plain decoding's
 
 
 def encoded(picture: Image.Image, quality: int) -> str:
@@ -90,11 +92,16 @@ def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
 def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
     """The same prompts, cell by cell, and their captions. Pictures that no network judged have no cosine."""
     columns, captions = [], []
+    groups = {row["label"]: own for own in group_same(records(g.rows(KIND))) for row in own}
     for label, cell in g.cells(KIND).items():
+        own = groups[label]
+        shared = cell.role == "method" and follows_plain(own)
+        drawn = f"plain decoding, seed {cell.spec['seed']}: " * shared + name_group(own, "label")
         features = g.files.features(cell)
         pixels, captions = g.files.pixels(cell, COMPETE), [excerpt(c) for c in features["captions"][:COMPETE].tolist()]
         cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
-        columns.append(Column(label, pixels, cosine, cell.role != "method", cell.spec["model"], cell.spec["method"]))
+        place = (cell.role != "method", cell.spec["model"], cell.spec["method"])
+        columns.append(Column(label, pixels, cosine, *place, drawn, shared or cell.role != "method"))
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
         raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
@@ -102,24 +109,26 @@ def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
 
 
 def blocks(g: Gathered) -> list[Any]:
-    """The prompts on which a decoder falls furthest behind plain decoding, the worst first; then all of them. Pictures
-    that no network judged stand in the order of their prompts."""
+    """Replay and all prompts; then the prompts on which a decoder falls furthest behind plain decoding, the worst
+    first, each picture once, plain decoding's of every seed first. Pictures that no network judged stand in the order
+    of their prompts."""
     columns, captions = columns_of(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
     order, worst = worst_first(columns)
     ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
     ranking |= {c.label: c.cosine[order] for c in columns}
-    rows = []
+    rows, different = [], list({(c.model, c.drawn): c for c in reversed(columns)}.values())[::-1]
+    different.sort(key=lambda c: not c.plain)
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(thumbnail(c.pixels[i], 96), c.label, figure(c.cosine[i], ".3f")) for c in columns]
+        row = [(thumbnail(c.pixels[i], 96), c.drawn, figure(c.cosine[i], ".3f")) for c in different]
         rows.append((captions[i], figure(w, "+.3f"), row))
-    grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
+    grid = Grid("pictures", [(c.drawn, c.method) for c in different], rows, pd.DataFrame(ranking))
     shards = {label: g.files.shard(cell) for label, cell in g.cells(KIND).items()}
     every = len(shards[columns[0].label].step)
     among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
     text = UNJUDGED if np.isnan(worst).all() else WORST
-    return [text.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards)]
+    return [text.format(shown=len(rows), all=among), *views(g, columns, captions, shards), grid]
 
 
 def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
@@ -135,7 +144,7 @@ def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[
         content = [column(g, c, shards[c.label], order, base, number) for c, number in zip(own, drawn.of, strict=True)]
         judged = not np.isnan(worst).all()
         about = f"{shown} of {every:,} prompts{JUDGED * judged}. Pictures are compressed." + LEFT * (shown < every)
-        yield packed("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are above.", {
+        yield packed("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
             "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
             "captions": [captions[i] for i in order], "worst": rounded(worst[:shown]), "about": about, "replay": REPLAY,
         })  # fmt: skip
@@ -146,7 +155,8 @@ def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column
     step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
     content: dict[str, Any] = {
-        "label": c.label, "method": c.method, "plain": c.baseline, "sheet": sheet, "cosine": rounded(c.cosine[order]),
+        "label": c.label, "drawn": c.drawn, "method": c.method, "plain": c.baseline, "sheet": sheet,
+        "cosine": rounded(c.cosine[order]),
         "difference": rounded(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
         "passes": float(step.max(1).mean()),
     }  # fmt: skip
@@ -177,11 +187,8 @@ def figure(value: float, form: str) -> str:
 
 def alike(g: Gathered) -> list[str]:
     """Which cells drew the same tokens, picture by picture: their figures are the same, and no mistake."""
-    drawn: dict[bytes, list[str]] = {}
-    for label, cell in g.cells(KIND).items():
-        drawn.setdefault(g.files.shard(cell).tokens.tobytes(), []).append(label)
-    same = [labels for labels in drawn.values() if len(labels) > 1]
-    return [SAME.format(", ".join(labels)) for labels in same]
+    groups = group_same(records(g.rows(KIND)))
+    return [SAME.format(name_group(own, "label")) for own in groups if len(own) > 1]
 
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
@@ -196,5 +203,5 @@ UNJUDGED = "The first {shown} of {all} prompts: no network compared these pictur
 WORST = (
     "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in CLIP-score, the worst first."
     " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"
-    " better than it is, because the prompts were chosen against it; compare with the second seed of plain decoding."
+    " better than it is, because the prompts were chosen against it; compare with the other seeds of plain decoding."
 )

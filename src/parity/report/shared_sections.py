@@ -168,7 +168,7 @@ def published(g: Gathered) -> Section:
         every = published_table(g.published, names, "Other tables, baselines, and figures of a device or network too.")
         body.append(Details(f"All {len(first)} published figures of these methods", [every]))
     empty = Words("this experiment reproduces no published table.", "empty")
-    return Section("published", "Published figures", BESIDE, *(body or [empty]))
+    return Section("published", "Published figures", BESIDE, *(body or [empty]), apart=True)
 
 
 BESIDE = "What the papers print of these methods, beside what was measured here."
@@ -240,7 +240,7 @@ PLANTED = [
     Column("n", "n", "sequences or tokens of a sample"),
     Column("Outcome", lambda r: Entry(r["outcome"], r["verdict"], "text" if r["verdict"] != WRONG else "wrong")),
     Column("Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of all samples, and its model"),
-    Column("Effect", tables.value("effect", 3), "in that sample: total variation on small models, else the test's own"),
+    Column("Effect", tables.effect, "in that sample, and its unit"),
 ]
 SIZES = [
     Column("Test", text("test")),
@@ -269,7 +269,7 @@ FAULTS = (
 def observations(g: Gathered) -> list[Section]:
     """Figures whose data were made elsewhere."""
     body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
-    return [Section("observations", "What methods rest on", OBSERVED, *body, folded=True)] if body else []
+    return [Section("observations", "What methods rest on", OBSERVED, *body, apart=True)] if body else []
 
 
 OBSERVED = "Observations that the methods rest on, measured along plain decoding."

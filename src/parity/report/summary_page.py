@@ -3,92 +3,115 @@ behind the page, with the command that makes a row again.
 """
 
 import json
+import math
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
-from parity.experiment.module_metadata import outline
-from parity.experiment.options import KINDS, declaration, options
-from parity.experiment.study import metrics
-from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
-from parity.report import tables
-from parity.report.anysubset import TASKS, describe_task
-from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, pairs, records, words, written
-from parity.report.collect import QUALITY as EVERY_FIGURE
-from parity.report.collect import Gathered, critical, effect_of_interest, known_changes, rank
-from parity.report.figures import gains, plot
+from parity.experiment.options import KINDS, options
+from parity.metrics.estimates import PERCENT, estimate_of
+from parity.report.blocks import (
+    Entry,
+    Gallery,
+    Section,
+    Sides,
+    Terms,
+    Words,
+    excerpt,
+    missing,
+    pairs,
+    records,
+    words,
+    written,
+)
+from parity.report.collect import (
+    Gathered,
+    follows_plain,
+    group_same,
+    name_group,
+    rank,
+)
+from parity.report.cost import FLAT, draw_gains, predict_gains
+from parity.report.figures import gains, plot, speed_by_passes
+from parity.report.front_table import columns, image_columns, judged_here, quality, reference, show_budgets
 from parity.report.pictures import thumbnail
 from parity.report.settings import NAMED, explain, read, varying
 from parity.report.shared_sections import TITLES, relabelled
 from parity.report.tables import (
-    ABSENT,
+    BUSY,
     Column,
     Row,
     bound,
-    decimals_for,
-    grey,
-    mismatch,
+    count_cores,
+    doubt_speed,
     number,
-    origin_of,
-    pill,
     show,
-    state_claim,
-    unmeasured,
 )
 from parity.report.verdicts import failures
 
-# Of each kind the figure of quality whose change is shown of every method. Of published continuous models, whose
-# classes no classifier of ours reads, FID.
-QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
-SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
-FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
-ALONE = "a single prompt has no error"  # why a change is not known whose figures are
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
 
 
 def verdicts(g: Gathered) -> Section:
-    """The first screen: what was found in a few lines, pictures, then a table and a figure for each kind of model."""
+    """The first screen: for each kind of model a table, pictures, figures and the answers to what a reader asks."""
     doubt = failures(g.equality)
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
-    gpu = predicted(g.files.local / GPU)
     for kind in g.kinds:
         rows = methods(g, kind)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
-            continue
-        if kind == "discrete":
-            body.append(gallery(g, rows))
-        body.append(Terms(answers(g, kind, rows, gpu)))
-        body.append(show(rows, columns(g, kind, rows, gpu), CALLS if kind == "continuous" else READING, "front"))
+        elif kind == "discrete":
+            body += show_images(g, rows)
+        else:
+            count = "calls one after another" if kind == "continuous" else "passes"
+            body.append(show(rows, columns(g, kind, rows), CALLS if kind == "continuous" else READING, "front"))
+            drawn, title = gains(pd.DataFrame(rows), count), f"Times fewer {count}"
+            body += [plot(f"headline-{KINDS[kind]}", title, drawn, BARS), Terms(answers(g, kind, rows))]
         body += [NAMED_OPTIONS, Terms(named)] if (named := option_meanings(kind, rows)) else []
-        count = "calls one after another" if kind == "continuous" else "passes"
-        caption = BARS if kind == g.kinds[0] else "Bars as above."
-        body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", gains(pd.DataFrame(rows), count), caption))
     return Section("verdicts", "Verdicts", FOUND, *body)
 
 
+def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
+    """The table, at equal budgets first where the experiment has them, pictures, figures and answers."""
+    gpu, every = predicted(g.files.local / GPU), g.rows("discrete")
+    first = every[(every["model"] == rows[0]["model"]) & (every["sampling"] == rows[0]["sampling"])]
+    table = show([reference(g, rows[0]) | {"name": rows[0]["method"]}, *rows], image_columns(g, rows, gpu), "", "front")
+    caption = " ".join(filter(None, [RANKED, describe_load(rows), table.caption]))
+    body: list[Any] = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), gallery(g, rows)]
+    by_passes = plot("speed-by-passes", "Speed against passes", speed_by_passes(first), BY_PASSES)
+    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first), BY_COST)
+    return [*body, Sides([[by_passes], [by_cost]]), Terms(answers(g, "discrete", rows))]
+
+
 def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """A kind's rows but plain decoding's, in the order of the tables. `name`: the label without the task of a text."""
+    """A kind's rows but plain decoding's: lossless methods first, then those that gain most, of images by
+    `predicted_gain`. `name`: the label without the task of a text."""
     every = g.rows(kind)
     parts = every.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", every)]
     names = {
         r["key"]: r["label"] for _, own in parts for r in (relabelled(own) if kind == "anysubset" else records(own))
     }
-    return [{**r, "name": names[r["key"]]} for r in records(every) if r["role"] == "method"]
+    rows = [{**r, "name": names[r["key"]]} for r in records(every) if r["role"] == "method"]
+    if kind != "discrete":
+        return rows
+    gains = predict_all(every)
+    rows = [{**r, "predicted_gain": gains[r["key"]]} for r in rows]
+    return sorted(rows, key=lambda r: (rank(r), -r["predicted_gain"] if r["predicted_gain"] > 0 else 0.0))
 
 
-def reference(g: Gathered, row: Row) -> dict[str, Any]:
-    """The summary row of plain decoding that a row is compared with."""
-    return records(g.summary[g.summary["key"] == row["reference"]])[0]
+def predict_all(rows: pd.DataFrame) -> dict[str, float]:
+    """By key, how many times faster than plain decoding each image cell is where a pass costs the same whatever its
+    nodes."""
+    parts = rows.groupby(["model", "sampling"], sort=False)
+    found = [predict_gains(own, FLAT) for _, own in parts]
+    return {key: gain for own in found for key, gain in zip(own["key"], own["gain"], strict=True)}
 
 
 def most(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
@@ -96,19 +119,17 @@ def most(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     return max((r for r in rows if not missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
-def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[tuple[str, str]]:
+def answers(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """The questions that a reader comes with, answered for one kind of model."""
 
     def listed(*ranks: int) -> str:
         return ", ".join(dict.fromkeys(r["name"] for r in rows if rank(r) in ranks))
 
-    exact = [r for r in rows if rank(r) in (0, 1)]
-    lines = [("Certified lossless", listed(0) or "none")]
+    exact, lines = [r for r in rows if rank(r) in (0, 1)], []
+    if not exact:
+        lines.append(("Lossless", "none"))
     if listed(1):
         lines.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
-    figures = {r["name"]: r["pill"].removeprefix("lossy").removeprefix(" ") for r in rows if rank(r) == 4}
-    lossy = ", ".join(f"{name} ({figure})" if figure else name for name, figure in figures.items())
-    lines.append(("Lossy", lossy or "none"))
     if listed(2, 3):
         lines.append(("Not decided", listed(2, 3)))
     if bounded := most(exact, "tv_bound"):
@@ -122,24 +143,85 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
         lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
-    if fewest := most(exact, "gain"):
+    if kind == "discrete":
+        if best := most(exact, "predicted_gain"):
+            text = f"{best['label']}, {best['predicted_gain']:.1f} times faster than plain decoding, predicted from"
+            lines.append(("On an idle GPU, lossless", f"{text} passes and calls counted here. {UNTRIED}"))
+        if sizes := describe_sizes(g, rows):
+            lines.append(("Networks", sizes))
+    elif fewest := most(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
         lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
     item = "text" if kind == "anysubset" else "image"
-    for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")):
-        if best := most(exact, speed):
-            answer = f"{best['label']}, {best[speed]:.2f} times the speed of plain decoding"
-            answer = answer if best[speed] > 1 else "none is faster than plain decoding"
-            if (other := most([r for r in rows if rank(r) > 1], speed)) and other[speed] > max(1, best[speed]):
-                answer += f" (of the others: {other['label']}, {other[speed]:.2f} times)"
-            if speed == "speedup_single":
-                answer += f"; the median of {best['singles']:.0f}" if best["singles"] > 1 else f"; timed on one {item}"
-            lines.append((f"Fastest lossless, {question}", answer))
+    lines += [
+        (f"Fastest lossless, {question}", fastest(rows, exact, speed))
+        for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if most(exact, speed)
+    ]  # fmt: skip
     if level := describe_level(g.settings.equality.alpha, rows):
         lines.append(("Level of the tests", level))
     lines.append(("Quality", quality(g, kind, rows)))
-    lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
+    if judge := describe_judge(kind, rows):
+        lines.append(("Who judges it", judge))
     return lines
+
+
+def fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
+    """The lossless method that was measured to be the fastest, how sure that is, and a lossy one that is faster."""
+    sure = [r for r in exact if not doubt_speed(r, speed)]
+    best = most(sure or exact, speed)
+    assert best is not None
+    figure, doubt = estimate_of(best, speed), doubt_speed(best, speed)
+    interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
+    ahead = figure.value > 1 if figure.low is None else figure.low > 1
+    answer = f"{best['label']}, {figure.value:.2f} times the speed of plain decoding{interval}"
+    answer = answer if figure.value > 1 else f"none is faster than plain decoding; the nearest: {answer}"
+    answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}" if figure.value > 1 and not ahead else ""
+    answer += f"; a guess ({doubt})" if doubt and ahead else ""
+    lowest = math.inf if figure.low is None else figure.low
+    rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
+    answer += f"; intervals that overlap: {', '.join(rivals)}" * bool(rivals)
+    other = most([r for r in rows if rank(r) > 1 and not doubt_speed(r, speed)], speed)
+    if other and other[speed] > max(1, best[speed]):
+        answer += f" (of the others: {other['label']}, {other[speed]:.2f} times)"
+    return answer
+
+
+def describe_load(rows: list[dict[str, Any]]) -> str:
+    """The load of the machine while speeds were taken, and whether that is busy; "" where it is not known."""
+    loads = [r["load"] for r in rows if not missing(r.get("load"))]
+    cores = max((count_cores(r) for r in rows), default=0)
+    if not loads or not cores:
+        return ""
+    low, high = number(min(loads), 2), number(max(loads), 2)
+    state = "busy" if max(loads) > BUSY * cores else "not busy"
+    return f"Load while timing: {low if low == high else f'{low} to {high}'} on {cores} cores ({state})."
+
+
+def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
+    """The parameters of the target and of each companion, with the methods that need it; "" where none is stored."""
+    cells, sizes, users = g.cells("discrete"), dict[str, int](), dict[str, list[str]]()
+    for row in rows:
+        own = g.files.shard(cells[row["label"]]).provenance.get("parameters") or {}
+        for network, size in own.items():
+            sizes[network] = size
+            users.setdefault(network, []).append(row["method"])
+
+    def describe(network: str) -> str:
+        of = "" if network == "target" else f" ({', '.join(dict.fromkeys(users[network]))})"
+        return f"{NETWORKS.get(network, network)} {shorten(sizes[network])}{of}"
+
+    return f"parameters: {'; '.join(map(describe, sorted(sizes, key=lambda name: -sizes[name])))}" if sizes else ""
+
+
+def shorten(count: float) -> str:
+    """A count of parameters: "3.2 M"."""
+    unit, name = next(((unit, name) for unit, name in UNITS if count >= unit), (1, ""))
+    return f"{count / unit:.3g} {name}".strip()
+
+
+def describe_judge(kind: str, rows: list[dict[str, Any]]) -> str:
+    """That small networks trained here judge the quality; "" where a published protocol does."""
+    return JUDGES[kind] if judged_here(rows) else ""
 
 
 def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
@@ -162,73 +244,42 @@ def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
 
 
 def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """The first prompts' pictures by plain decoding, by the two best lossless methods that drew different ones, and by
-    the lossy method with the fewest passes."""
-    cells, first, drawn = g.cells("discrete"), rows[0], set()
-    left = {"lossless": 3, "lossy": 1}  # pictures to show; plain decoding is lossless
+    """The first prompts' pictures by plain decoding with each seed there is, the methods' own as those methods drew it
+    that share its noise; by the best lossless method of other pictures, and by the lossy method that gains most."""
+    cells, first = g.cells("discrete"), rows[0]
+    plain = [r for r in records(g.rows("discrete")) if r["role"] in ("reference", "control") and is_like(r, first)]
+    groups = group_same([r for r in rows if is_like(r, first)])
+    shared = [own for own in groups if follows_plain(own)]
+    others = [own for own in groups if own not in shared]
+    chosen = [*([r] for r in plain), *shared[:1], *[o for o in others if rank(o[0]) in (0, 1)][:1]]
+    chosen += [o for o in others if rank(o[0]) == 4][:1]
     parts = []
-    for row in [reference(g, first), *(r for r in rows if rank(r) in (0, 1, 4))]:
-        group = "lossy" if rank(row) == 4 else "lossless"
+    for own in chosen:
+        row = own[0]
+        same = row["role"] == "method" and follows_plain(own)
+        label = f"plain decoding, seed {row['seed']:.0f}" if same or row["role"] != "method" else name_group(own)
+        note = f"as drawn by {name_group(own)}" if same else row["pill"] if row["role"] == "method" else ""
         pixels = g.files.pixels(cells[row["label"]], PROMPTS)
-        if row["model"] == first["model"] and pixels.tobytes() not in drawn and left[group]:
-            drawn.add(pixels.tobytes())
-            left[group] -= 1
-            plain = row["role"] == "reference"
-            note = "plain decoding" if plain else f"{row['pill']}; {row['gain']:.1f} times fewer passes"
-            parts.append((row["label"], note, [thumbnail(p, 192) for p in pixels]))
+        parts.append((label, note, [thumbnail(p, 128) for p in pixels]))
     captions = [excerpt(c) for c in g.files.features(cells[first["label"]])["captions"][:PROMPTS].tolist()]
     return Gallery(parts, captions)
 
 
-# --- the table
+def is_like(row: Row, other: Row) -> bool:
+    """Whether two rows decode the same model under the same sampling settings."""
+    return (row["model"], row["sampling"]) == (other["model"], other["sampling"])
 
 
-def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
-    item = "text" if kind == "anysubset" else "image"
-    batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
-    batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
-    heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
-    there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
-    on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
-    return [
-        Column("Method", claimed),
-        Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
-        *([Column("Task", task)] if kind == "anysubset" else []),
-        Column(heading, fewer_calls, meaning),
-        Column(
-            f"Speed of one {item}",
-            tables.alone,
-            "at batch 1 on this machine, the median of the first of each job; plain decoding's is 1",
-        ),
-        Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
-        Column(
-            "Quality",
-            lambda r: change(g, kind, r),
-            CHANGE.format(percent=PERCENT, name=name_of(kind, main_figure(g, kind))),
-        ),
-        *([on_gpu] if gpu else []),
-    ]
+def describe_same(rows: list[dict[str, Any]]) -> list[str]:
+    """Which methods drew the same pictures, and why: their change of quality is one figure."""
+    lines = []
+    for own in (own for own in group_same(rows) if len(own) > 1):
+        why = f": those of plain decoding with their seed, {own[0]['seed']:.0f}" if follows_plain(own) else ""
+        lines.append(f"The same pictures{why}: {name_group(own)}. Their change of quality is one figure.")
+    return lines
 
 
-def task(row: Row) -> Entry:
-    return Entry(TASKS[row["task"]], describe_task(row["task"], read(row["settings"])))
-
-
-def found_where(row: Row) -> Entry:
-    """The verdict, and where it was reached, or why there is none."""
-    return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
-
-
-def claimed(row: Row) -> Entry:
-    """The name with its mark, what is claimed and by whom, and on hovering what the method is."""
-    broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
-    about = describe(row["kind"], row["method"])
-    return Entry(words(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
-
-
-def describe(kind: str, method: str) -> str:
-    """What a decoder is, and where it is from, as its module says."""
-    return f"{outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
+# --- options, and other machines
 
 
 def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -249,83 +300,6 @@ def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
     return lines
 
 
-def fewer_calls(row: Row) -> Entry:
-    """The gain, and the counts behind it."""
-    ratio = row["gain"]
-    if not np.isfinite(ratio):
-        return ABSENT
-    text = f"{ratio:.2f}× fewer" if ratio >= 1 else f"{1 / ratio:.2f}× more"
-    depth = row.get("depth")
-    return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if missing(depth) else f"{depth:,.0f} an image")
-
-
-def main_figure(g: Gathered, kind: str) -> str:
-    return QUALITY[kind] if QUALITY[kind] in g.rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
-
-
-def name_of(kind: str, figure: str) -> str:
-    return next((own[figure][0] for own in metrics(kind).values() if figure in own), figure)
-
-
-def moves(g: Gathered, row: Row) -> list[str]:
-    """The figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
-    base, result = reference(g, row), []
-    for name in (n for n in words(row.get("moved")).split() if n not in SAME):
-        digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
-        result.append(f"{name_of(row['kind'], name)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
-    return result
-
-
-def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Which methods move which figures, which figures were compared, how small a change of the first would not show,
-    and which figures were not measured and why."""
-    lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
-    changes = [known_changes(r) for r in rows]
-    compared = [name_of(kind, name) for name in FIGURES if any(name in known for known in changes)]
-    if compared:
-        name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
-        error = max((known[name][1] for known in changes if name in known), default=0.0)
-        base = reference(g, rows[0]).get(name)
-        of = f" (of {number(base, 2)})" if not missing(base) else ""
-        small = (
-            f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
-        )
-        lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
-    if reasons := find_unmeasured(kind, rows):
-        lines.append(f"not measured: {'; '.join(reasons)}")
-    alone = [name_of(kind, name) for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]
-    if alone and not compared:
-        lines.append(f"not compared: {', '.join(alone)} ({ALONE})")
-    return "; ".join(lines or ["not measured"])
-
-
-def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
-    names: dict[str, list[str]] = {}
-    for name in FIGURES:
-        figures = [estimate_of(row, name) for row in rows]
-        if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
-            names.setdefault(why, []).append(name_of(kind, name))
-    return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
-
-
-def change(g: Gathered, kind: str, row: Row) -> Entry:
-    """What moved, and the change of the main figure with its interval; in grey where nothing moved and the interval
-    holds an effect of interest to either side."""
-    name, moved = main_figure(g, kind), moves(g, row)
-    if name not in known_changes(row):
-        figure = estimate_of(row, name)
-        lacking = unmeasured(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
-        return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
-    value, error = known_changes(row)[name]
-    effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
-    reach, digits = Z * error, decimals_for(error) if error > 0 else 3
-    ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
-    detail = f"{name_of(kind, name)} {value:+.{digits}f} ({ends})"
-    entry = Entry(", ".join(moved) or "no change seen", detail, "text")
-    return grey(entry) if not moved and effect is not None and not reach < effect else entry
-
-
 def predicted(file: Path) -> dict[str, str]:
     """Of each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
     content, seconds = json.loads(file.read_text()) if file.is_file() else {}, "seconds an image, predicted"
@@ -335,28 +309,42 @@ def predicted(file: Path) -> dict[str, str]:
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 
-FOUND = "For each method: does it keep plain decoding's distribution, how many passes does it save, what does it cost?"
+FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
+NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model"}
+UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
+JUDGES = {
+    "discrete": "small networks trained here on Scenes, not the published CLIP and Inception: Scenes-CLIP and"
+    " Scenes-FID compare rows of this page, and nothing with a paper",
+    "anysubset": "a small network trained here on Stories: its perplexity compares rows of this page, and nothing with"
+    " a paper",
+    "continuous": "a small classifier trained here on Scenes: its figures compare rows of this page, and nothing with a"
+    " paper",
+}
+UNTRIED = "No GPU was measured"
+RANKED = (
+    "Lossless methods first, then by the predicted gain: plain decoding's time over the method's where a pass costs the"
+    " same whatever its nodes, as on an idle GPU, and a companion's call its share of the target's parameters. Counts"
+    " hold on any machine, speeds on this one."
+)
+BY_PASSES = (
+    "Measured speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes"
+    " a pass. Pale marks: speeds that tell little. Broken line: plain decoding."
+)
+BY_COST = (
+    "Times faster than plain decoding, predicted, by what a pass over 32 nodes costs: 1 is an idle GPU. Broken lines"
+    " are lossy methods. Marks: speeds of one image as measured here, at the cost of a pass as measured here."
+)
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
     " variation from the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1"
     " another altogether. It tells whether the law is kept; what a change of it costs is measured as quality."
 )
-CHANGE = (
-    "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
-    " of {name} with its own {percent} interval"
-)
-READING = (
-    "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU that is not busy a pass"
-    " over sixteen tokens takes about as long as one over a single token, so compare passes there. On a CPU time grows"
-    " with the tokens."
-)
+READING = "Lossless methods first, then by passes saved. Speeds are those of this machine."
 CALLS = (
     "Lossless methods first, then by calls in sequence saved. Calls in sequence bound the time of one image on any"
     " machine. On a CPU time follows the work of all calls together."
 )
-PASSES = "passes of the target, counted: plain decoding's divided by the method's"
-DEPTH = "calls of network and head that one image waits for, one after another; compared with plain decoding"
 
 
 # --- files
@@ -365,11 +353,13 @@ DEPTH = "calls of network and head that one image waits for, one after another; 
 TABLES = ("summary.csv", "equality.csv", "self_tests.csv", "published.csv", "records.parquet")  # beside the page
 WHAT = {
     "index.html": "the verdicts, and links to the rest",
-    "report.html": "the whole page in one file",
+    "report.html": "the whole page in one file, but for what has a file of its own",
+    "published.html": "the papers' figures beside ours",
+    "observations.html": "what methods rest on, measured along plain decoding, where the run observed it",
     "summary.csv": "a row per cell",
     "equality.csv": "a row per test of a method",
     "self_tests.csv": "a row per test of the tests",
-    "published.csv": "the papers' figures beside ours",
+    "published.csv": "the same as a table",
     "records.parquet": "a row per image or text",
 }
 KEEP = ("--configfile", "--configfiles", "--config", "-C")  # flags that decide which cells an experiment has

@@ -4,6 +4,7 @@ Figures are never blank, never p = 0.00, with as many digits as the error warran
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import pandas as pd
 from parity_certify.result_rows import describe_confidence
 from parity_certify.verdict import WITHIN
 
-from parity.metrics.estimates import Estimate, estimate_of
+from parity.metrics.estimates import PERCENT, Estimate, estimate_of
 from parity.report.blocks import Entry, Table, missing, records, words
 
 NOT_RUN = "not run"
@@ -147,10 +148,18 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
         columns, lines = [columns[i] for i in differ], [[line[i] for i in differ] for line in lines]
     if any(entry.style == "few" for line in lines for entry in line):
         caption = f"{caption} {FEW}".strip()
+    if any(entry.style == "faint" for line in lines for entry in line):
+        caption = f"{caption} {FAINT}".strip()
     heads = [(c.heading, c.meaning) for c in columns]
     return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
+BUSY = 1.5  # running processes a core above which a time tells little
+WIDEST = 2.0  # times its lower end, the upper end of an interval that still tells something
+FAINT = (
+    "Grey speeds tell little: the machine was busy (load above 1.5 a core), the interval spans more than a factor of"
+    " two, or a single pair was timed."
+)
 FEW = "Grey: no difference seen, of too few images or texts to see one that would matter; or of a part of the images."
 
 
@@ -253,14 +262,35 @@ def fewer(row: Row) -> Entry:
     return times(1 / row.get("nfe_ratio", math.nan))
 
 
-def speed(row: Row) -> Entry:
-    """With its quartiles over batches, where several were timed."""
-    entry, low, high = (times(row.get(f"speedup{end}")) for end in ("", "_q1", "_q3"))
-    return entry if low == high else entry._replace(detail=f"{low.text} to {high.text}")
+def doubt_speed(row: Row, name: str) -> str:
+    """Why a measured speed tells little: the machine was busy, its interval is wide, or it was timed once; else ""."""
+    figure, load, cores = estimate_of(row, name), row.get("load"), count_cores(row)
+    if figure.missing:
+        return ""
+    if load is not None and not missing(load) and cores and load > BUSY * cores:
+        return f"busy: load {number(load, 2)} on {cores} cores"
+    if figure.low is None or figure.high is None:
+        return "timed once"
+    return "wide interval" if figure.high > WIDEST * figure.low else ""
 
 
-def alone(row: Row) -> Entry:
-    return times(row.get("speedup_single"))
+def count_cores(row: Row) -> int:
+    """Cores of the machine that a row was timed on; 0 where it is not known."""
+    found = re.search(r"(\d+) cores", words(row.get("machine")))
+    return int(found[1]) if found else 0
+
+
+def speed_of(name: str) -> Maker:
+    """A speed with its interval beneath, grey with the reason where it tells little."""
+
+    def entry(row: Row) -> Entry:
+        figure, doubt = estimate_of(row, name), doubt_speed(row, name)
+        known = times(figure.value)
+        interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
+        known = known._replace(detail="; ".join(filter(None, (interval, doubt))))
+        return known._replace(style="faint") if doubt else known
+
+    return entry
 
 
 METHOD = Column("Method", label_entry, "the method, the options in which its variants differ, and the key of its cell")
@@ -282,12 +312,12 @@ COST = [
     Column("n", "n", "number of images or texts"),
     Column("Fewer passes", fewer, "passes of plain decoding divided by the method's, counted"),
     Column(
-        "Speed of a batch", speed,
-        "time of plain decoding divided by the method's, same job: median and quartiles of batches",
+        "Speed of a batch", speed_of("speedup"),
+        f"time of plain decoding divided by the method's, batches timed in turn, with the {PERCENT} interval",
     ),
 ]  # fmt: skip
 CLOCK = [
-    Column("Speed of one alone", alone, "the same for the first image or text of each job, decoded alone"),
+    Column("Speed of one alone", speed_of("speedup_single"), "the same of images or texts decoded alone"),
     Column("Networks", share("network_share"), "share of the time spent in networks; the rest is the decoder's own"),
 ]
 
@@ -309,6 +339,30 @@ def seed(row: Row) -> Entry:
     return optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
+JOINT = ("all four", "joint G", "Valiant-Valiant", "conditionals", "TV certificate", "e-value")
+UNITS = {  # of the effect of a test, by the beginning of its name, the longest that fits
+    **dict.fromkeys(JOINT, "total variation"), "pairs": "total variation", "positions": "shift a token",
+    "slots": "shift a token", "transitions": "shift a token", "distances": "shift a token",
+    "likelihood": "nats a token", "order": "nats a token", "likelihood spread": "share of the variance",
+    "correlations": "correlation",
+    "rows": "agreement a token", "agreement": "agreement a token", "rows of a batch": "share of draws",
+    "noise": "share of numbers", "batches": "share of tokens", "support": "share of tokens", "rank PIT": "Cohen's w",
+    "KS": "gap of distribution functions", "energy": "energy distance", "mean shift": "standard deviations",
+    "spread ratio": "ratio of deviations", "same tokens": "share of sequences", WITHIN: "times eps", "CLIP": "cosine",
+    "CLIP: MMD": "MMD", "log p": "nats a token", "FID difference": "FID",
+}  # fmt: skip
+
+
+def unit_of(test: str) -> str:
+    """The unit of a test's effect; "" of a test that is not listed."""
+    return UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
+
+
+def effect(row: Row) -> Entry:
+    entry = optional("effect", three)(row)
+    return entry if missing(row.get("effect")) else entry._replace(detail=unit_of(words(row.get("test"))))
+
+
 three = partial(number, digits=3)
 TESTS = Column("Tests", "tests", "number of deciding tests that could be run")
 EQUALITY = [
@@ -320,8 +374,12 @@ EQUALITY = [
     Column("Statistic", optional("statistic", three)),
     Column("p", optional("p_value", p_value)),
     Column("p, Holm", optional("p_holm", p_value), "corrected for all tests of the decoder in the layer"),
-    Column("Effect", optional("effect", three), "in the test's own units"),
-    Column("MDE", optional("minimum_detectable_effect", three), "smallest effect found with power 0.8"),
+    Column("Effect", effect, "and its unit"),
+    Column(
+        "MDE",
+        optional("minimum_detectable_effect", three),
+        "smallest effect found with power 0.8, in the unit of the effect",
+    ),
     Column("Verdict", lambda r: chip(r["verdict"])),
     Column("Seed", seed, "a rejected test is repeated on a fresh seed"),
 ]

@@ -337,7 +337,7 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
         always = bool(hit.groupby(level=0).all().any())
         words, verdict = outcome(str(fault), int(hit.sum()), len(hit), always, enough)
         row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "outcome": words, "verdict": verdict}
-        worst = {"largest_p": float(runs.max()), "effect": weakest["effect"], "model": weakest["model"]}
+        worst = {"largest_p": float(runs.max()), **{name: weakest[name] for name in ("effect", "model", "test")}}
         result.append(row | worst)
     return result
 

@@ -167,16 +167,17 @@ views.pictures = async (box, data) => {
     sheet.src = uri;
     return sheet.decode().then(() => sheet);
   }));
-  browse(box, data, sheets);
   replay(box, data, sheets);
+  browse(box, data, sheets);
 };
 
 function browse(box, data, sheets) {
   const all = data.captions.map((_, row) => row);
-  const rest = data.columns.filter((column) => !column.plain);
-  const orders = ["worst difference of any method", ...rest.map((c) => `difference of ${c.label}`),
-    ...data.columns.map((c) => `CLIP cosine of ${c.label}`)];
-  const keys = [data.worst, ...rest.map((c) => c.difference), ...data.columns.map((c) => c.cosine)];
+  const columns = data.columns.filter((c, k) => data.columns.findIndex((other) => other.drawn === c.drawn) === k);
+  const rest = columns.filter((column) => !column.plain);
+  const orders = ["worst difference of any method", ...rest.map((c) => `difference of ${c.drawn}`),
+    ...columns.map((c) => `CLIP cosine of ${c.drawn}`)];
+  const keys = [data.worst, ...rest.map((c) => c.difference), ...columns.map((c) => c.cosine)];
   const shown = 6;
   let first = 0;
   const by = choiceOf(orders, () => { first = 0; draw(); });
@@ -184,7 +185,7 @@ function browse(box, data, sheets) {
   const turn = (step) => () => { first = Math.max(0, Math.min(first + step, all.length - 1)); draw(); };
   const back = make("button", { type: "button", textContent: "earlier", onclick: turn(-shown) });
   const on = make("button", { type: "button", textContent: "later", onclick: turn(shown) });
-  const heads = data.columns.map((c) => make("th", { scope: "col", "data-method": c.method, textContent: c.label }));
+  const heads = columns.map((c) => make("th", { scope: "col", "data-method": c.method, textContent: c.drawn }));
   const head = make("tr", {}, make("th", { scope: "col", textContent: "Prompt" }), ...heads);
   const body = make("tbody");
 
@@ -194,11 +195,11 @@ function browse(box, data, sheets) {
     body.replaceChildren(...order.slice(first, first + shown).map((row) => {
       const caption = make("span", { textContent: data.captions[row] });
       const line = make("tr", {}, make("th", { scope: "row" }, caption, make("small", { textContent: figure(key[row]) })));
-      data.columns.forEach((c, k) => {
+      columns.forEach((c, k) => {
         const picture = make("canvas", { width: data.side, height: data.side, role: "img" });
-        picture.setAttribute("aria-label", `${c.label}: ${data.captions[row]}`);
+        picture.setAttribute("aria-label", `${c.drawn}: ${data.captions[row]}`);
         cut(picture, sheets[c.sheet], data, row);
-        const cell = make("td", { "data-h": c.label }, picture, make("small", { textContent: figure(c.cosine[row]) }));
+        const cell = make("td", { "data-h": c.drawn }, picture, make("small", { textContent: figure(c.cosine[row]) }));
         cell.hidden = heads[k].hidden;
         cell.dataset.method = c.method;
         line.append(cell);
@@ -211,12 +212,12 @@ function browse(box, data, sheets) {
   }
 
   const caption = make("caption", { textContent: data.about });
-  const style = data.columns.length > 16 ? "grid many" : "grid";
+  const style = columns.length > 16 ? "grid many" : "grid";
   box.append(make("h3", { textContent: "All prompts" }),
     make("div", { className: "controls" }, labelled("Lowest first by", by), back, status, on),
     make("table", { className: style }, caption, make("thead", {}, head), body));
-  const still = box.previousElementSibling; // what is read without scripts
-  if (still && still.matches("table.grid") && !box.nextElementSibling) still.hidden = true;
+  const still = box.nextElementSibling; // what is read without scripts
+  if (still && still.matches("table.grid") && !box.previousElementSibling.matches(".packed")) still.hidden = true;
   document.getElementById("choice").addEventListener("change", () => setTimeout(draw));
   draw();
 }

@@ -1,0 +1,317 @@
+"""The columns of the first tables, a kind of model each: what a method is, spends and gains, and what moves."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parity.experiment.module_metadata import outline
+from parity.experiment.options import declaration
+from parity.experiment.study import metrics
+from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
+from parity.report import tables
+from parity.report.anysubset import TASKS, describe_task
+from parity.report.blocks import Entry, Words, missing, pairs, records, words
+from parity.report.collect import QUALITY as EVERY_FIGURE
+from parity.report.collect import (
+    Gathered,
+    critical,
+    effect_of_interest,
+    group_same,
+    known_changes,
+    name_group,
+    rank,
+)
+from parity.report.cost import BUDGETS, best_within
+from parity.report.settings import read
+from parity.report.tables import (
+    ABSENT,
+    Column,
+    Row,
+    decimals_for,
+    grey,
+    mismatch,
+    number,
+    origin_of,
+    pill,
+    show,
+    state_claim,
+    unmeasured,
+)
+
+# Of each kind the figure of quality whose change is shown of every method. Of published continuous models, whose
+# classes no classifier of ours reads, FID.
+QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
+SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
+FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
+ALONE = "a single prompt has no error"  # why a change is not known whose figures are
+
+
+def reference(g: Gathered, row: Row) -> dict[str, Any]:
+    """The summary row of plain decoding that a row is compared with."""
+    return records(g.summary[g.summary["key"] == row["reference"]])[0]
+
+
+# --- the table
+
+
+def columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
+    """Of the table of texts or of vectors."""
+    heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
+    return [
+        *named_and_judged(),
+        *([Column("Task", task)] if kind == "anysubset" else []),
+        Column(heading, fewer_calls, meaning),
+        *speeds(rows, "text" if kind == "anysubset" else "image"),
+        change_column(g, kind, rows),
+    ]
+
+
+def image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
+    """gpu: by method the seconds an image, predicted by `benchmarks/gpu.py`."""
+    there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
+    on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
+    return [
+        *named_and_judged(),
+        Column("Passes", passes, f"target passes an image, counted, with the {PERCENT} interval"),
+        Column("Nodes a pass", nodes, "tokens that the target evaluates in a pass"),
+        Column("Calls one after another", calls, "target passes and calls of the companion that an image waits for"),
+        Column("Predicted, flat cost", predicted_gain, PREDICTED),
+        *speeds(rows, "image"),
+        change_column(g, "discrete", rows),
+        *([on_gpu] if gpu else []),
+    ]
+
+
+def named_and_judged() -> list[Column]:
+    return [
+        Column("Method", claimed),
+        Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
+    ]
+
+
+def speeds(rows: list[dict[str, Any]], item: str) -> list[Column]:
+    batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
+    batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
+    meaning = f"measured on this machine, timed in turn with plain decoding, whose speed is 1; {PERCENT} interval"
+    return [
+        Column(f"Speed of one {item}", tables.speed_of("speedup_single"), meaning),
+        Column(batch, tables.speed_of("speedup"), meaning),
+    ]
+
+
+def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
+    """The change of quality, once for methods of the same pictures."""
+    first = {r["key"]: own[0] for own in group_same(rows) for r in own}
+
+    def entry(row: Row) -> Entry:
+        leader = first.get(row["key"], row)
+        if row["role"] != "method":
+            return Entry("", style="none")
+        return change(g, kind, row) if leader["key"] == row["key"] else Entry(f"as {leader['name']}", "same pictures")
+
+    name = name_of(kind, main_figure(g, kind), judged_here(rows))
+    return Column("Quality", entry, CHANGE.format(percent=PERCENT, name=name))
+
+
+def passes(row: Row) -> Entry:
+    figure = estimate_of(row, "nfe")
+    if figure.missing:
+        return ABSENT
+    error = f" ± {Z * figure.error:.0f}" if figure.error else ""
+    fewer = f"{row['gain']:.1f}× fewer" if row["gain"] >= 1 else f"{1 / row['gain']:.1f}× more"
+    return Entry(f"{figure.value:.0f}{error}", fewer if row["role"] == "method" else "")
+
+
+def nodes(row: Row) -> Entry:
+    found = row.get("nodes_per_pass")
+    return ABSENT if missing(found) else Entry(f"{found:.1f}")
+
+
+def calls(row: Row) -> Entry:
+    """All calls, and those of the companion with its share of the target's parameters."""
+    found, drafted, share = row.get("calls"), row.get("draft_calls"), row.get("draft_share")
+    if missing(found):
+        return ABSENT
+    size = "" if missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
+    return Entry(f"{found:.0f}", f"{drafted:.0f} of a companion{size}" if drafted else "")
+
+
+def predicted_gain(row: Row) -> Entry:
+    gain = row.get("predicted_gain", 1.0)
+    return ABSENT if missing(gain) or missing(row.get("calls")) else Entry(f"{gain:.1f}×")
+
+
+# --- equal budgets
+
+
+def show_budgets(rows: pd.DataFrame) -> list[Any]:
+    """The table of each method's passes at equal budgets of nodes, the best options of each within the budget; none
+    where an experiment has one setting of each method."""
+    if "nodes_per_pass" not in rows:
+        return []
+    best = {budget: best_within(rows, budget) for budget in BUDGETS}
+    variants = rows[rows["role"] == "method"].groupby("method")["options"].nunique()
+    if not (variants > 1).any() or not any(len(own) for own in best.values()):
+        return []
+    found = {budget: {(r["method"], r["claim"]): r for r in records(own)} for budget, own in best.items()}
+    named = dict.fromkeys(pair for budget in reversed(BUDGETS) for pair in found[budget])
+    if len({r["key"] for of in found.values() for r in of.values()}) <= len(named):
+        return []
+    lines = [{b: found[b].get(pair) for b in BUDGETS} for pair in named]
+    lines = sorted(lines, key=rank_budgets)
+    table = show(lines, [  # type: ignore[arg-type]
+        Column("Method", lambda line: claimed(widest(line) | {"name": widest(line)["method"]})),
+        Column("Verdict", lambda line: found_where(widest(line))),
+        *(Column(f"Within {b} nodes", partial(within, budget=b), WITHIN) for b in BUDGETS),
+    ], AT_BUDGETS, "front")  # fmt: skip
+    return [Words("At equal budgets", "heading"), table, Words("Every setting", "heading")]
+
+
+def widest(line: Mapping[Any, Any]) -> dict[str, Any]:
+    """The row of the largest budget."""
+    return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
+
+
+def rank_budgets(line: Mapping[Any, Any]) -> tuple[float, ...]:
+    row = widest(line)
+    return rank(row), -row["gain"]
+
+
+def within(line: Mapping[Any, Any], budget: int) -> Entry:
+    """Passes, and beneath what is gained at flat cost, with which options."""
+    row = line.get(budget)
+    if row is None:
+        return Entry("no such setting", style="none")
+    chosen = pairs(read(row["options"])) if missing(row.get("label")) else str(row["label"]).removeprefix(row["method"])
+    spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
+    return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen.strip()))))
+
+
+def task(row: Row) -> Entry:
+    return Entry(TASKS[row["task"]], describe_task(row["task"], read(row["settings"])))
+
+
+def found_where(row: Row) -> Entry:
+    """The verdict, and where it was reached, or why there is none."""
+    return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
+
+
+def claimed(row: Row) -> Entry:
+    """The name with its mark, what is claimed and by whom, and on hovering what the method is."""
+    broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
+    about = describe(row["kind"], row["method"])
+    return Entry(words(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
+
+
+def describe(kind: str, method: str) -> str:
+    """What a decoder is, and where it is from, as its module says."""
+    return f"{outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
+
+
+def fewer_calls(row: Row) -> Entry:
+    """The gain, and the counts behind it."""
+    ratio = row["gain"]
+    if not np.isfinite(ratio):
+        return ABSENT
+    text = f"{ratio:.2f}× fewer" if ratio >= 1 else f"{1 / ratio:.2f}× more"
+    depth = row.get("depth")
+    return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if missing(depth) else f"{depth:,.0f} an image")
+
+
+def main_figure(g: Gathered, kind: str) -> str:
+    return QUALITY[kind] if QUALITY[kind] in g.rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
+
+
+def judged_here(rows: Sequence[Row]) -> bool:
+    """Whether small networks trained here judge the quality, and not the published ones of a protocol."""
+    return all(missing(row.get("protocol")) for row in rows)
+
+
+def name_of(kind: str, figure: str, here: bool = False) -> str:
+    """The name of a figure of quality; here: by a small network trained here."""
+    name = next((own[figure][0] for own in metrics(kind).values() if figure in own), figure)
+    return SCENES.get(figure, name) if here and kind != "anysubset" else name
+
+
+def moves(g: Gathered, row: Row) -> list[str]:
+    """The figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
+    base, result, here = reference(g, row), [], judged_here([row])
+    for name in (n for n in words(row.get("moved")).split() if n not in SAME):
+        digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
+        result.append(f"{name_of(row['kind'], name, here)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
+    return result
+
+
+def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
+    """Which methods move which figures, which figures were compared, how small a change of the first would not show,
+    and which figures were not measured and why."""
+    here = judged_here(rows)
+    groups = group_same(rows) if kind == "discrete" else [[r] for r in rows]
+    lines = [f"{name_group(own, 'label')}: {', '.join(moved)}" for own in groups if (moved := moves(g, own[0]))]
+    changes = [known_changes(r) for r in rows]
+    compared = [name_of(kind, name, here) for name in FIGURES if any(name in known for known in changes)]
+    if compared:
+        name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
+        error = max((known[name][1] for known in changes if name in known), default=0.0)
+        base = reference(g, rows[0]).get(name)
+        of = f" (of {number(base, 2)})" if not missing(base) else ""
+        least = f"{name_of(kind, name, here)} below {number(reach * error, 1)}{of}"
+        small = f"; a change of {least} might not show" if error else ""
+        lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
+    if reasons := find_unmeasured(kind, rows):
+        lines.append(f"not measured: {'; '.join(reasons)}")
+    alone = [name_of(kind, name, here) for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]
+    if alone and not compared:
+        lines.append(f"not compared: {', '.join(alone)} ({ALONE})")
+    return "; ".join(lines or ["not measured"])
+
+
+def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
+    names: dict[str, list[str]] = {}
+    for name in FIGURES:
+        figures = [estimate_of(row, name) for row in rows]
+        if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
+            names.setdefault(why, []).append(name_of(kind, name, judged_here(rows)))
+    return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
+
+
+def change(g: Gathered, kind: str, row: Row) -> Entry:
+    """What moved, and the change of the main figure with its interval; in grey where nothing moved and the interval
+    holds an effect of interest to either side."""
+    name, moved = main_figure(g, kind), moves(g, row)
+    if name not in known_changes(row):
+        figure = estimate_of(row, name)
+        lacking = unmeasured(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
+        return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
+    value, error = known_changes(row)[name]
+    effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
+    reach, digits = Z * error, decimals_for(error) if error > 0 else 3
+    ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
+    detail = f"{name_of(kind, name, judged_here([row]))} {value:+.{digits}f} ({ends})"
+    entry = Entry(", ".join(moved) or "no change seen", detail, "text")
+    return grey(entry) if not moved and effect is not None and not reach < effect else entry
+
+
+SCENES = {  # figures by the small networks of `parity.embedded`
+    "clip_score": "Scenes-CLIP", "fid": "Scenes-FID", "kid": "Scenes-KID", "precision": "Scenes-precision",
+    "recall": "Scenes-recall", "right": "Scenes class accuracy", "is": "Scenes-IS",
+}  # fmt: skip
+PREDICTED = (
+    "times faster than plain decoding, not measured: from passes and companions' calls, each call of a companion"
+    " costing its share of the target's parameters, and a pass the same whatever its nodes"
+)
+AT_BUDGETS = (
+    "Passes an image with the best options of each method that keep within so many nodes a pass; beneath, the gain"
+    " where a pass costs the same whatever its nodes."
+)
+WITHIN = "passes an image; the options that gain most within the budget"
+CHANGE = (
+    "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
+    " of {name} with its own {percent} interval"
+)
+PASSES = "passes of the target, counted: plain decoding's divided by the method's"
+DEPTH = "calls of network and head that one image waits for, one after another; compared with plain decoding"
