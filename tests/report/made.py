@@ -166,7 +166,8 @@ def shard(path: Path, ids: list[str], step: np.ndarray, tokens: np.ndarray | Non
     clock |= {"plain_single_seconds": 1.0, "batch": n, "at_once": n, "passes": 9}
     clock |= {"single_pass_cost": 1.0, "load": 1.0, "draft_calls": 0, "draft_tokens": 0}
     columns |= {name: np.full(n, value) for name, value in clock.items()}
-    write_shard(path, {"ids": np.array(ids), "tokens": np.zeros_like(step) if tokens is None else tokens, "step": step, **columns}, provenance)
+    tokens = np.zeros_like(step) if tokens is None else tokens
+    write_shard(path, {"ids": np.array(ids), "tokens": tokens, "step": step, **columns}, provenance)
 
 
 def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
@@ -192,8 +193,9 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
         "step_compression_low": ratio.mean() - 0.05, "step_compression_high": ratio.mean() + 0.05,
         "nodes_per_pass": 15.1, "nodes_per_pass_se": 0.02, "nodes_per_token": 15.1 / speed, "nodes_per_token_se": 0.1,
         "ms_per_forward": 62.5, "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0,
-        "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "pairs": 2, "singles": 2, "load": 1.0,
-        "machine": "a processor, 2 cores", "speedup_low": 0.9 * speed, "speedup_high": 1.1 * speed, "pass_cost": 2.0,
+        "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "pairs": 2, "singles": 2,
+        "load": 1.0, "machine": "a processor, 2 cores", "speedup_low": 0.9 * speed, "speedup_high": 1.1 * speed, 
+        "pass_cost": 2.0,
         "speedup_single": 0.8 * speed, "speedup_single_low": 0.7 * speed, "speedup_single_high": 0.9 * speed,
         "calls": nfe.mean() + 6 * nfe.mean() * drafts, "draft_calls": 6 * nfe.mean() * drafts, "draft_nodes": 8.0,
         "draft_share": 0.125 if drafts else None,

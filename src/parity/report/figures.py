@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -134,8 +135,8 @@ class Named(NamedTuple):
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name above its point at the right, or else at the left. If a name would cover another name or point,
-    or if asked for, a legend below lists all that is drawn."""
+    """Write each name beside its point: at the right above or below it, or else at the left. If a name would cover
+    another name or point, or if asked for, a legend below lists all that is drawn."""
     figure.draw_without_rendering()  # fixes the limits of the axes
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
@@ -143,11 +144,12 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
         inside, taken = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
         for point, (x, y) in zip(labels, places, strict=True):
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
-            for side, offset, left in (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width)):
-                box = Bbox.from_bounds(left, y + 4 * pixel, width, height)
+            sides = (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width))
+            for (side, offset, left), up in itertools.product(sides, (4, -4 - size)):
+                box = Bbox.from_bounds(left, y + up * pixel, width, height)
                 if inside.x0 <= box.x0 and box.x1 <= inside.x1 and not box.count_overlaps(taken):
                     look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "ha": side}
-                    ax.annotate(point.name, point[:2], (offset, 4), textcoords="offset points", **look)
+                    ax.annotate(point.name, point[:2], (offset, up), textcoords="offset points", **look)
                     taken.append(box)
                     break
             else:

@@ -104,7 +104,8 @@ def speeds(rows: list[dict[str, Any]], item: str) -> list[Column]:
 
 def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
     """The change of quality, once for methods of the same pictures."""
-    first = {r["key"]: own[0] for own in group_same(rows) for r in own}
+    groups = group_same(rows) if kind == "discrete" else []
+    first = {r["key"]: own[0] for own in groups for r in own}
 
     def entry(row: Row) -> Entry:
         leader = first.get(row["key"], row)
@@ -203,6 +204,8 @@ def claimed(row: Row) -> Entry:
     """The name with its mark, what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
     about = describe(row["kind"], row["method"])
+    if row["role"] == "reference":
+        return Entry(words(row.get("name"), "any"), "plain decoding", "name", about)
     return Entry(words(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
 
 

@@ -82,7 +82,8 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     """The table, at equal budgets first where the experiment has them, pictures, figures and answers."""
     gpu, every = predicted(g.files.local / GPU), g.rows("discrete")
     first = every[(every["model"] == rows[0]["model"]) & (every["sampling"] == rows[0]["sampling"])]
-    table = show([reference(g, rows[0]) | {"name": rows[0]["method"]}, *rows], image_columns(g, rows, gpu), "", "front")
+    plain = reference(g, rows[0])
+    table = show([plain | {"name": plain["method"]}, *rows], image_columns(g, rows, gpu), "", "front")
     caption = " ".join(filter(None, [RANKED, describe_load(rows), table.caption]))
     body: list[Any] = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), gallery(g, rows)]
     by_passes = plot("speed-by-passes", "Speed against passes", speed_by_passes(first), BY_PASSES)
