@@ -177,7 +177,7 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
         raw = {"experiment": "made", "image": made.SETTINGS["image"], "equality": {"alpha": alpha}}
         g = gather(made.folder(root, raw, {"gsd": 8e-4}), [], root=root)
         kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
-        pages[alpha] = dict(summary_page.answers(g, "discrete", summary_page.methods(g, "discrete"), {}))
+        pages[alpha] = dict(summary_page.answers(g, "discrete", summary_page.methods(g, "discrete")))
     assert kinds == {0.05: "lossy", 0.01: "consistent"}
     assert "95 % confidence" in pages[0.05]["How sure"] and "99 % confidence" in pages[0.01]["How sure"]
     assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]

@@ -271,7 +271,7 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
     whole = type(gathered.files).features
     without = lambda self, cell: {k: v for k, v in whole(self, cell).items() if k != "cosine"}  # noqa: E731
     monkeypatch.setattr(type(gathered.files), "features", without)
-    caption, grid, *views = pictures.blocks(gathered)
+    caption, *views, grid = pictures.blocks(gathered)
     assert "worst" not in caption + views[0].instead  # nothing orders them
     assert grid.rows and all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
     assert views and np.isnan(grid.data["worst_difference"]).all()

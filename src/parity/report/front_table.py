@@ -110,7 +110,7 @@ def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
     def entry(row: Row) -> Entry:
         leader = first.get(row["key"], row)
         if row["role"] != "method":
-            return Entry("", style="none")
+            return Entry("baseline", style="none")
         return change(g, kind, row) if leader["key"] == row["key"] else Entry(f"as {leader['name']}", "same pictures")
 
     name = name_of(kind, main_figure(g, kind), judged_here(rows))
