@@ -211,7 +211,7 @@ def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
         ax.scatter([], [], color=colour, label=kind)
         for row in records(own[verdict == kind]):
             down, up = interval_of(row, "speedup_single")
-            look = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
+            look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
             x, y = row["nfe"], row["speedup_single"]
             ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
             ax.scatter(x, y, s=12 + 3 * (0 if missing(row["nodes_per_pass"]) else row["nodes_per_pass"]), lw=0, **look)
