@@ -128,7 +128,7 @@ def images(t: pd.DataFrame) -> str:
     """The figure, and a line a method on images: does it keep the law, what does it spend, how fast is it, and how did
     Scenes-CLIP move."""
     draw(t, ROOT / "docs/headline.svg")
-    heads = ("method", "verdict", "passes", "nodes a pass", "calls one after another", "predicted, flat cost")
+    heads = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another", "predicted, flat cost")
     lines = [(*heads, "measured, one image", "Scenes-CLIP, change")]
     rows = ordered(t)
     for r in rows:

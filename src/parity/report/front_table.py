@@ -150,16 +150,14 @@ def predicted_gain(row: Row) -> Entry:
 
 def show_budgets(rows: pd.DataFrame) -> list[Any]:
     """The table of each method's passes at equal budgets of nodes, the best options of each within the budget; none
-    where an experiment has one setting of each method."""
+    where fewer than half of the methods have settings for several budgets."""
     if "nodes_per_pass" not in rows:
         return []
     best = {budget: best_within(rows, budget) for budget in BUDGETS}
-    variants = rows[rows["role"] == "method"].groupby("method")["options"].nunique()
-    if not (variants > 1).any() or not any(len(own) for own in best.values()):
-        return []
     found = {budget: {(r["method"], r["claim"]): r for r in records(own)} for budget, own in best.items()}
     named = dict.fromkeys(pair for budget in reversed(BUDGETS) for pair in found[budget])
-    if len({r["key"] for of in found.values() for r in of.values()}) <= len(named):
+    settings = {pair: {found[b][pair]["key"] for b in BUDGETS if pair in found[b]} for pair in named}
+    if not named or 2 * sum(len(keys) > 1 for keys in settings.values()) < len(named):
         return []
     lines = [{b: found[b].get(pair) for b in BUDGETS} for pair in named]
     lines = sorted(lines, key=rank_budgets)

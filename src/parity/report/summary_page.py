@@ -147,7 +147,9 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[st
     if kind == "discrete":
         if best := most(exact, "predicted_gain"):
             text = f"{best['label']}, {best['predicted_gain']:.1f} times faster than plain decoding, predicted from"
-            lines.append(("On an idle GPU, lossless", f"{text} passes and calls counted here. {UNTRIED}"))
+            known = predicted(g.files.local / GPU) or any(words(r.get("device")).startswith("cuda") for r in rows)
+            text += " passes and calls counted here" + f". {UNTRIED}" * (not known)
+            lines.append(("On an idle GPU, lossless", text))
         if sizes := describe_sizes(g, rows):
             lines.append(("Networks", sizes))
     elif fewest := most(exact, "gain"):
