@@ -20,7 +20,7 @@ def roots(metadata: Path) -> dict[str, list[str]]:
         said = json.loads(file.read_text())
         name = base64.b64decode("".join(file.relative_to(metadata).parts).replace("@", "")).decode(errors="replace")
         words = " ".join(map(str, said.get("params") or [])).replace("'", " ").split()
-        found[name] = sorted({w for w in words if w.startswith("parity.") and code_digest.file_of(w)})
+        found[name] = sorted({w for w in words if w.startswith("parity.") and code_digest.find_file(w)})
     return found
 
 
@@ -34,8 +34,8 @@ def main(project: Path) -> int:
         outputs = [name for name, modules in known.items() if modules and out in (name, str(Path(name).parent))]
         for output in outputs[:1]:
             seen += 1
-            imported = {m for m in said["modules"] if code_digest.file_of(m)}  # a folder alone has no code
-            extra = imported - set(code_digest.closure(*known[output]))
+            imported = {m for m in said["modules"] if code_digest.find_file(m)}  # a folder alone has no code
+            extra = imported - set(code_digest.list_closure(*known[output]))
             wrong += [f"{output}: imports {', '.join(sorted(extra))}, which its rule does not name"] if extra else []
     print("\n".join(wrong) or f"{seen} jobs imported what their rules name and nothing else")
     return bool(wrong) or not seen

@@ -10,7 +10,7 @@ import yaml
 
 from parity.decode import loop
 from parity.decode.shard_io import Shard
-from parity.experiment.options import options, plain_method
+from parity.experiment.options import find_plain_method, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
 
@@ -59,7 +59,7 @@ def guided(scale: float) -> dict[str, float]:
 
 def cell(kind: str, variant: str, seed: int, **said: Any) -> dict[str, Any]:
     """The specification of a variant, such as 'mtj: {branches: 96}' or 'mtj'; '' for plain decoding."""
-    given = yaml.safe_load(variant or plain_method(kind))
+    given = yaml.safe_load(variant or find_plain_method(kind))
     method, chosen = next(iter(given.items())) if isinstance(given, dict) else (given, {})
     return {"method": method, "options": options(kind, method, chosen), "seed": seed, "dtype": "float32", **said}
 

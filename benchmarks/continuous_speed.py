@@ -24,7 +24,7 @@ from parity.report.settings import NAMED
 def methods(model: str) -> dict[str, str]:
     """Name to variant; the first is what the others are divided by. A causal target cannot judge a draft blindly: its
     released options are fewer, and it draws one token at a time."""
-    causal = weights.declared(model)["causal"]
+    causal = weights.read_family(model)["causal"]
     own: dict[str, Any] = NAMED["as released"]
     if causal:
         own = {k: v for k, v in own.items() if k not in ("verify", "truncate", "give_up")} if model != "gmm" else {}

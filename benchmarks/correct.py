@@ -28,7 +28,7 @@ from parity.equality.exact import exact
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment import cells, checks, prompt_files
 from parity.experiment.cells import Variant
-from parity.experiment.options import reach
+from parity.experiment.options import measure_reach
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.continuous.tabular import random_mixture
 
@@ -81,7 +81,7 @@ def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict
         decoder, some(rng, enumerable(small.kind, which, family + 1)), small.options, n=n, draws=DRAWS,
         family=harness.FAMILY, **said,
     )  # fmt: skip
-    far = reach(own.kind, own.method, own.options)
+    far = measure_reach(own.kind, own.method, own.options)
     long = harness.long_targets(far, tokens, seed=family + 1, which=which)
     rows += exact(decoder, some(rng, long), own.options, family="all", layer="long", n=tokens, draws=0, **said)
     found: dict[str, Any] = {"family": family, "kind": small.kind, "method": small.method, "n": n, "tokens": tokens}

@@ -13,7 +13,7 @@ from common import asked, captioned, cell, guided
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
 from parity.decode.discrete import record
-from parity.experiment.options import coupled
+from parity.experiment.options import is_coupled
 
 DEFAULT = ["sjd_coupled: {window: 32, warm: true}", "mtj", "mtj: {branches: 96, ranks: 6, depth: 12}"]
 SHOWN = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -25,7 +25,7 @@ def main() -> None:
     manifest, rows = captioned(a.images)
     for variant in a.variants:
         spec = cell("discrete", variant, 0, sampling=guided(1.8))
-        if not coupled("discrete", spec["method"], spec["options"]):
+        if not is_coupled("discrete", spec["method"], spec["options"]):
             raise SystemExit(f"{variant}: not coupled to plain sampling; its result depends on its drafts")
         loaded = loop.load("discrete", manifest, spec)
         noise = batch_noise(spec["seed"], rows["ids"].tolist())

@@ -42,7 +42,7 @@ def units(config: Config, cell: C.Cell) -> float:
     if cell.kind == "continuous":
         small = max(1, 24 / cell.spec["batch"]) ** SMALL_BATCH
         return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25 * small
-    task = next(t for t in C.text_tasks(config) if t["key"] == cell.spec["task"])
+    task = next(t for t in C.list_text_tasks(config) if t["key"] == cell.spec["task"])
     return task["settings"]["rows"] * task["settings"].get("attempts", 1) * task["settings"].get("length", 64) / 64
 
 
@@ -109,7 +109,7 @@ def scale(config: Config) -> float:
     if config.image:
         shares.append(SMALLER["image"] / config.image.prompts.limit)
     if config.text:
-        rows = [task["settings"]["rows"] for task in C.text_tasks(config)]
+        rows = [task["settings"]["rows"] for task in C.list_text_tasks(config)]
         shares.append(SMALLER["text"] / max(rows, default=1))
     if config.continuous:
         shares.append(SMALLER["continuous"] / config.continuous.images)

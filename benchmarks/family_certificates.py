@@ -36,7 +36,9 @@ def rows_of(variant: str, target: families.Target, n: int, threads: int) -> tupl
     spec = cell("discrete", variant, 0)
     decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
     claim = options.claim("discrete", spec["method"], spec["options"])
-    small = {k: min(v, MOST.get(k, v)) for k, v in options.small("discrete", spec["method"], spec["options"]).items()}
+    small = {
+        k: min(v, MOST.get(k, v)) for k, v in options.cap_small("discrete", spec["method"], spec["options"]).items()
+    }
     settings: dict[str, Any] = {"method": variant, "claim": claim, "n": n, "draws": families.DRAWS}
     return exact(decoder, [target], small, threads=threads, **settings), claim
 

@@ -110,8 +110,10 @@ def no_stand_ins(names: Sequence[str]) -> dict[str, Any]:
 def read(raw: dict[str, Any]) -> int:
     """What the rules do before they plan jobs; how many cells there are."""
     published = sorted((ROOT / "workflow/published").glob("*.csv"))
-    plan = checks.planned(config_overlay.overlaid(raw, {}), str, no_stand_ins, lambda name: pins.NONE, published)
-    for task in cells.text_tasks(plan.config):
+    plan = checks.make_plan(
+        config_overlay.overlay_config(raw, {}), str, no_stand_ins, lambda name: pins.NONE, published
+    )
+    for task in cells.list_text_tasks(plan.config):
         embedded = weights.models(plan.config, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
     for cell in plan.cells:

@@ -33,7 +33,7 @@ from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.output_buffer import now
 from parity.experiment import checks, tuned
-from parity.experiment.options import declaration, methods, needs, options, small
+from parity.experiment.options import cap_small, declaration, methods, needs, options
 from parity.models import fetch
 from parity.models.compiling import compile_pass
 from parity.models.continuous import harmon, mar, xar
@@ -178,7 +178,7 @@ def same_tokens(device: str) -> list[Row]:
         if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
             continue  # the small grid has no companion
         given = options("discrete", method, {})
-        given = small("discrete", method, given) if cpu else given
+        given = cap_small("discrete", method, given) if cpu else given
         spec = {"method": method, "options": given, "sampling": TOKENS, "seed": 0}
         spec["dtype"] = "float64"
         runs = []
@@ -198,7 +198,7 @@ def fastest(cuda: bool) -> list[Row]:
     """What `parity tune` measures of the embedded model, at batches 1 and 32; on a CPU of the smaller one at 1."""
     raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
     config = checks.load({**raw, "compile": "auto" if cuda else "off"})
-    (case,) = tuned.cases(config, "discrete")
+    (case,) = tuned.list_cases(config, "discrete")
     cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
     manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
     until = time.time() + (90 if cuda else 1)
@@ -266,7 +266,7 @@ def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable
             return
         decode, given = import_module(f"parity_decoders.discrete.{method}"), options("discrete", method, {})
         if not nets.device.startswith("cuda"):
-            given = small("discrete", method, given)
+            given = cap_small("discrete", method, given)
         model, noise = nets.model(1, needs("discrete", method)), batch_noise(0, ["0"], nets.device)
         steps = getattr(decode, method)(model, torch.zeros_like(noise.keys), noise=noise, **given)
         ms, waits = some_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.console import PACKAGE, list_commands
-from parity.experiment.module_metadata import outline
-from parity.experiment.options import KINDS, declaration, methods, option_schema, plain_method
+from parity.experiment.module_metadata import read_outline
+from parity.experiment.options import KINDS, declaration, find_plain_method, make_option_schema, methods
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.study import metrics
 from parity.experiment.tuned import AUTO
@@ -41,12 +41,13 @@ def schema() -> dict[str, Any]:
     for kind, section in KINDS.items():
         variants = {}
         for method in methods(kind):
-            variant = option_schema(kind, method).model_json_schema()
-            variant["description"] = outline(f"decoders/{kind}", method).doc
+            variant = make_option_schema(kind, method).model_json_schema()
+            variant["description"] = read_outline(f"decoders/{kind}", method).doc
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
         variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
-            "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],
+            "type": "object", "properties": variants, "additionalProperties": False,
+            "required": [find_plain_method(kind)],
         }  # fmt: skip
     top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return top
@@ -123,7 +124,7 @@ def decoders() -> str:
         text += f"\n## {TITLES[kind]}: section `{section}`\n"
         for method in methods(kind):
             declared = declaration(kind, method)
-            about = outline(f"decoders/{kind}", method).doc
+            about = read_outline(f"decoders/{kind}", method).doc
             steps, meanings = explain(kind, method)
             properties = variants[method]["items"].get("properties", {})
             known, exact = set(properties), declared.EXACT_WITH

@@ -56,7 +56,7 @@ def all_weights(tmp_path, monkeypatch):
             (folder / line.split()[1]).symlink_to(trained / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     before = (
-        weights.revision(ModelSpec(family="llamagen")),
+        weights.compute_revision(ModelSpec(family="llamagen")),
         hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8],
     )
     torch.manual_seed(0)

@@ -50,9 +50,9 @@ class Variant(NamedTuple):
 def variants(kind: str) -> Iterator[Variant]:
     """Every decoder of a kind, by listing: with its defaults, then with each option in turn at its other values."""
     for method in options.methods(kind):
-        base = options.small(kind, method, options.options(kind, method, {}))
+        base = options.cap_small(kind, method, options.options(kind, method, {}))
         yield Variant(method, base, method)
-        for name, field in options.option_schema(kind, method).model_fields.items():
+        for name, field in options.make_option_schema(kind, method).model_fields.items():
             for value in (v for v in others(field) if v != base[name]):
                 yield Variant(method, base | {name: value}, f"{method} {name}={value}")
 
@@ -66,7 +66,7 @@ def keeps_to(kind: str, rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
 
 def shortest(kind: str, method: str) -> dict[str, Any]:
     """Options that count at their least: windows of one, a draft, an order, a step."""
-    fields = options.option_schema(kind, method).model_fields
+    fields = options.make_option_schema(kind, method).model_fields
     least = {name: value for name, field in fields.items() for value in lowest(field)}
     return options.options(kind, method, least)
 

@@ -330,7 +330,7 @@ MEASURED = """
 import sys, torch
 from pathlib import Path
 from safetensors.torch import save_file
-from parity.base.weights import loaded, save_weights, unpickle
+from parity.base.weights import load_built, save_weights, unpickle
 
 folder = Path(sys.argv[1])
 
@@ -351,9 +351,9 @@ file, pickled = folder / "a.safetensors", folder / "a.pt"
 save_file(state, file)
 torch.save({"model": state}, pickled)
 del state
-peak(file, lambda: loaded(build, file, dtype=torch.float32))
+peak(file, lambda: load_built(build, file, dtype=torch.float32))
 peak(pickled, lambda: save_weights(unpickle(pickled), folder / "converted.safetensors"))
-peak(file, lambda: (build(), loaded(build, file, dtype=torch.float32)))  # must be seen: a network filled at first
+peak(file, lambda: (build(), load_built(build, file, dtype=torch.float32)))  # must be seen: a network filled at first
 """
 
 

@@ -92,7 +92,7 @@ def no_hole_is_left(method, variant):
 
 
 def coupled_tokens_are_plain_decodings(method, variant):
-    plain = decoder("discrete", options.plain_method("discrete"))
+    plain = decoder("discrete", options.find_plain_method("discrete"))
     for logits, length, width in ((table(4, 6), 6, 2), (table(3, 7, seed=1), 7, 3)):
         own, theirs = (run(d, logits, length, 200, width=width, **o) for d, o in ((method, variant.given), (plain, {})))
         assert torch.equal(own.tokens, theirs.tokens)
@@ -100,7 +100,7 @@ def coupled_tokens_are_plain_decodings(method, variant):
 
 VARIANTS = list(variants("discrete"))
 LOSSLESS = [v for v in VARIANTS if options.claim("discrete", v.method, v.given) == "lossless"]
-COUPLED = [v for v in VARIANTS if options.coupled("discrete", v.method, v.given)]
+COUPLED = [v for v in VARIANTS if options.is_coupled("discrete", v.method, v.given)]
 RULES = {
     a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
     ragged_rows_are_whole_and_their_counts_add_up: ("stops early", VARIANTS),

@@ -70,7 +70,7 @@ FORGETS = [
 @pytest.mark.parametrize(("method", "owner", "name", "nothing"), FORGETS, ids=[f"{m}: {n}" for m, _, n, _ in FORGETS])
 def test_what_is_left_of_the_row_before_is_seen(method, owner, name, nothing, monkeypatch):
     """What must fail, and does."""
-    given = options.small("discrete", method, options.options("discrete", method, {}))
+    given = options.cap_small("discrete", method, options.options("discrete", method, {}))
     own = together("guided", method, given)
     monkeypatch.setattr(owner, name, nothing)
     other = refilled("guided", method, given)
@@ -81,7 +81,7 @@ def test_what_is_left_of_the_row_before_is_seen(method, owner, name, nothing, mo
 
 
 def cell(method: str) -> dict[str, Any]:
-    given = options.small("discrete", method, options.options("discrete", method, {}))
+    given = options.cap_small("discrete", method, options.options("discrete", method, {}))
     return {"method": method, "options": given, "sampling": {}, "seed": 0, "dtype": "float64"}
 
 

@@ -145,7 +145,7 @@ def nets() -> Nets:
 
 @pytest.mark.parametrize(("kind", "model", "method"), CASES)
 def test_a_decoder_elsewhere(kind, model, method, nets):
-    given = options.small(kind, method, options.options(kind, method, {}))
+    given = options.cap_small(kind, method, options.options(kind, method, {}))
     given |= {"gamma": 2} if method == "cspd" else {}
     here, _ = run(model, nets, kind, method, given)
     with elsewhere() as device:

@@ -31,7 +31,7 @@ LOSSLESS = [v for v in variants("discrete") if options.claim("discrete", v.metho
 CASES = [
     pytest.param(decoder("discrete", v.method), v.given, id=v.name)
     for v in LOSSLESS
-    if not options.coupled("discrete", v.method, v.given)  # whose tokens are plain decoding's: see the contracts
+    if not options.is_coupled("discrete", v.method, v.given)  # whose tokens are plain decoding's: see the contracts
 ]
 CASES += [
     (sjd, {"window": 3, "init": "sample_above", "refine": False}),

@@ -24,7 +24,7 @@ from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
 from parity.equality.targets import anysubset, continuous, discrete
-from parity.experiment.options import reach
+from parity.experiment.options import measure_reach
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, random_table
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
@@ -79,7 +79,9 @@ def unaccepted(plain):
 def test_accepted_drafts_are_counted_on_targets_of_every_kind(kind, decoder, plain, options):
     """In the exact and in the long layer. Drafts that are never accepted leave the verdict open."""
     small = {"discrete": SMALL, "anysubset": anysubset.targets(), "continuous": continuous.targets()}[kind]
-    long = leaf(f"parity.equality.targets.{kind}").long_targets(reach(kind, decoder.__name__, options), 2000)[:1]
+    long = leaf(f"parity.equality.targets.{kind}").long_targets(measure_reach(kind, decoder.__name__, options), 2000)[
+        :1
+    ]
     for layer, some in (("exact", small[:2]), ("long", long)):
         settings = {"n": 1000, "draws": 9, "seeds": [0], "layer": layer, "method": "it"}
         drafted, never, alone = (

@@ -8,7 +8,7 @@ from parity_decoders.discrete.ar import ar
 from parity_decoders.noise import Noise
 
 from parity.equality.faults import Trial, anysubset, continuous, discrete, planted
-from parity.experiment.options import methods, on_enumerable, options, reach
+from parity.experiment.options import measure_reach, methods, options, runs_on_enumerable
 
 EVERY = {
     discrete: discrete.VARIANTS,
@@ -70,9 +70,9 @@ def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
     models = import_module(f"parity.equality.targets.{kind}")
     for method in methods(kind):
         module, own = import_module(f"parity_decoders.{kind}.{method}"), options(kind, method, {})
-        if not on_enumerable(kind, method, own):
+        if not runs_on_enumerable(kind, method, own):
             continue
-        far = reach(kind, method, own)
+        far = measure_reach(kind, method, own)
         (target,) = (t for t in models.long_targets(far, 2000, which=getattr(module, "TARGETS", "")) if t.alone)
         rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
         assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method
@@ -83,7 +83,7 @@ def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
         """ar, by numbers that it makes by itself."""
         return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
 
-    models, near = import_module("parity.equality.targets.discrete"), reach("discrete", "ar", {})
+    models, near = import_module("parity.equality.targets.discrete"), measure_reach("discrete", "ar", {})
     (target,) = (t for t in models.long_targets(near, 6400) if t.alone)
     (row,) = (r for r in target.rows_of(target.draw(own_numbers, 0, 0, {}), "long", 0, 0) if r["test"] == "noise")
     assert row["p_value"] is None and row["verdict"] == "not run" and row["note"].startswith("not run: needs numbers")

@@ -4,7 +4,7 @@ import pytest
 
 from parity.base.errors import ConfigError
 from parity.experiment import checks, layers, module_metadata, options, paths
-from parity.experiment.cells import cells, long_variant, reference_of, variant, variant_key
+from parity.experiment.cells import cells, find_reference, long_variant, variant, variant_key
 from parity.experiment.cells import test_key as cell_test_key
 
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
@@ -64,7 +64,7 @@ def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own(sections)
 def test_plain_decoding_is_there_twice_and_everything_has_its_reference():
     found = every(image=image(), text=TEXT, continuous=VECTORS)
     for cell in found:
-        plain = reference_of(cell, found)
+        plain = find_reference(cell, found)
         assert plain.kind == cell.kind and plain.role == "reference" and plain.spec["seed"] == 0
         assert plain.spec.get("task") == cell.spec.get("task")
     assert [c.spec["seed"] for c in found if c.role == "control"] == [1] * 4  # images, two tasks, vectors
@@ -99,10 +99,10 @@ def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named
     (tmp_path / "decoders/discrete").mkdir(parents=True)
     (tmp_path / "decoders/discrete/wrong.py").write_text(source)
     monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
-    module_metadata.outline.cache_clear()
+    module_metadata.read_outline.cache_clear()
     with pytest.raises(ConfigError) as error:
         options.declaration("discrete", "wrong") and options.options("discrete", "wrong", {})
-    module_metadata.outline.cache_clear()
+    module_metadata.read_outline.cache_clear()
     assert "decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
 
 
@@ -113,14 +113,14 @@ def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch)
     monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
     chosen = options.options("discrete", "newest", {})
     assert chosen == {"horizon": 16}
-    assert options.small("discrete", "newest", chosen) == {"horizon": 3}
-    assert options.largest("discrete", "newest", {"length": 64, "vocab": 8}) == {"horizon": 64}
-    assert options.reach("discrete", "newest", chosen) == {"positions": 16, "lag": 0, "steps": 0}
+    assert options.cap_small("discrete", "newest", chosen) == {"horizon": 3}
+    assert options.list_bounds("discrete", "newest", {"length": 64, "vocab": 8}) == {"horizon": 64}
+    assert options.measure_reach("discrete", "newest", chosen) == {"positions": 16, "lag": 0, "steps": 0}
 
 
 def test_defaults_of_the_code_are_what_the_options_say():
-    assert options.small("discrete", "zipar", {"ahead": 8}) == {"ahead": 1}
-    assert options.small("discrete", "sjd", {"window": 16, "init": "random"}) == {"window": 3, "init": "random"}
+    assert options.cap_small("discrete", "zipar", {"ahead": 8}) == {"ahead": 1}
+    assert options.cap_small("discrete", "sjd", {"window": 16, "init": "random"}) == {"window": 3, "init": "random"}
     for method, given, said in (
         ("zipar", {}, "lossy"),
         ("sjd", {"window": 4, "tolerance": 0.0}, "lossless"),
@@ -128,10 +128,12 @@ def test_defaults_of_the_code_are_what_the_options_say():
         ("sjd_coupled", {"store": "q"}, "lossy"),
     ):
         assert options.claim("discrete", method, given) == said
-    assert options.coupled("discrete", "mtj", {}) and options.coupled("discrete", "jacobi", {"coupling": "shared"})
-    assert not options.coupled("discrete", "sjd", {})
-    assert not options.coupled("discrete", "sjd_coupled", {"coupling": "maximal"})
-    assert [options.plain("continuous", "mar", {"iterations": i}) for i in (0, 4)] == [True, False]
+    assert options.is_coupled("discrete", "mtj", {}) and options.is_coupled(
+        "discrete", "jacobi", {"coupling": "shared"}
+    )
+    assert not options.is_coupled("discrete", "sjd", {})
+    assert not options.is_coupled("discrete", "sjd_coupled", {"coupling": "maximal"})
+    assert [options.is_plain_decoding("continuous", "mar", {"iterations": i}) for i in (0, 4)] == [True, False]
 
 
 def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
@@ -154,7 +156,7 @@ def test_the_level_of_tests_reaches_every_job_that_tests():
         own = cells(config, ["a"])
         pair = variant(config, own[-1]), long_variant(config, own[-1])
         keys.add(cell_test_key(config, *pair))
-        declared = {"discrete": layers.declared("discrete")}
+        declared = {"discrete": layers.read_layers("discrete")}
         settings += [s["alpha"] for c in own for s in layers.layer_settings(config, declared, c).values()]
     assert len(keys) == 2 and set(settings) == {0.05, 0.01}
 

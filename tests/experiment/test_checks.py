@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from docs.reference import schema
 from parity.base.errors import ConfigError
 from parity.experiment import checks, paths, weights
-from parity.experiment.cells import cells, text_tasks
+from parity.experiment.cells import cells, list_text_tasks
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
@@ -150,7 +150,7 @@ def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])
 def test_no_section_is_required(kind):
     raw = yaml.safe_load((ROOT / "config.yaml").read_text())
-    models = {n: m for n, m in raw["models"].items() if KINDS[weights.kind_of(m["family"])] == kind}
+    models = {n: m for n, m in raw["models"].items() if KINDS[weights.find_kind(m["family"])] == kind}
     alone = checks.load({kind: raw[kind], "models": models})
     every = checks.load(raw)
     assert {c.key for c in cells(alone, ["a"])} < {c.key for c in cells(every, ["a"])}
@@ -178,8 +178,8 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = checks.load(yaml.safe_load(file.read_text()))
     checks.check_sources(loaded, PUBLISHED)
-    prompts = read_prompts(loaded.image.prompts, ROOT, checks.most_words(loaded)) if loaded.image else []
-    assert cells(loaded, prompts) or text_tasks(loaded)
+    prompts = read_prompts(loaded.image.prompts, ROOT, checks.count_allowed_words(loaded)) if loaded.image else []
+    assert cells(loaded, prompts) or list_text_tasks(loaded)
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_sizes_of_the_embedded_model(all_weights):
     specs, methods = {"scenes": own, "scenes8": own | {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
     loaded = checks.load(image(methods, models=specs))
     small, large = loaded.models["scenes8"], loaded.models["scenes"]
-    assert weights.revision(large) == before == digest != weights.revision(small)
-    assert weights.option_sizes(small) == {"length": 64, "row": 8, "vocab": 1024, "vocab - 1": 1023}
-    assert weights.option_sizes(large)["length"] == 256
-    assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.revision(m) for m in (small, large)}
+    assert weights.compute_revision(large) == before == digest != weights.compute_revision(small)
+    assert weights.list_option_sizes(small) == {"length": 64, "row": 8, "vocab": 1024, "vocab - 1": 1023}
+    assert weights.list_option_sizes(large)["length"] == 256
+    assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.compute_revision(m) for m in (small, large)}
     for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
         with pytest.raises(ConfigError, match=r"at most (64|8) with models.scenes8"):
             checks.load(image({"ar": [{}], **change}, models=specs))
@@ -383,7 +383,7 @@ def test_a_protocol_takes_its_own_clip(config):
 def test_networks_judge_published_models_alone(config, tmp_path):
     published, ours = (checks.load(config(p, {"reference": str(tmp_path / "five")})) for p in (True, False))
     (cell, *_), (own, *_) = (cells(c, ["a"]) for c in (published, ours))
-    assert len(paths.judges(published, cell)) == 1 and paths.judged(published, cell)
+    assert len(paths.judges(published, cell)) == 1 and paths.is_judged(published, cell)
     assert not paths.judges(ours, own) and not any("networks" in name for name in paths.manifests(ours))
     assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], own).count("/")
     other = published.model_copy(update={"protocol": "sjd"})
@@ -394,5 +394,5 @@ def test_networks_judge_published_models_alone(config, tmp_path):
 
 
 def test_only_embedded_models_bound_the_words_of_a_prompt(config):
-    assert checks.most_words(checks.load(config(False))) == 23
-    assert checks.most_words(checks.load(config(True))) is None
+    assert checks.count_allowed_words(checks.load(config(False))) == 23
+    assert checks.count_allowed_words(checks.load(config(True))) is None

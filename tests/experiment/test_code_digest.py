@@ -3,7 +3,7 @@
 import pytest
 
 from parity.experiment import code_digest
-from parity.experiment.code_digest import closure
+from parity.experiment.code_digest import list_closure
 
 
 @pytest.fixture
@@ -27,15 +27,15 @@ def package(tmp_path, monkeypatch):
 
 
 def forget():
-    for name in ("file_of", "facts", "direct", "own_digest", "digest"):
+    for name in ("find_file", "parse_source", "list_imports", "digest_module", "digest"):
         getattr(code_digest, name).cache_clear()
 
 
 def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(package):
-    assert code_digest.closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
-    assert code_digest.closure("parity.d") == ["parity", "parity.d"]
+    assert code_digest.list_closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
+    assert code_digest.list_closure("parity.d") == ["parity", "parity.d"]
     with pytest.raises(ValueError, match=r"parity.none: no module"):
-        code_digest.closure("parity.none")
+        code_digest.list_closure("parity.none")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ OTHERS = [(kind, leaf) for kind, leaves in LEAVES.items() for leaf in leaves]
 
 @pytest.mark.parametrize(("kind", "leaf"), OTHERS)
 def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
-    found = closure("parity.equality.__main__", "parity.equality.exact", f"parity.equality.{leaf}")
+    found = list_closure("parity.equality.__main__", "parity.equality.exact", f"parity.equality.{leaf}")
     foreign = [m for m in found if any(f".{other}" in m for other in LEAVES if other != kind)]
     assert [m for m in foreign if m.split(".")[1] in ("equality", "decoders", "decode")] == []
     layers = [m for m in found if m.startswith(f"parity.equality.layers.{kind}.")]

@@ -9,7 +9,7 @@ from snakemake.utils import update_config
 
 from parity.base.errors import ConfigError
 from parity.experiment import checks, config_overlay
-from parity.experiment.cells import text_tasks
+from parity.experiment.cells import list_text_tasks
 
 ROOT = Path(__file__).parents[2]
 RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -19,7 +19,7 @@ def loaded(*entries, raw=RAW):
     """The experiment after `--config ENTRIES`, merged by Snakemake as it does, then by us."""
     said, merged = parse_config(entries), yaml.safe_load(yaml.safe_dump(raw))
     update_config(merged, said)
-    return checks.load(config_overlay.overlaid(merged, said))
+    return checks.load(config_overlay.overlay_config(merged, said))
 
 
 @pytest.mark.parametrize(
@@ -63,35 +63,35 @@ def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
 
 def test_a_configuration_that_holds_itself_is_one_line_and_one_that_repeats_itself_is_merged_once():
     text = "a0: &a0 {x: y}\n" + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 60))
-    config_overlay.overlaid(yaml.safe_load(text), {})  # 9 ** 59 values, were each visited as often as it is named
+    config_overlay.overlay_config(yaml.safe_load(text), {})  # 9 ** 59 values, were each visited as often as it is named
     with pytest.raises(ConfigError, match=r"image: an alias of YAML"):
-        config_overlay.overlaid(yaml.safe_load("image: &i {models: *i}"), {})
+        config_overlay.overlay_config(yaml.safe_load("image: &i {models: *i}"), {})
 
 
 def test_scale_is_a_share_of_the_images_of_every_section_and_has_a_folder_of_its_own():
-    whole, small = loaded(), config_overlay.scaled(loaded("scale=0.1"))
+    whole, small = loaded(), config_overlay.scale_config(loaded("scale=0.1"))
     assert (small.image.prompts.limit, small.continuous.images) == (3, 3)
-    assert [t["settings"]["rows"] for t in text_tasks(small)] == [4, 4, 20, 10]
-    assert small.experiment == "default-x0.1" and config_overlay.scaled(small) == small
-    assert small.equality == whole.equality and config_overlay.scaled(whole) is whole
-    assert config_overlay.scaled(loaded("scale=0.001")).image.prompts.limit == config_overlay.FEWEST
+    assert [t["settings"]["rows"] for t in list_text_tasks(small)] == [4, 4, 20, 10]
+    assert small.experiment == "default-x0.1" and config_overlay.scale_config(small) == small
+    assert small.equality == whole.equality and config_overlay.scale_config(whole) is whole
+    assert config_overlay.scale_config(loaded("scale=0.001")).image.prompts.limit == config_overlay.FEWEST
 
 
 def test_an_experiment_with_a_section_stands_alone(tmp_path):
     (tmp_path / "alone.yaml").write_text("text: {methods: {}}")
     (tmp_path / "over.yaml").write_text("equality: {n: 20000}")
-    assert config_overlay.stands_alone([tmp_path / "alone.yaml"], {}) and not config_overlay.stands_alone(
+    assert config_overlay.is_complete([tmp_path / "alone.yaml"], {}) and not config_overlay.is_complete(
         [tmp_path / "over.yaml"], {}
     )
-    assert config_overlay.stands_alone([], RAW) and not config_overlay.stands_alone([], {})
+    assert config_overlay.is_complete([], RAW) and not config_overlay.is_complete([], {})
 
 
 def test_files_are_found_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("a prompt")
     raw = {"image": {}, "text": {"tasks": {"last_word": [{"data": "theirs.txt"}, {"data": "mine.txt"}, {}]}}}
-    found = config_overlay.located(raw, lambda name: f"/there/{name}")
+    found = config_overlay.resolve_paths(raw, lambda name: f"/there/{name}")
     assert found["image"]["prompts"]["file"] == "/there/prompts/scenes.txt"
     assert [t.get("data") for t in found["text"]["tasks"]["last_word"]] == ["/there/theirs.txt", "mine.txt", None]
     raw = {"image": {"prompts": {"file": "a\0b"}}}  # no file can have this name: left for the checks to refuse
-    assert config_overlay.located(raw, lambda name: name)["image"]["prompts"]["file"] == "a\0b"
+    assert config_overlay.resolve_paths(raw, lambda name: name)["image"]["prompts"]["file"] == "a\0b"

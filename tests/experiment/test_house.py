@@ -25,7 +25,7 @@ def stage(module):
 
 def test_imports_run_downwards():
     assert {stage(m) for m in MODULES} - {""} <= set(STAGES)
-    edges = [(module, other) for module in MODULES for other in code_digest.direct(module) if stage(other)]
+    edges = [(module, other) for module in MODULES for other in code_digest.list_imports(module) if stage(other)]
     upwards = [edge for edge in edges if STAGES.index(stage(edge[0])) > STAGES.index(stage(edge[1]))]
     assert not upwards and len(edges) > 500
 
@@ -39,8 +39,8 @@ def test_no_circle():
             raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
         if module not in state:
             state[module] = 1
-            for other in code_digest.direct(module):
-                if (code_digest.file_of(other) or Path()).name != "__init__.py":
+            for other in code_digest.list_imports(module):
+                if (code_digest.find_file(other) or Path()).name != "__init__.py":
                     visit(other, [*path, module])
             state[module] = 2
 

@@ -28,7 +28,7 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
         asked.append(name)
         return {"commit": COMMIT, "sha256": SUM}
 
-    raw = pins.filled(copy.deepcopy(RAW), pin)
+    raw = pins.fill_pins(copy.deepcopy(RAW), pin)
     assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x@nlp:.", "o/w:.", "o/clip:c.safetensors"]
     model = raw["models"]["open"]
     assert model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM}
@@ -40,17 +40,17 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
         "files": {"xlnet": f"hub:o/x@{COMMIT}:.", "judge": "folder", "tokenizer": f"hub:o/w@{COMMIT}:."},
     }  # fmt: skip
     assert raw["networks"]["clip"]["revision"] == COMMIT and raw["networks"]["hps"] == RAW["networks"]["hps"]
-    assert pins.filled(copy.deepcopy(raw), pin) == raw and len(asked) == 6
+    assert pins.fill_pins(copy.deepcopy(raw), pin) == raw and len(asked) == 6
 
 
 def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
     file = tmp_path / "pins.yaml"
     unpinned = []
-    assert pins.pin_reader(file, unpinned)("o/n:.") == pins.NONE and "o/n has no commit yet" in unpinned[0]
+    assert pins.make_pin_reader(file, unpinned)("o/n:.") == pins.NONE and "o/n has no commit yet" in unpinned[0]
     with pytest.raises(ConfigError, match=r"o/n has no commit yet; `parity models pin"):
-        pins.pin_reader(file)("o/n:.")
+        pins.make_pin_reader(file)("o/n:.")
     file.write_text(yaml.safe_dump({"o/n:.": {"commit": COMMIT, "sha256": SUM}}))
-    for read in (pins.pin_reader(file), pins.pin_reader(file, unpinned)):
+    for read in (pins.make_pin_reader(file), pins.make_pin_reader(file, unpinned)):
         assert read("o/n:.")["commit"] == COMMIT and len(unpinned) == 1
 
 

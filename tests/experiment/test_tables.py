@@ -39,7 +39,7 @@ def data(tmp_path_factory):
 
 def planned(raw, make=None):
     """What the rules plan of a configuration: the experiment and its cells."""
-    plan = checks.planned(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
+    plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
     return plan.config, plan.cells
 
 
@@ -107,7 +107,7 @@ def made(asked):
 
 def test_published_models_give_way_and_the_embedded_one_stays():
     asked = []
-    raw = stand_in.replaced(RAW, made(asked))
+    raw = stand_in.use_stand_ins(RAW, made(asked))
     models = raw["models"]
     assert asked == ["llamagen", "eagle_drafter", "anole"]
     assert models["scenes"] == {"family": "llamagen"} and models["other"] == ENTRY
@@ -124,11 +124,11 @@ def test_published_models_give_way_and_the_embedded_one_stays():
 def test_prompts_that_are_at_hand_stay_and_classes_are_numbers(tmp_path):
     (tmp_path / "p.txt").write_text("a cat\n")
     given = {"file": str(tmp_path / "p.txt"), "limit": 9, "shards": 4}
-    assert stand_in.few_prompts(given, False) == {"file": given["file"], "limit": 2, "repeats": 1, "shards": 1}
-    assert stand_in.few_prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
+    assert stand_in.shrink_prompts(given, False) == {"file": given["file"], "limit": 2, "repeats": 1, "shards": 1}
+    assert stand_in.shrink_prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
 
 
 def test_the_tests_are_as_small_as_the_schema_lets_them_be():
     given = {"experiment": "e", "stand_in": True, "image": {"methods": {"ar": [{}]}}}
-    config = checks.load(stand_in.replaced(given, made([])))
+    config = checks.load(stand_in.use_stand_ins(given, made([])))
     assert config.stand_in and config.equality.n == 10_000 and config.equality.long == 0

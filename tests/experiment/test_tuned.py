@@ -6,7 +6,7 @@ import yaml
 from parity.base.errors import ConfigError
 from parity.experiment import checks, stand_in, tuned
 from parity.experiment.cells import cells
-from parity.experiment.options import KINDS, plain_method
+from parity.experiment.options import KINDS, find_plain_method
 from parity.experiment.schema import ModelSpec
 
 SPEC = ModelSpec(family="llamagen")
@@ -21,7 +21,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def written(**changes):
-        (case,) = tuned.cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
+        (case,) = tuned.list_cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
 
@@ -114,8 +114,8 @@ def test_every_section_has_auto_at_its_first_batch(
     (found,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
     assert found == untuned and f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
     kind = next(kind for kind, name in KINDS.items() if name == section)
-    plain = {**content, "methods": {plain_method(kind): [{}]}}
-    (case,) = tuned.cases(checks.load({section: plain}), kind)
+    plain = {**content, "methods": {find_plain_method(kind): [{}]}}
+    (case,) = tuned.list_cases(checks.load({section: plain}), kind)
     (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({case.key: {**ENTRY, "method": method, "options": tuned_to}}))
     (chosen,) = checks.load({section: content}).model_dump()[section]["methods"][method]
     assert chosen.items() >= tuned_to.items() and "as tuned.yaml has it" in capsys.readouterr().err
@@ -123,7 +123,7 @@ def test_every_section_has_auto_at_its_first_batch(
 
 def test_an_entry_is_of_its_number_of_steps():
     at = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
-    assert len({tuned.cases(checks.load({"continuous": section}), "continuous")[0].key for section in at}) == 2
+    assert len({tuned.list_cases(checks.load({"continuous": section}), "continuous")[0].key for section in at}) == 2
 
 
 def test_a_stand_in_keeps_auto():

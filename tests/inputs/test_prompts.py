@@ -67,7 +67,7 @@ def test_a_caption_of_every_coco_picture_in_the_order_of_ids(tmp_path):
     }
     for caption, expected in rule.items():
         assert taken(tmp_path, "c.json", COCO, caption=caption) == expected
-    found = prompts.rows(PromptSpec(file="c.json", caption="sjd"), tmp_path)
+    found = prompts.read_rows(PromptSpec(file="c.json", caption="sjd"), tmp_path)
     assert [(row["image_id"], row["id"]) for row in found] == [(7, 3), (12, 5), (30, 6)]
 
 

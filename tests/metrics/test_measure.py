@@ -134,7 +134,7 @@ def measured(request, tmp_path_factory):
 def test_every_figure_that_is_declared_is_given(measured):
     kind, folder, _ = measured
     found = read_json(folder / "metrics.json")
-    assert set(study.measures(kind)) - ELSEWHERE - PUBLISHED.get(kind, set()) <= {
+    assert set(study.list_measures(kind)) - ELSEWHERE - PUBLISHED.get(kind, set()) <= {
         name for name, value in found.items() if value is not None
     }
     assert found["n"] == N and found["speedup"] == pytest.approx(2**0.5) and found["batches"] == 2  # of 2 and of 1

@@ -67,11 +67,11 @@ def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, mo
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"models": {"xl": model}}))
     with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin") as error:
-        pins.fill_model(dict(model), lambda name: pins.pin_reader(out)(name) if "t5" in name else pins.NONE)
+        pins.fill_model(dict(model), lambda name: pins.make_pin_reader(out)(name) if "t5" in name else pins.NONE)
     assert "\n" not in str(error.value)
     for content in (b"first", b"another"):
         (tmp_path / "t5/model.safetensors").write_bytes(content)
         pin.write(experiment, out, tell=lambda text: None)
-        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.pin_reader(out))["models"]["xl"]
+        said = pins.fill_pins(yaml.safe_load(experiment.read_text()), pins.make_pin_reader(out))["models"]["xl"]
         assert said["revision"] == COMMIT and said["files"] == model["files"]
         assert said["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}

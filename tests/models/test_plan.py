@@ -19,7 +19,7 @@ def needs(**image):
 
 def test_a_model_at_hand_needs_no_download_and_its_files_are_weighed():
     spec = ModelSpec(family="llamagen")
-    files = [weights.EMBEDDED / f for f in weights.embedded_files(spec).values()]
+    files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
     n, cells = needs(), len(RAW["image"]["methods"]) + 1  # plain decoding has a control
     assert n.download == 0 and n.held == sum(f.stat().st_size for f in files) > 10**6
     assert n.images == 8 * cells and n.hours is None
@@ -31,7 +31,7 @@ def planned(folder, monkeypatch, count, **more):
     monkeypatch.chdir(folder)
     (folder / "mine.txt").write_text(f"{scene}\n" * count)
     raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **more.pop("prompts", {})}}, **more}
-    return checks.planned(raw, str, None, lambda name: pins.NONE, [])
+    return checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
 
 
 @pytest.mark.parametrize(

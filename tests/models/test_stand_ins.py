@@ -215,9 +215,9 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
     config = checks.load(section("harmon", listed(written["harmon"]), tmp_path))
     one = config.models["harmon"], config.continuous.captions
     (tmp_path / "captions.txt").write_text("another\nand another\n", encoding="utf-8")
-    before = weights.revision(*one)
+    before = weights.compute_revision(*one)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
-    assert weights.revision(*one) != before  # other captions are other images
+    assert weights.compute_revision(*one) != before  # other captions are other images
 
 
 def test_two_networks_or_autoencoders_of_one_size_are_refused(written, tmp_path):

@@ -74,7 +74,7 @@ def tokens_of(kind, decoder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_decoder_draws_plain_decodings_tokens(folder, kind):
     new.write_decoder("mine", kind, "")
-    plain = tables.decoder(kind, options.plain_method(kind))
+    plain = tables.decoder(kind, options.find_plain_method(kind))
     assert torch.equal(tokens_of(kind, tables.decoder(kind, "mine")), tokens_of(kind, plain))
 
 

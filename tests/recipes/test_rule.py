@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_code_of_a_recipe_is_all_that_it_imports():
-    code = code_digest.closure("recipes.__main__", "recipes.discrete")
+    code = code_digest.list_closure("recipes.__main__", "recipes.discrete")
     assert {"recipes.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
     assert "recipes.continuous" not in code
 

@@ -12,7 +12,7 @@ from parity.base.files import write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
-from parity.experiment.cells import Cell, cells, kinds, long_variant, text_tasks, variant
+from parity.experiment.cells import Cell, cells, kinds, list_text_tasks, long_variant, variant
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
@@ -57,13 +57,15 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
     p = p or {}
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
     settings = checks.load(dict(raw))
-    declared = {kind: layers.declared(kind) for kind in kinds(settings)}
+    declared = {kind: layers.read_layers(kind) for kind in kinds(settings)}
     for cell in cells(settings, read_prompts(settings.image.prompts, root) if settings.image else []):
         rng = np.random.default_rng(int(cell.key, 16))
         {"discrete": image, "anysubset": text, "continuous": vectors}[cell.kind](root, settings, cell, rng)
         method = cell.spec["method"]
         here = p.get(f"{method} again" if cell.role == "again" else method, p.get(method, 0.5))
-        tested = {layer: {"rows": rows_of(cell, layer, here)} for layer in layers.of(settings, declared, cell)}
+        tested = {
+            layer: {"rows": rows_of(cell, layer, here)} for layer in layers.select_layers(settings, declared, cell)
+        }
         if method == "cspd" and "one_token" in tested:
             tested["one_token"]["ratios"] = ratios()
         write_json(root / paths.layers(cell), {"layers": tested})
@@ -75,7 +77,7 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for name, file in paths.self_tests(settings).items():
         write_json(root / file, self_tests(name))
-    for task in text_tasks(settings):
+    for task in list_text_tasks(settings):
         if task["kind"] in paths.ASKED:
             share = {
                 "accuracy": 0.6,
@@ -216,7 +218,7 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
 
 def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
     task = cell.spec["task_kind"]
-    n = next(t["settings"]["rows"] for t in text_tasks(settings) if t["key"] == cell.spec["task"])
+    n = next(t["settings"]["rows"] for t in list_text_tasks(settings) if t["key"] == cell.spec["task"])
     nfe = np.full(n, 20.0) - cell.spec["options"].get("k", 0)
     drawn = {"perplexity": 7 + rng.random(n), "entropy": 4 + rng.random(n), "logp": -40 + rng.random(n)}
     figures = {name: float(values.mean()) for name, values in drawn.items()}

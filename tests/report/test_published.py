@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from parity.experiment.checks import load
-from parity.experiment.options import KINDS, methods, options, plain_method
+from parity.experiment.options import KINDS, find_plain_method, methods, options
 from parity.report import published, shared_sections
 from parity.report.published import beside, read_published
 
@@ -107,5 +107,5 @@ def test_every_published_text_can_be_run():
         where = json.loads(p["conditions"])
         task, cache = where.pop("task"), [where.pop("cache", True)]
         chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
-        variants = {plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
+        variants = {find_plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
         load({"text": {"methods": variants, "cache": cache, "tasks": {task: [where]}}})

@@ -54,7 +54,7 @@ def workflow_file(name):
 
 ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
 
-if not config_overlay.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
+if not config_overlay.is_complete(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
 
     configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
 
@@ -76,16 +76,16 @@ UNPINNED = []  # what refuses a run, and no dry run: Snakemake does not say whic
 try:
     machine.check_place(ROOT)
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
-    EXPERIMENT, PROMPTS, CELLS, NOTES = checks.planned(
-        config_overlay.overlaid(config, command_line),
+    EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
+        config_overlay.overlay_config(config, command_line),
         find=workflow_file,
         make=stand_in.make_stand_ins,
-        pin=pins.pin_reader(unpinned=UNPINNED if MAIN else None),
+        pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
     KINDS = parity_cells.kinds(EXPERIMENT)
-    LAYERS = {kind: layers.declared(kind) for kind in KINDS}
-    TASKS = {t["key"]: t for t in parity_cells.text_tasks(EXPERIMENT)}
+    LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
+    TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
     for task in TASKS.values():
         embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)

@@ -9,7 +9,7 @@ Rows are one a test. The layers that look at a cell's own model and samples are 
 """
 
 ROWS = sorted(
-    {paths.layers(c) for c in CELLS if layers.of(EXPERIMENT, LAYERS, c)}
+    {paths.layers(c) for c in CELLS if layers.select_layers(EXPERIMENT, LAYERS, c)}
     | {paths.tests(EXPERIMENT, *pair) for pair in TESTED.values()}
     | set(paths.self_tests(EXPERIMENT).values())
 )

@@ -79,14 +79,14 @@ def family(wildcards):
 def decoding_code(wildcards):
     """What a cell's samples depend on; plain decoding too, for it is timed beside."""
     c = cell(wildcards)
-    methods = [decoder(c.kind, method) for method in (c.spec["method"], options.plain_method(c.kind))]
+    methods = [decoder(c.kind, method) for method in (c.spec["method"], options.find_plain_method(c.kind))]
     return code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *family(wildcards))
 
 
 def measuring_code(wildcards):
     """What draws pictures, every metric of the kind, and the layers that look at the cell."""
     c = cell(wildcards)
-    asked = [f"parity.equality.layers.{c.kind}.{name}" for name in layers.of(EXPERIMENT, LAYERS, c)]
+    asked = [f"parity.equality.layers.{c.kind}.{name}" for name in layers.select_layers(EXPERIMENT, LAYERS, c)]
     asked += [decoder(c.kind, c.spec["method"])] if asked else []
     metrics = [f"parity.metrics.{name}" for name in study.metrics(c.kind)]
     return code("parity.measure.__main__", f"parity.metrics.samples.{c.kind}", *metrics, *asked, *family(wildcards))
@@ -96,8 +96,8 @@ def testing_code(wildcards):
     """The tests of a method on models whose law is known; one coupled to plain decoding is compared with it."""
     kind, (exact, _) = wildcards.kind, TESTED[wildcards.kind, wildcards.key]
     asked = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
-    if exact and options.coupled(kind, exact.method, exact.options):
-        asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
+    if exact and options.is_coupled(kind, exact.method, exact.options):
+        asked += ["parity.equality.pathwise", decoder(kind, options.find_plain_method(kind))]
     return code(*asked, decoder(kind, wildcards.method))
 
 
@@ -172,8 +172,8 @@ def reference_prompts(wildcards):
 def baseline_files(wildcards):
     """Of the plain decoding that a cell is compared with, where one of its layers reads it."""
     c = cell(wildcards)
-    reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.of(EXPERIMENT, LAYERS, c))
-    return layers.baseline(EXPERIMENT, CELLS, c) if reads else []
+    reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.select_layers(EXPERIMENT, LAYERS, c))
+    return layers.list_baseline(EXPERIMENT, CELLS, c) if reads else []
 
 
 def measured_files(kind, folder="results/cells/{kind}/{name}"):
@@ -192,7 +192,7 @@ def test_spec(wildcards):
     pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
     spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, **shared} for name, v in pair.items()}
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
-        coupled = options.coupled(exact.kind, exact.method, exact.options)
+        coupled = options.is_coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}
     return canonical(spec)
 

@@ -117,7 +117,7 @@ for model_kind in KINDS:
             inputs=lambda w, input: flag_files("inputs", input.inputs),
             baseline=lambda w, input: flag_files("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
             reference=lambda w, input: flag_files("reference", input.reference),
-            judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, cell(w)) else "",
+            judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.is_judged(EXPERIMENT, cell(w)) else "",
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
             code=measuring_code,
         message:

@@ -15,7 +15,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.compare.results import Comparison, Pair, compare_results, describe_cell_change, words_of
 from parity.experiment.options import KINDS
-from parity.experiment.study import measures
+from parity.experiment.study import list_measures
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.report.blocks import Entry, Table, visible
 from parity.report.page import environment
@@ -108,7 +108,7 @@ def make_tables(comparison: Comparison) -> Iterator[Table]:
     for kind, section in KINDS.items():
         if pairs := [pair for pair in comparison.pairs if pair.b["kind"] == kind]:
             yield make_table(pairs, comparison.z, section.capitalize())
-            quality = make_quality_table(pairs, measures(kind), section.capitalize())
+            quality = make_quality_table(pairs, list_measures(kind), section.capitalize())
             yield from [quality] if quality.rows else []
 
 

@@ -29,8 +29,7 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.row_noise import batch_noise
 from parity.decode.shard_io import Shard, join
-from parity.experiment.options import declaration, needs, plain_method, plain_options
-from parity.experiment.options import plain as is_plain
+from parity.experiment.options import declaration, find_plain_method, is_plain_decoding, make_plain_options, needs
 
 Rows = dict[str, np.ndarray]
 UNTIMED = dict.fromkeys(
@@ -246,8 +245,8 @@ def decode_batch(
     The batch and plain decoding of the same rows go first in turn. A cell that is plain decoding is its own measure.
     Where rows wait, as many as are decoded at once are timed, for all of the rows."""
     n, now = len(rows["ids"]), some(rows, slice(at_once))
-    plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
-    itself = is_plain(kind, spec["method"], spec["options"])
+    plain = {**spec, "method": find_plain_method(kind), "options": make_plain_options(kind)}
+    itself = is_plain_decoding(kind, spec["method"], spec["options"])
     if itself:
         plain = spec
     times: dict[str, Any] = {}

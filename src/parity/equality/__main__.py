@@ -23,7 +23,7 @@ from parity_certify.import_by_name import leaf
 
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.files import write_json
-from parity.experiment.options import options, reach
+from parity.experiment.options import measure_reach, options
 
 KINDS = ("discrete", "anysubset", "continuous")
 FLAGS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
     module, kind = leaf(f"parity_decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
-    lengths = reach(a.kind, a.method, options(a.kind, a.method, a.options))
+    lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = leaf("parity.equality.exact").exact

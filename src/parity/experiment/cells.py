@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.options import KINDS, claim, declaration, needs, on_enumerable, plain, small
+from parity.experiment.options import KINDS, cap_small, claim, declaration, is_plain_decoding, needs, runs_on_enumerable
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
@@ -59,7 +59,7 @@ class Variant:
     n: int  # sequences for each enumerable model; tokens for each long one
 
 
-def prompt_digest(prompts: list[str]) -> str:
+def digest_prompts(prompts: list[str]) -> str:
     return hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
 
 
@@ -67,24 +67,28 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+def list_image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     section = config.image
     assert section is not None
     models = weights.models(config, "discrete").items()
     for (name, model), sampling in itertools.product(models, as_list(section.sampling)):
-        shared: dict[str, Any] = {"model": name, "revision": weights.revision(model), "prompts": prompt_digest(prompts)}
+        shared: dict[str, Any] = {
+            "model": name,
+            "revision": weights.compute_revision(model),
+            "prompts": digest_prompts(prompts),
+        }
         shared |= {"repeats": section.prompts.repeats, "sampling": sampling.model_dump(), "dtype": section.dtype}
         yield shared, True
 
 
-def text_tasks(config: Config) -> list[dict[str, Any]]:
+def list_text_tasks(config: Config) -> list[dict[str, Any]]:
     """Every task of the section `text` for every model: kind, settings, model and its revision, and the digest of all
     with that of the task's data."""
     if config.text is None:
         return []
     tasks = []
     for (model, spec), kind in itertools.product(weights.models(config, "anysubset").items(), TextTasks.model_fields):
-        revision = weights.revision(spec)
+        revision = weights.compute_revision(spec)
         for task in getattr(config.text.tasks, kind):
             settings, file, content = task.model_dump(), Path(task.data), ""
             if task.data and file.is_file() and file.stat().st_size <= MOST:  # a larger one cannot be read
@@ -94,10 +98,10 @@ def text_tasks(config: Config) -> list[dict[str, Any]]:
     return tasks
 
 
-def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+def list_text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     section = config.text
     assert section is not None
-    for task, cache in itertools.product(text_tasks(config), section.cache):
+    for task, cache in itertools.product(list_text_tasks(config), section.cache):
         if task["kind"] in DECODED:
             condition = {"model": task["model"], "revision": task["revision"], "task": task["key"]}
             condition |= {"task_kind": task["kind"], "prompt": task["settings"].get("prompt", "scattered")}
@@ -109,17 +113,17 @@ def captions(config: Config, kind: str) -> PromptSpec | None:
     return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
-def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     """The batch is one of them, since speed is measured; a setting that a model does not read makes no other cell."""
     section = config.continuous
     assert section is not None
     seen: list[dict[str, Any]] = []
     models = weights.models(config, "continuous").items()
     for (model, spec), sampling, batch in itertools.product(models, as_list(section.sampling), section.batch):
-        reads = weights.declared(spec.family)["reads"]
+        reads = weights.read_family(spec.family)["reads"]
         shared = {
             "model": model,
-            "revision": weights.revision(spec, section.captions),
+            "revision": weights.compute_revision(spec, section.captions),
             "sampling": {k: v for k, v in sampling.model_dump().items() if k in reads},
             "images": section.images,
             "batch": batch,
@@ -129,7 +133,11 @@ def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
             yield shared, batch == section.batch[0]
 
 
-CONDITIONS = {"discrete": image_conditions, "anysubset": text_conditions, "continuous": continuous_conditions}
+CONDITIONS = {
+    "discrete": list_image_conditions,
+    "anysubset": list_text_conditions,
+    "continuous": list_continuous_conditions,
+}
 
 
 def kinds(config: Config) -> list[str]:
@@ -137,7 +145,7 @@ def kinds(config: Config) -> list[str]:
     return [kind for kind, section in KINDS.items() if getattr(config, section) is not None]
 
 
-def companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
+def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
     """The digest of an embedded drafter or draft model; the files of other models are all in their revision."""
     part = needs(kind, method)
     embedded = kind == "discrete" and weights.models(config, kind)[model].source == "embedded"
@@ -155,15 +163,15 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 if prompt is not None and shared.get("prompt") != prompt:
                     continue
                 roles = [("method", seeds.methods)]
-                if plain(kind, method, chosen):
+                if is_plain_decoding(kind, method, chosen):
                     roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
                 for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
-                    spec = {**shared, **companion(config, kind, method, shared["model"])}
+                    spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
                     result.append(Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role))
     return result
 
 
-def reference_of(cell: Cell, every: list[Cell]) -> Cell:
+def find_reference(cell: Cell, every: list[Cell]) -> Cell:
     """The plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
     own = {"method", "options", "seed", *weights.COMPANIONS}
 
@@ -178,16 +186,16 @@ def reference_of(cell: Cell, every: list[Cell]) -> Cell:
 def variant(config: Config, cell: Cell) -> Variant | None:
     """How a cell's method runs on enumerable models; None if it does not."""
     method, own, n = cell.spec["method"], cell.spec["options"], config.equality.n
-    if not on_enumerable(cell.kind, method, own):
+    if not runs_on_enumerable(cell.kind, method, own):
         return None
     n = n if cell.claim == "lossless" else max(10_000, n // LOSSY)
-    return Variant(cell.kind, method, small(cell.kind, method, own), cell.claim, n)
+    return Variant(cell.kind, method, cap_small(cell.kind, method, own), cell.claim, n)
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
     """A cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
     method, own, n = cell.spec["method"], cell.spec["options"], config.equality.long
-    if not n or not on_enumerable(cell.kind, method, own):
+    if not n or not runs_on_enumerable(cell.kind, method, own):
         return None
     return Variant(cell.kind, method, own, cell.claim, n if cell.claim == "lossless" else max(1, n // LOSSY))
 

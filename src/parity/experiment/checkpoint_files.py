@@ -10,7 +10,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.base.files import foreign_json
 from parity.base.headers import Shape, check_whole, derive_sizes, read_tensor_shapes
 from parity.experiment import weights
-from parity.experiment.module_metadata import constant, function
+from parity.experiment.module_metadata import find_function, read_constant
 from parity.experiment.schema import HUB, ModelSpec
 
 KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # of an autoencoder
@@ -61,8 +61,10 @@ def read_part(spec: ModelSpec, part: str, path: Path) -> dict[str, Shape]:
         weights.check_tokenizer(path, "text")
     if shapes:
         check_network(spec, part, path, shapes)
-        for key, value in sizes_of(spec, part, shapes).items():
-            if (told := weights.sizes(spec).get(key, weights.declared(spec.family).get("sizes", {}).get(key))) != value:
+        for key, value in derive_network_sizes(spec, part, shapes).items():
+            if (
+                told := weights.sizes(spec).get(key, weights.read_family(spec.family).get("sizes", {}).get(key))
+            ) != value:
                 raise ParityError(f"{path}: network.{key} = {told}, and the file's {key} is {value}; allowed: {value}")
     return shapes
 
@@ -70,7 +72,7 @@ def read_part(spec: ModelSpec, part: str, path: Path) -> dict[str, Shape]:
 def check_type(spec: ModelSpec, part: str, path: Path) -> None:
     """ParityError for a folder whose config.json is that of another kind of model, or of other codes than `network`
     says."""
-    kind, family = weights.kind_of(spec.family), weights.declared(spec.family)
+    kind, family = weights.find_kind(spec.family), weights.read_family(spec.family)
     types = family.get("model_types", {})
     wanted: Sequence[str] = types.get(part, ()) if isinstance(types, dict) else types if part == "model" else ()
     if not wanted:
@@ -83,23 +85,23 @@ def check_type(spec: ModelSpec, part: str, path: Path) -> None:
     if model_type not in wanted:
         raise ParityError(f"{path}: a folder of model_type {model_type!r}; allowed: {', '.join(wanted)}")
     known = {**family.get("network", {}), **spec.network}
-    for key, (section, name) in constant(f"models/{kind}", spec.family, "CONFIG", {}).items():
+    for key, (section, name) in read_constant(f"models/{kind}", spec.family, "CONFIG", {}).items():
         value = (config.get(section) or {}).get(name, known[key])
         if value != known[key]:
             raise ParityError(f"{path}: network.{key} = {known[key]}; allowed: {value}, as its config.json says")
 
 
-def tensors_of(family: str) -> dict[str, tuple[str, ...]]:
+def list_tensors(family: str) -> dict[str, tuple[str, ...]]:
     """Tensors by which the parts of a family's published files are known."""
-    kind = weights.kind_of(family)
+    kind = weights.find_kind(family)
     if kind == "continuous":
-        return dict.fromkeys(("target", "draft"), weights.declared(family).get("tensors", ())) | {"kl": KL}
-    return constant(f"models/{kind}", family, "TENSORS", {})
+        return dict.fromkeys(("target", "draft"), weights.read_family(family).get("tensors", ())) | {"kl": KL}
+    return read_constant(f"models/{kind}", family, "TENSORS", {})
 
 
 def check_network(spec: ModelSpec, part: str, path: Path, shapes: dict[str, Shape]) -> None:
     """ParityError for another network than the part's. A drafter may have been trained here, under other names."""
-    known = tensors_of(spec.family)
+    known = list_tensors(spec.family)
 
     def is_of(other: str) -> bool:
         return all(name in shapes or f"{VAE}{name}" in shapes for name in known[other])
@@ -111,11 +113,15 @@ def check_network(spec: ModelSpec, part: str, path: Path, shapes: dict[str, Shap
     raise ParityError(f"{path}: not a file of {part}, {found}; allowed: that of {spec.family}'s {part}")
 
 
-def sizes_of(spec: ModelSpec, part: str, shapes: dict[str, Shape]) -> dict[str, int]:
+def derive_network_sizes(spec: ModelSpec, part: str, shapes: dict[str, Shape]) -> dict[str, int]:
     """Sizes that a part's shapes say, by their key in `network`."""
-    kind = weights.kind_of(spec.family)
-    if kind == "continuous" and part in ("target", "draft") and not function(f"models/{kind}", spec.family, "resize"):
+    kind = weights.find_kind(spec.family)
+    if (
+        kind == "continuous"
+        and part in ("target", "draft")
+        and not find_function(f"models/{kind}", spec.family, "resize")
+    ):
         table = next((shapes[name] for name in PLACES if name in shapes), (0, 0))
         return {"grid": round(table[1] ** 0.5)} if table[1] else {}
-    table = constant(f"models/{kind}", spec.family, "SHAPES", {}).get(part, {})
+    table = read_constant(f"models/{kind}", spec.family, "SHAPES", {}).get(part, {})
     return ({"classes": 0} if "classes" in table else {}) | derive_sizes(shapes, table)

@@ -13,8 +13,17 @@ from parity.base.files import canonical
 from parity.base.text_files import read_table
 from parity.experiment import checkpoint_files, pins, prompt_files, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
-from parity.experiment.config_overlay import located, scaled
-from parity.experiment.options import KINDS, declaration, largest, methods, needs, options, plain, plain_method
+from parity.experiment.config_overlay import resolve_paths, scale_config
+from parity.experiment.options import (
+    KINDS,
+    declaration,
+    find_plain_method,
+    is_plain_decoding,
+    list_bounds,
+    methods,
+    needs,
+    options,
+)
 from parity.experiment.prompt_files import check_embedded, read_prompts
 from parity.experiment.schema import (
     Config,
@@ -35,20 +44,20 @@ class Plan(NamedTuple):
     notes: list[str]  # for the user, a line each
 
 
-def planned(
+def make_plan(
     raw: dict[str, Any], find: Callable[[str], str], make: stand_in.Make, pin: pins.Pin, published: Sequence[Any]
 ) -> Plan:
     """The experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a name
     that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers' tables."""
     refuse_old_form(raw)
-    ready = pins.filled(stand_in.replaced(located(raw, find), make), pin)
-    whole = load(located(ready, find))
+    ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
+    whole = load(resolve_paths(ready, find))
     notes = describe_unread(whole)
-    config = scaled(count_prompts(whole))
+    config = scale_config(count_prompts(whole))
     check_sources(config, published)
     if config.image is None:
         return Plan(config, [], cells(config, []), notes)
-    most = most_words(config)
+    most = count_allowed_words(config)
     prompts = read_prompts(config.image.prompts, most=most)
     if most:
         check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
@@ -60,7 +69,7 @@ def count_prompts(config: Config) -> Config:
     the file may hold fewer than the default."""
     if config.image is None or "limit" in config.image.prompts.model_fields_set:
         return config
-    prompts = config.image.prompts.model_copy(update={"limit": len(prompt_files.rows(config.image.prompts))})
+    prompts = config.image.prompts.model_copy(update={"limit": len(prompt_files.read_rows(config.image.prompts))})
     return config.model_copy(update={"image": config.image.model_copy(update={"prompts": prompts})})
 
 
@@ -73,7 +82,7 @@ def describe_unread(config: Config) -> list[str]:
     lines = []
     for key, spec in specs.items():
         if spec is not None and "limit" not in spec.model_fields_set:
-            number = sum(1 for _ in prompt_files.every(spec, Path(), f"{key}.file = {spec.file!r}"))
+            number = sum(1 for _ in prompt_files.iter_rows(spec, Path(), f"{key}.file = {spec.file!r}"))
             if number > spec.limit:
                 used = f"{spec.limit:,} of the {number:,} prompts of {spec.file} are used"
                 lines.append(f"{used}; {key}.limit takes more")
@@ -112,7 +121,7 @@ def refuse_old_form(raw: dict[str, Any]) -> None:
 def check_models(value: Config) -> None:
     """Every model is of a family that there is; the files of those that a section runs are named and there."""
     for name, spec in value.models.items():
-        kind = weights.kind_of(spec.family, f"models.{name}.family")
+        kind = weights.find_kind(spec.family, f"models.{name}.family")
         if kind not in kinds(value):
             continue
         if spec.folder and kind != "continuous":
@@ -127,7 +136,7 @@ def check_models(value: Config) -> None:
 
 def check_judges(value: Config) -> None:
     """The protocol is a recipe that there is; the networks that judge, and the pictures to compare with, are there."""
-    recipes = weights.protocols()
+    recipes = weights.read_protocols()
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
     for name, spec in value.networks.named().items():
@@ -149,7 +158,7 @@ def check_judges(value: Config) -> None:
 def complete_methods(kind: str, asked: dict[str, list[dict[str, Any]]]) -> None:
     """Put defaults where variants leave options out. Methods of a section are decoders of its kind, their variants are
     valid and differ, one is plain decoding."""
-    where, base, has_base = f"{KINDS[kind]}.methods", plain_method(kind), False
+    where, base, has_base = f"{KINDS[kind]}.methods", find_plain_method(kind), False
     for method, variants in asked.items():
         if method not in methods(kind):
             raise ConfigError(f"{where}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
@@ -160,7 +169,7 @@ def complete_methods(kind: str, asked: dict[str, list[dict[str, Any]]]) -> None:
         seen: dict[str, int] = {}
         for i, variant in enumerate(variants):
             variants[i] = options(kind, method, variant, f"{where}.{method}.{i}")
-            has_base |= plain(kind, method, variants[i])
+            has_base |= is_plain_decoding(kind, method, variants[i])
             first = seen.setdefault(canonical(variants[i]), i)
             if first != i:
                 raise ConfigError(f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{first}")
@@ -176,7 +185,7 @@ def check_at_most(kind: str, asked: dict[str, list[dict[str, Any]]], sizes: dict
     """No option that counts places or tokens is larger than a model has of them."""
     for method, variants in asked.items():
         for i, variant in enumerate(variants):
-            for key, limit in largest(kind, method, sizes).items():
+            for key, limit in list_bounds(kind, method, sizes).items():
                 if variant[key] > limit:
                     where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {variant[key]}"
                     raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
@@ -187,7 +196,7 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         weights.check_trained(model, spec)
         for method in section.methods:
             weights.check_needs(method, model, spec)
-        check_at_most("discrete", section.methods, weights.option_sizes(spec), f"models.{model}")
+        check_at_most("discrete", section.methods, weights.list_option_sizes(spec), f"models.{model}")
 
 
 def check_text(section: TextSection) -> None:
@@ -207,20 +216,20 @@ def check_text(section: TextSection) -> None:
 
 def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -> None:
     if section.captions is not None:
-        captions_of(section)
+        read_captions(section)
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
     for model, spec in models.items():
-        family = weights.declared(spec.family)
+        family = weights.read_family(spec.family)
         weights.check_captions(model, spec, section.captions)
         weights.check_pair(model, drafted, spec)
-        tokens = weights.option_sizes(spec)
+        tokens = weights.list_option_sizes(spec)
         check_at_most("continuous", section.methods, tokens, f"the {tokens['length']} tokens of an image ({model})")
         check_head(model, family, section)
         if family["causal"]:
             check_causal(model, section)
 
 
-def captions_of(section: ContinuousSection) -> list[str]:
+def read_captions(section: ContinuousSection) -> list[str]:
     """What published models that read captions are told, in turn; ConfigError for a file that cannot be read."""
     if section.captions is None:
         return []
@@ -260,7 +269,7 @@ def check_causal(model: str, section: ContinuousSection) -> None:
                     )
 
 
-def slug(title: str) -> str:
+def make_slug(title: str) -> str:
     """A title as part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
@@ -272,11 +281,11 @@ def check_studies(value: Config) -> None:
         specs = [c.spec for c in every if c.kind == kind and c.role in ("reference", "method")]
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
             where = f"{KINDS[kind]}.study.{i}"
-            if problem := study.problem(figure, specs, study.measures(kind)):
+            if problem := study.find_problem(figure, specs, study.list_measures(kind)):
                 raise ConfigError(f"{where}.{problem[0]}: allowed: {problem[1]}")
-            if slug(figure.title) in titles:
+            if make_slug(figure.title) in titles:
                 raise ConfigError(f"{where}.title = {figure.title!r}: given twice; allowed: one figure of a title")
-            titles.add(slug(figure.title))
+            titles.add(make_slug(figure.title))
 
 
 def check_sources(value: Config, published: Sequence[Any]) -> None:
@@ -284,11 +293,11 @@ def check_sources(value: Config, published: Sequence[Any]) -> None:
     rows = [row for file in published for row in read_table(Path(file).read_text(encoding="utf-8"), ",")[1]]
     for kind in kinds(value):
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
-            if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):
+            if figure.paper and (allowed := study.find_unknown_source(figure.paper, rows)):
                 raise ConfigError(f"{KINDS[kind]}.study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
 
 
-def most_words(config: Config) -> int | None:
+def count_allowed_words(config: Config) -> int | None:
     """The most words of a prompt for embedded models; None without one, for other models cut long prompts."""
     assert config.image is not None
     embedded = any(model.source == "embedded" for model in weights.models(config, "discrete").values())

@@ -23,7 +23,7 @@ ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODE
 
 
 @cache
-def file_of(module: str) -> Path | None:
+def find_file(module: str) -> Path | None:
     """The file of a module of these packages, None for anything else."""
     root = ROOTS.get(module.partition(".")[0])
     path = root and root / module.replace(".", "/")
@@ -31,7 +31,7 @@ def file_of(module: str) -> Path | None:
 
 
 @cache
-def facts(file: Path) -> tuple[str, frozenset[str]]:
+def parse_source(file: Path) -> tuple[str, frozenset[str]]:
     """The digest of a source's code without docstrings, and all that it imports, also inside functions."""
     tree, names = ast.parse(file.read_bytes()), set()
     for node in ast.walk(tree):
@@ -45,40 +45,40 @@ def facts(file: Path) -> tuple[str, frozenset[str]]:
 
 
 @cache
-def direct(module: str) -> frozenset[str]:
+def list_imports(module: str) -> frozenset[str]:
     """Modules of these packages that a module imports itself."""
-    file = file_of(module)
-    return frozenset(name for name in facts(file)[1] if file_of(name)) - {module} if file else frozenset()
+    file = find_file(module)
+    return frozenset(name for name in parse_source(file)[1] if find_file(name)) - {module} if file else frozenset()
 
 
-def closure(*modules: str) -> list[str]:
+def list_closure(*modules: str) -> list[str]:
     """The modules, all of these packages that they import, directly or not, and the packages that these are in.
     ValueError for one that is not there."""
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if file_of(module) is None:
+        if find_file(module) is None:
             raise ValueError(f"{module}: no module of this package")
         if module not in found:
             found.add(module)
             parts = module.split(".")
             packages = [".".join(parts[:n]) for n in range(1, len(parts))]
-            waiting += [*direct(module), *filter(file_of, packages)]
+            waiting += [*list_imports(module), *filter(find_file, packages)]
     return sorted(found)
 
 
 @cache
-def own_digest(module: str) -> str:
+def digest_module(module: str) -> str:
     """Of a module's code, and of the templates that lie beside it."""
-    file = file_of(module)
+    file = find_file(module)
     assert file is not None
     templates = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
-    return hashlib.sha256(b"".join([facts(file)[0].encode(), *(t.read_bytes() for t in templates)])).hexdigest()
+    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(t.read_bytes() for t in templates)])).hexdigest()
 
 
 @cache
 def digest(*modules: str) -> str:
     """Of the code that `modules` run, docstrings and comments aside: 12 hex digits."""
-    whole = [f"{module} {own_digest(module)}" for module in closure(*modules)]
+    whole = [f"{module} {digest_module(module)}" for module in list_closure(*modules)]
     return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:12]

@@ -32,26 +32,26 @@ def read_experiment(file: Path) -> Any:
         raise ConfigError(f"{file}: no experiment that can be read: {str(error).splitlines()[0]}") from None
 
 
-def stands_alone(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
+def is_complete(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
     """Whether some file, or a configuration that another workflow gives, has a section: then it takes the place of the
     default experiment, instead of being laid over it."""
     every = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
     return any(section in one for one in every if isinstance(one, Mapping) for section in SECTIONS)
 
 
-def typed(value: Any) -> Any:
+def parse_value(value: Any) -> Any:
     """A value of `--config` as its YAML says: Snakemake leaves the numbers inside a mapping or a list as text."""
     if isinstance(value, Mapping):
-        return {str(key): typed(v) for key, v in value.items()}
+        return {str(key): parse_value(v) for key, v in value.items()}
     if isinstance(value, list):
-        return [typed(v) for v in value]
+        return [parse_value(v) for v in value]
     try:
         return yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError:
         return value
 
 
-def in_section(key: str, value: Any) -> dict[str, Any]:
+def put_in_section(key: str, value: Any) -> dict[str, Any]:
     """A value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, for no
     other section has prompts. ConfigError for a key that several sections have."""
     sections = [name for name, schema in SECTIONS.items() if key in schema.model_fields]
@@ -76,7 +76,7 @@ def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
             base[key] = value
 
 
-def overlaid(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
+def overlay_config(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with `--config` laid over it; both as Snakemake read them."""
     result: dict[str, Any] = {}
     key = ""
@@ -85,24 +85,24 @@ def overlaid(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[st
             if key not in command_line or key in Config.model_fields:
                 merge(result, {key: value})
         for key, value in command_line.items():
-            merge(result, in_section(key, typed(value)))
+            merge(result, put_in_section(key, parse_value(value)))
     except RecursionError:
         raise ConfigError(f"{key}: an alias of YAML refers to what it is in; allowed: values that end") from None
     return result
 
 
-def holders(value: Any, way: Sequence[str]) -> Iterator[Any]:
+def iter_values(value: Any, way: Sequence[str]) -> Iterator[Any]:
     """What stands at a place of a configuration; `*` is every value of a mapping or a list."""
     if not way:
         yield value
     elif way[0] == "*":
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            yield from holders(inner, way[1:])
+            yield from iter_values(inner, way[1:])
     elif isinstance(value, dict):
-        yield from holders(value.get(way[0]), way[1:])
+        yield from iter_values(value.get(way[0]), way[1:])
 
 
-def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
+def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
     """The configuration with the paths of its files: `find` gives a path for a name that does not exist from here, for
     the workflow may run from another folder than its own."""
     image, default = raw.get("image"), PromptSpec().file
@@ -110,7 +110,7 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
         image["prompts"] = {"file": default, **image.get("prompts", {})}
     for place in FILES:
         *way, key = place.split(".")
-        for holder in holders(raw, way):
+        for holder in iter_values(raw, way):
             name = holder.get(key) if isinstance(holder, dict) and not holder.get("repo") else None
             # os.path, for Path raises for a name too long, which the checks refuse in their words
             if (
@@ -123,7 +123,7 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
     return raw
 
 
-def scaled(config: Config) -> Config:
+def scale_config(config: Config) -> Config:
     """The experiment at its `scale`: that share of the prompts, texts and images of every section, two at least.
 
     Its results go to a folder of their own, `results/<experiment>-x<scale>`; its tests stay as they are.

@@ -21,27 +21,27 @@ PICTURE = 0.1  # s to make, read and measure a picture
 
 
 @cache
-def megabytes(path: Path) -> float:
+def measure_mb(path: Path) -> float:
     """Of a file, or of all files of a folder; 0 where there is none."""
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()) / 1e6
 
 
-def weights_mb(config: Config, kind: str, model: str) -> float:
+def estimate_weights_mb(config: Config, kind: str, model: str) -> float:
     spec = weights.models(config, kind)[model]
     if spec.source == "hub":
         return UNKNOWN
     files = [spec.folder] if spec.folder else spec.files.values()
-    return sum(megabytes(Path(file)) for file in files) or megabytes(weights.ROOT / kind)
+    return sum(measure_mb(Path(file)) for file in files) or measure_mb(weights.ROOT / kind)
 
 
-def tokens(config: Config, cell: Cell) -> int:
+def count_tokens(config: Config, cell: Cell) -> int:
     """Tokens of one of a cell's samples; at most so many, of texts and vectors."""
     if cell.kind != "discrete":
         return 256
     return int(weights.sizes(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
 
 
-def samples(config: Config, prompts: int, cell: Cell) -> int:
+def count_samples(config: Config, prompts: int, cell: Cell) -> int:
     if cell.kind == "discrete" and config.image is not None:
         return prompts * config.image.prompts.repeats
     return int(cell.spec.get("images", 64))
@@ -49,17 +49,21 @@ def samples(config: Config, prompts: int, cell: Cell) -> int:
 
 def memory(config: Config, prompts: int, kind: str, model: str, measured: Cell | None = None) -> int:
     """MB of a job that loads a model; of one that measures a cell of pictures, with these."""
-    held = samples(config, prompts, measured) * tokens(config, measured) if measured and kind != "anysubset" else 0
-    return round(BASE + COPIES * weights_mb(config, kind, model) + held * TOKEN)
+    held = (
+        count_samples(config, prompts, measured) * count_tokens(config, measured)
+        if measured and kind != "anysubset"
+        else 0
+    )
+    return round(BASE + COPIES * estimate_weights_mb(config, kind, model) + held * TOKEN)
 
 
 def minutes(config: Config, prompts: int, cell: Cell, decodes: bool = True) -> int:
     """Of a job that decodes a cell's samples, a pass a token of each batch, twice: plain decoding is timed beside. Or
     of one that renders, measures or tests them."""
-    rows = samples(config, prompts, cell)
+    rows = count_samples(config, prompts, cell)
     if not decodes:
         return 30 + round(rows * PICTURE / 60)
     batch = cell.spec.get("batch") or (config.image.batch if config.image is not None else 1)
     batches = -(-rows // paths.jobs(config, cell.kind) // batch)
-    a_pass = PASS + weights_mb(config, cell.kind, cell.spec["model"]) / BANDWIDTH
-    return 30 + round(2 * batches * tokens(config, cell) * a_pass / 60_000)
+    a_pass = PASS + estimate_weights_mb(config, cell.kind, cell.spec["model"]) / BANDWIDTH
+    return 30 + round(2 * batches * count_tokens(config, cell) * a_pass / 60_000)

@@ -8,9 +8,9 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.experiment import paths
-from parity.experiment.cells import Cell, reference_of
+from parity.experiment.cells import Cell, find_reference
 from parity.experiment.module_metadata import modules, require
-from parity.experiment.options import coupled, declaration
+from parity.experiment.options import declaration, is_coupled
 from parity.experiment.schema import Config
 
 # Every cell; those that must return plain decoding's tokens; those that draft tokens or steps, and controls.
@@ -19,7 +19,7 @@ DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
 Layers = dict[str, dict[str, dict[str, Any]]]  # by kind and name
 
 
-def declared(kind: str) -> dict[str, dict[str, Any]]:
+def read_layers(kind: str) -> dict[str, dict[str, Any]]:
     """What every layer of a kind says of itself, by name; ConfigError for one that says too little."""
     package = f"equality/layers/{kind}"
     of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
@@ -30,7 +30,7 @@ def declared(kind: str) -> dict[str, dict[str, Any]]:
     return of_layer
 
 
-def of(config: Config, layers: Layers, cell: Cell) -> list[str]:
+def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
     """Layers that look at a cell. Where the batch is part of a specification, the law is tested at the first size."""
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
@@ -38,7 +38,7 @@ def of(config: Config, layers: Layers, cell: Cell) -> list[str]:
     method = declaration(cell.kind, cell.spec["method"])
     holds = {
         "always": True,
-        "coupled": coupled(cell.kind, cell.spec["method"], cell.spec["options"]),
+        "coupled": is_coupled(cell.kind, cell.spec["method"], cell.spec["options"]),
         "drafted": cell.role == "control" or bool(method.NEEDS) or method.TARGETS == "walks",
     }
     return [name for name, layer in layers[cell.kind].items() if cell.role in layer["ROLES"] and holds[layer["WHEN"]]]
@@ -52,11 +52,11 @@ def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict
         known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
     return {
         name: {s: known[s] for s in ("alpha", *layers[cell.kind][name]["SETTINGS"]) if s in known}
-        for name in of(config, layers, cell)
+        for name in select_layers(config, layers, cell)
     }
 
 
-def baseline(config: Config, every: list[Cell], cell: Cell) -> list[str]:
+def list_baseline(config: Config, every: list[Cell], cell: Cell) -> list[str]:
     """Files of the plain decoding that a cell is compared with."""
-    plain = reference_of(cell, every)
+    plain = find_reference(cell, every)
     return [*paths.pieces(config, plain, "shards"), f"{paths.folder(plain)}/features.npz"]

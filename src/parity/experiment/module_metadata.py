@@ -39,7 +39,7 @@ def modules(package: str) -> tuple[str, ...]:
 
 
 @cache
-def outline(package: str, module: str) -> Outline:
+def read_outline(package: str, module: str) -> Outline:
     tree = ast.parse((find_folder(package) / f"{module}.py").read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
     for node in tree.body:
@@ -54,19 +54,19 @@ def outline(package: str, module: str) -> Outline:
     return Outline(ast.get_docstring(tree) or "", values, functions)
 
 
-def constant(package: str, module: str, name: str, default: Any = None) -> Any:
+def read_constant(package: str, module: str, name: str, default: Any = None) -> Any:
     """The value of a literal that a module assigns; `default` if it assigns none."""
-    return outline(package, module).values.get(name, default)
+    return read_outline(package, module).values.get(name, default)
 
 
-def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
+def find_function(package: str, module: str, name: str) -> ast.FunctionDef | None:
     """A function at the top of a module, its arguments with their annotations; or None."""
-    return outline(package, module).functions.get(name)
+    return read_outline(package, module).functions.get(name)
 
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:
     """The constants by name; ConfigError that names the file and the first thing it lacks."""
-    declared = outline(package, module)
+    declared = read_outline(package, module)
     lacks = [name for name in constants if name not in declared.values]
     lacks += [f"{name}(...)" for name in functions if name not in declared.functions]
     if lacks:

@@ -15,7 +15,7 @@ from parity_decoders.counts import Counts
 from pydantic import BaseModel, ConfigDict, create_model
 
 from parity.base.errors import ConfigError
-from parity.experiment.module_metadata import modules, outline
+from parity.experiment.module_metadata import modules, read_outline
 from parity.experiment.schema import Word, validate
 
 KINDS = {"discrete": "image", "anysubset": "text", "continuous": "continuous"}  # of model: the configuration's section
@@ -50,7 +50,7 @@ class Declaration(BaseModel):
 @cache
 def declaration(kind: str, method: str) -> Declaration:
     """What a decoder declares; ConfigError that names its file for a wrong literal."""
-    values = outline(f"decoders/{kind}", method).values
+    values = read_outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
 
@@ -70,40 +70,40 @@ def claim(kind: str, method: str, options: dict[str, Any]) -> str:
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
         return declared.CLAIM
-    return "equal within eps" if kind == "continuous" and coupled(kind, method, options) else "lossy"
+    return "equal within eps" if kind == "continuous" and is_coupled(kind, method, options) else "lossy"
 
 
 def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project"]:
     """Whose the claim is: the ORIGIN's, or this project's where options that the law depends on (`EXACT_WITH`) are not
     the defaults, or make of a lossless method a lossy one."""
     declared = declaration(kind, method)
-    defaults = option_schema(kind, method)().model_dump()
+    defaults = make_option_schema(kind, method)().model_dump()
     departs = any(options.get(name, defaults[name]) != defaults[name] for name in declared.EXACT_WITH)
     return "project" if departs or claim(kind, method, options) != declared.CLAIM else declared.ORIGIN
 
 
-def coupled(kind: str, method: str, options: dict[str, Any]) -> bool:
+def is_coupled(kind: str, method: str, options: dict[str, Any]) -> bool:
     """Whether a variant shares plain decoding's noise place by place, and must return its tokens."""
     return _agree(options, declaration(kind, method).COUPLED_WITH)
 
 
-def plain(kind: str, method: str, options: dict[str, Any]) -> bool:
+def is_plain_decoding(kind: str, method: str, options: dict[str, Any]) -> bool:
     """Whether a variant is plain decoding, the baseline of its kind."""
     return _agree(options, declaration(kind, method).PLAIN)
 
 
-def on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:
+def runs_on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:
     """Whether a variant runs on the enumerable models of the exact layer."""
     return _agree(options, declaration(kind, method).EXACT_LAYER)
 
 
 @cache
-def plain_method(kind: str) -> str:
+def find_plain_method(kind: str) -> str:
     return next(m for m in methods(kind) if declaration(kind, m).PLAIN is not None)
 
 
-def plain_options(kind: str) -> dict[str, Any]:
-    method = plain_method(kind)
+def make_plain_options(kind: str) -> dict[str, Any]:
+    method = find_plain_method(kind)
     return options(kind, method, declaration(kind, method).PLAIN or {})
 
 
@@ -138,10 +138,10 @@ def _option_type(annotation: ast.expr) -> Any:
 
 
 @cache
-def option_schema(kind: str, method: str) -> type[BaseModel]:
+def make_option_schema(kind: str, method: str) -> type[BaseModel]:
     """The options of a method: keyword-only arguments but `noise`."""
     file = f"decoders/src/parity_decoders/{kind}/{method}.py"
-    signature = outline(f"decoders/{kind}", method).functions.get(method)
+    signature = read_outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:
         raise ConfigError(f"{file}: has no function {method}(model, start, *, noise, ...)")
     fields: dict[str, Any] = {}
@@ -161,34 +161,34 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
 @cache
 def counts(kind: str, method: str) -> dict[str, Counts]:
     """What the options of a method count, of those that count something."""
-    fields = option_schema(kind, method).model_fields.items()
+    fields = make_option_schema(kind, method).model_fields.items()
     return {name: note for name, field in fields for note in field.metadata if isinstance(note, Counts)}
 
 
-def small(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def cap_small(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """A variant's options for an enumerable model: lengths are capped, so that a method still takes several passes."""
     caps = {name: c.small for name, c in counts(kind, method).items() if c.small is not None}
     return {name: min(value, caps[name]) if name in caps else value for name, value in options.items()}
 
 
-def lengths(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
+def list_lengths(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
     """The options that say how far a pass looks, the farthest first."""
     named = {name: options[name] for name, c in counts(kind, method).items() if c.what in LENGTHS and name in options}
     return dict(sorted(named.items(), key=lambda pair: -pair[1]))
 
 
-def reach(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
+def measure_reach(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
     """How far a pass looks: the largest value of each unit of LENGTHS, 0 where no option has it."""
     of = counts(kind, method)
-    values = lengths(kind, method, options).items()
+    values = list_lengths(kind, method, options).items()
     return {unit: max((value for name, value in values if of[name].what == unit), default=0) for unit in LENGTHS}
 
 
-def largest(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, int]:
+def list_bounds(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, int]:
     """The largest value of each bounded option on a model of these sizes (`weights.option_sizes`)."""
     return {name: sizes[c.most] for name, c in counts(kind, method).items() if c.most in sizes}
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
     """A variant's options, complete with defaults; ConfigError for one that does not apply or is out of range."""
-    return validate(option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()
+    return validate(make_option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()

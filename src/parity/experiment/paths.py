@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from parity.base.files import digest
 from parity.experiment import weights
-from parity.experiment.cells import Cell, Variant, captions, kinds, prompt_digest, test_key
+from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
 from parity.experiment.schema import Config, ModelSpec
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
@@ -14,19 +14,19 @@ REAL = 512  # real pictures that continuous models' are compared with
 def manifests(config: Config) -> dict[str, str]:
     """The manifest of every model of the experiment, by "<kind>/<model>", and of the networks that judge."""
     revisions = {
-        f"{kind}/{model}": weights.revision(spec, captions(config, kind))
+        f"{kind}/{model}": weights.compute_revision(spec, captions(config, kind))
         for kind in kinds(config)
         for model, spec in weights.models(config, kind).items()
     }
-    if any(published(config, kind) for kind in kinds(config)):
+    if any(has_published(config, kind) for kind in kinds(config)):
         named = config.networks.named().items()
-        revisions |= {f"networks/{name}": weights.network_revision(network) for name, network in named}
+        revisions |= {f"networks/{name}": weights.compute_network_revision(network) for name, network in named}
     return {name: f"results/checkpoints/{name}-{revision}/manifest.json" for name, revision in revisions.items()}
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:
     assert config.image is not None
-    return f"{prompt_digest(prompts)}-{config.image.prompts.repeats}x{jobs(config, 'discrete')}"
+    return f"{digest_prompts(prompts)}-{config.image.prompts.repeats}x{jobs(config, 'discrete')}"
 
 
 def jobs(config: Config, kind: str) -> int:
@@ -66,7 +66,7 @@ def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
 
 
-def published(config: Config, kind: str) -> bool:
+def has_published(config: Config, kind: str) -> bool:
     """Whether pictures of some model of a kind are judged by declared networks."""
     return kind != "anysubset" and any(m.source != "embedded" for m in weights.models(config, kind).values())
 
@@ -76,14 +76,14 @@ def brings_network(model: ModelSpec) -> bool:
     return model.source == "embedded" or "clip" in model.files
 
 
-def judged(config: Config, cell: Cell) -> bool:
+def is_judged(config: Config, cell: Cell) -> bool:
     """Whether a cell's pictures are judged by declared networks: its model brings none."""
     return cell.kind != "anysubset" and not brings_network(weights.models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:
     """Manifests of the networks that judge a cell's pictures."""
-    every = manifests(config) if judged(config, cell) else {}
+    every = manifests(config) if is_judged(config, cell) else {}
     return [path for name, path in every.items() if name.startswith("networks/")]
 
 
@@ -101,8 +101,8 @@ def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str,
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
     """Pictures that quality metrics compare a cell's with, and their features."""
-    if judged(config, cell):
-        how = weights.protocols()[config.protocol], judges(config, cell)
+    if is_judged(config, cell):
+        how = weights.read_protocols()[config.protocol], judges(config, cell)
         return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *how])}.npz"
     folder, count = reference_pictures(config, cell.kind, False)
     subjects = prompt_set(config, prompts) if cell.kind == "discrete" else "classes"

@@ -40,7 +40,7 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return pins
 
 
-def at_home(part: str, path: str) -> bool:
+def is_local(part: str, path: str) -> bool:
     """Whether a part of a model in a repository lies on this machine."""
     return os.path.isabs(path) or (part == "text" and os.path.exists(path))
 
@@ -59,7 +59,7 @@ def fill_model(spec: dict[str, Any], pin: Pin) -> None:
             spec["files"] = {**spec["files"], part: f"{HUB}{other['repo']}@{pinned['commit']}:{below}"}
         elif not spec.get("repo"):
             continue  # a folder here, whose digest is taken when it is read
-        elif at_home(part, path):
+        elif is_local(part, path):
             pinned = pin(f"{HERE}{path}")
         else:
             pinned = pin(f"{spec['repo']}:{path}")
@@ -69,7 +69,7 @@ def fill_model(spec: dict[str, Any], pin: Pin) -> None:
     spec["sha256"] = digests
 
 
-def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
+def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     """The configuration with the pin of every repository that it names without a commit, in place."""
     models, judges = (raw.get(key) for key in ("models", "networks"))
     for spec in models.values() if isinstance(models, dict) else ():
@@ -84,7 +84,7 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     return raw
 
 
-def pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin:
+def make_pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin:
     """The pins of a file. ConfigError for a name without one; where there is a list for them, it gets the sentence, and
     noughts stand in."""
     known = read(file)

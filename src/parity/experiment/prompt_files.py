@@ -50,16 +50,16 @@ def read_text(path: Path) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line") from None
 
 
-def listed(names: Iterable[Any]) -> str:
+def join_names(names: Iterable[Any]) -> str:
     return ", ".join(str(name)[:40] for name in names) or "none"
 
 
-def with_prompt(row: Row, wanted: str, where: str) -> Row:
+def select_prompt(row: Row, wanted: str, where: str) -> Row:
     """A row with its prompt under "prompt"; `wanted` names its column, or one of NAMES is taken."""
     lower = {name.lower(): name for name in row if isinstance(name, str)}
     column = wanted if wanted in row else next((lower[n] for n in NAMES if n in lower and not wanted), None)
     if column is None:
-        raise ValueError(f"{where}: has no {wanted or 'prompt, caption or text'}; its columns: {listed(row)}")
+        raise ValueError(f"{where}: has no {wanted or 'prompt, caption or text'}; its columns: {join_names(row)}")
     if not isinstance(row[column], str) or not row[column].strip():
         raise ValueError(f"{where}: {column} = {str(row[column])[:40]!r}; allowed: text")
     return {**row, "prompt": " ".join(row[column].split())}
@@ -78,10 +78,10 @@ def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
     delimiter, needed = TABLES[kind]
     names, table = text_files.read_table(text, delimiter)
     if lacks := [name for name in needed if name not in names]:
-        raise ValueError(f"has no column {lacks[0]}; its columns: {listed(names)}")
+        raise ValueError(f"has no column {lacks[0]}; its columns: {join_names(names)}")
     items = set()
     for number, line in enumerate(table, 1):
-        row = with_prompt(line, needed[0] if needed else column, f"row {number}")
+        row = select_prompt(line, needed[0] if needed else column, f"row {number}")
         if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench has a row for each question about a picture
             items.add(row.get("item_id"))
             yield row
@@ -98,7 +98,7 @@ def read_json_lines(text: str, column: str) -> Iterator[Row]:
             raise ValueError(f"line {number} is not JSON ({problem}); allowed: one object a line") from None
         if not isinstance(row, dict):
             raise ValueError(f"line {number} is no JSON object; allowed: one object a line")
-        yield with_prompt(row, column, f"line {number}")
+        yield select_prompt(row, column, f"line {number}")
 
 
 def read_coco(text: str, rule: str) -> Iterator[Row]:
@@ -135,7 +135,7 @@ def read_classes(spec: PromptSpec) -> Iterator[Row]:
     yield from ({"prompt": str(k % int(count))} for k in range(spec.limit))
 
 
-def every(spec: PromptSpec, root: Path, where: str) -> Iterator[Row]:
+def iter_rows(spec: PromptSpec, root: Path, where: str) -> Iterator[Row]:
     """Every row of a set, in the file's order. `where` begins the message of a ConfigError."""
     kind = ENDS.get(Path(spec.file).suffix.lower(), "lines") if spec.format == "auto" else spec.format
     try:
@@ -155,13 +155,13 @@ def every(spec: PromptSpec, root: Path, where: str) -> Iterator[Row]:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
+def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
     """The rows of a set, `limit` at most: from the top of the file, or `sample`'s subset in the file's order.
 
     ConfigError for a file that is missing, empty or not what its format says, or that holds fewer than are asked for.
     """
     where = f"image.prompts.file = {spec.file!r}"
-    source = every(spec, root, where)
+    source = iter_rows(spec, root, where)
     chosen = list(islice(source, spec.limit) if spec.sample is None else source)
     whole = len(chosen)
     if spec.sample is not None:
@@ -180,7 +180,7 @@ def rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
 
 def read_prompts(spec: PromptSpec, root: Path = Path(), most: int | None = None) -> list[str]:
     """The prompts of a set; ConfigError for one of more than `most` words."""
-    prompts = [row["prompt"] for row in rows(spec, root)]
+    prompts = [row["prompt"] for row in read_rows(spec, root)]
     for number, prompt in enumerate(prompts, 1):
         if most is not None and (words := len(prompt.split())) > most:
             problem = f"prompt {number} ({prompt[:40]!r}...) has {words} words"

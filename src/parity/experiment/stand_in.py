@@ -15,8 +15,8 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
 from parity.experiment import code_digest, pins, weights
-from parity.experiment.module_metadata import constant, modules
-from parity.experiment.options import KINDS, largest, options
+from parity.experiment.module_metadata import modules, read_constant
+from parity.experiment.options import KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
 from parity.experiment.tuned import AUTO
 
@@ -31,14 +31,16 @@ EQUALITY = {
 BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
 
 
-def stand_in_modules() -> dict[str, str]:
+def list_stand_ins() -> dict[str, str]:
     """The module that writes each stand-in, by the stand-in's name."""
-    return {name: module for module in modules("stand_ins") for name in constant("stand_ins", module, "WRITES", ())}
+    return {
+        name: module for module in modules("stand_ins") for name in read_constant("stand_ins", module, "WRITES", ())
+    }
 
 
 def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
     """Entries of stand-ins by name. Those missing, or written by other code, are written in one process."""
-    known = stand_in_modules()
+    known = list_stand_ins()
     for name in names:
         if name not in known:
             raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(known))}")
@@ -52,19 +54,19 @@ def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")
     return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
 
 
-def entries_for(spec: Mapping[str, Any]) -> list[str]:
+def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
     """Names of the stand-ins of a published model: its own, and those of its drafter or judge."""
     family = spec["family"]
-    if weights.kind_of(family) == "anysubset":
+    if weights.find_kind(family) == "anysubset":
         return [family, "gpt2"]
     name = spec.get("stand_in") or family
     drafter = "anole_drafter" if name == "anole" else "eagle_drafter"
     return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 
-def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
+def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     """The entry of a published model's stand-in in a configuration."""
-    first, *others = entries_for(spec)
+    first, *others = name_stand_ins(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
     for other in others:
         for key in ("files", "sha256"):
@@ -72,35 +74,37 @@ def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     return entry
 
 
-def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
+def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     """A configuration with `stand_in: true`, with stand-ins; any other configuration unchanged."""
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)
-    validate(Config, pins.filled(copy.deepcopy(raw), lambda name: pins.NONE), "")
+    validate(Config, pins.fill_pins(copy.deepcopy(raw), lambda name: pins.NONE), "")
     judges, models = raw.get("networks") or {}, raw.get("models") or {}
     published = {n: spec for n, spec in models.items() if spec.get("source", "embedded") != "embedded"}
-    entries = make(list(dict.fromkeys([*judges, *(n for spec in published.values() for n in entries_for(spec))])))
+    entries = make(list(dict.fromkeys([*judges, *(n for spec in published.values() for n in name_stand_ins(spec))])))
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
-    own = {name: entry_for(spec, entries) for name, spec in published.items()}
+    own = {name: make_entry(spec, entries) for name, spec in published.items()}
     raw["models"] = {**models, **own}
     specs = [ModelSpec(**entry) for entry in own.values()]
     for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
         if isinstance(raw.get(section), dict):
-            shrink(raw[section], [spec for spec in specs if KINDS[weights.kind_of(spec.family)] == section])
+            shrink(raw[section], [spec for spec in specs if KINDS[weights.find_kind(spec.family)] == section])
     return raw
 
 
 def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    section["prompts"] = few_prompts(section.get("prompts") or {}, any(spec.network.get("classes") for spec in models))
+    section["prompts"] = shrink_prompts(
+        section.get("prompts") or {}, any(spec.network.get("classes") for spec in models)
+    )
     section.pop("reference", None)
     section["batch"] = FEW
     cap_options("discrete", section, models)
 
 
-def few_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
+def shrink_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
     """A few prompts, of the workflow's own where those of the experiment are not at hand."""
     few = {"limit": min(FEW, section.get("limit", FEW))}
     if Path(section.get("file", "")).is_file():
@@ -119,7 +123,7 @@ def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
     if models and section.get("captions"):
-        section["captions"] = few_prompts(section["captions"], False)
+        section["captions"] = shrink_prompts(section["captions"], False)
     cap_options("continuous", section, models)
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 
@@ -129,10 +133,10 @@ def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> 
     the same are one."""
     if not models:
         return
-    every = [weights.option_sizes(spec) for spec in models]
+    every = [weights.list_option_sizes(spec) for spec in models]
     sizes = {name: min(one[name] for one in every) for name in every[0]}
     asked = {method: variants for method, variants in (section.get("methods") or {}).items() if method != AUTO}
-    limits = {method: largest(kind, method, sizes) for method in asked}
+    limits = {method: list_bounds(kind, method, sizes) for method in asked}
     most = {key: limit for of in limits.values() for key, limit in of.items()}
 
     def least(key: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.experiment.cells import as_list
-from parity.experiment.module_metadata import constant, modules, require
+from parity.experiment.module_metadata import modules, read_constant, require
 
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
 SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings beside a method's options
@@ -26,7 +26,7 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     """
     measures_of = {}
     for module in modules("metrics"):
-        if not any(constant("metrics", module, name) for name in ("KINDS", "MEASURES")):
+        if not any(read_constant("metrics", module, name) for name in ("KINDS", "MEASURES")):
             continue  # a helper
         declaration = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
         for name, value in declaration["MEASURES"].items():
@@ -40,24 +40,24 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     return measures_of
 
 
-def measures(kind: str) -> dict[str, str]:
+def list_measures(kind: str) -> dict[str, str]:
     """Every figure that a metric of a kind of model takes, with its label."""
-    return {name: label(*value) for taken in metrics(kind).values() for name, value in taken.items()}
+    return {name: format_label(*value) for taken in metrics(kind).values() for name, value in taken.items()}
 
 
-def label(text: str, unit: str, direction: str) -> str:
+def format_label(text: str, unit: str, direction: str) -> str:
     """A measure's name with its unit and which way is better."""
     return text + (f", {unit}" if unit else "") + DIRECTIONS[direction]
 
 
-def setting(spec: dict[str, Any], name: str) -> Any:
+def read_setting(spec: dict[str, Any], name: str) -> Any:
     """A cell's value of a setting; None where its method, or its kind, has none."""
     if name.startswith("sampling."):
         return spec.get("sampling", {}).get(name.removeprefix("sampling."))
     return spec[name] if name in SHARED and name in spec else spec["options"].get(name)
 
 
-def settings(specs: list[dict[str, Any]]) -> list[str]:
+def list_settings(specs: list[dict[str, Any]]) -> list[str]:
     """Every setting that some cell has."""
     options = {k for s in specs for k in s["options"]}
     sampling = [f"sampling.{k}" for k in specs[0].get("sampling", {})]
@@ -67,22 +67,22 @@ def settings(specs: list[dict[str, Any]]) -> list[str]:
 def is_shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Whether a figure limited by `where` shows a cell; one whose method lacks the option is a point of reference and
     stays."""
-    pairs = [(setting(spec, name), as_list(wanted)) for name, wanted in where.items()]
+    pairs = [(read_setting(spec, name), as_list(wanted)) for name, wanted in where.items()]
     return all(have is None or have in wanted for have, wanted in pairs)
 
 
-def source(paper: str) -> tuple[str, list[str]]:
+def parse_source(paper: str) -> tuple[str, list[str]]:
     """The paper of a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9", and its tables and figures."""
     name, *places = (part.strip() for part in paper.split(","))
     return name, places
 
 
-def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> tuple[str, str] | None:
+def find_problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> tuple[str, str] | None:
     """What is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what is
     allowed. `known` are the measures of their kind."""
     if not specs:
         return f"title = {figure.title!r}", "a figure of what is decoded; this section decodes nothing"
-    named = settings(specs)
+    named = list_settings(specs)
     allowed, measured = f"a setting of these methods ({', '.join(named)})", f"a measure ({', '.join(known)})"
     for key in ("by", "where"):
         for name in getattr(figure, key):
@@ -94,34 +94,34 @@ def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> 
         if name not in known:
             return f"y = {name!r}", measured
     for name, wanted in figure.where.items():
-        had = {json.dumps(setting(s, name)) for s in specs}
+        had = {json.dumps(read_setting(s, name)) for s in specs}
         for value in as_list(wanted):
             if json.dumps(value) not in had:
                 values = ", ".join(sorted(had - {"null"}))
                 return f"where.{name} = {value!r}", f"a value that a variant has ({values})"
-    return None if figure.x in known else two_in_one_place(figure, specs, named)
+    return None if figure.x in known else find_coincidence(figure, specs, named)
 
 
-def two_in_one_place(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
+def find_coincidence(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
     """Two cells at one place of one line, which `by` must distinguish."""
     seen = set()
     for s in (s for s in specs if is_shown(figure.where, s)):
-        place = json.dumps([setting(s, name) for name in (figure.x, *figure.by)])
+        place = json.dumps([read_setting(s, name) for name in (figure.x, *figure.by)])
         if place in seen:
             free = [n for n in named if n not in (figure.x, *figure.by)]
-            others = [n for n in free if len({json.dumps(setting(t, n)) for t in specs}) > 1]
+            others = [n for n in free if len({json.dumps(read_setting(t, n)) for t in specs}) > 1]
             apart = f"settings that tell the variants of one {figure.x} apart (or `where`): {', '.join(others)}"
             return f"by = {figure.by}", apart
         seen.add(place)
     return None
 
 
-def unknown_source(paper: str, published: list[dict[str, str]]) -> str | None:
+def find_unknown_source(paper: str, published: list[dict[str, str]]) -> str | None:
     """What is wrong with a figure's `paper`, given the rows of workflow/published: a paper or a table of no row.
 
     A figure may have no rows: its numbers are not printed.
     """
-    name, places = source(paper)
+    name, places = parse_source(paper)
     names = sorted({row["paper"] for row in published})
     if name not in names:
         return f"a paper of workflow/published ({', '.join(names)}), then its tables and figures"

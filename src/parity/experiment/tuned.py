@@ -19,7 +19,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.experiment import weights
 from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, largest, methods, options
+from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
@@ -51,7 +51,7 @@ def version() -> str:
     return importlib.metadata.version("parity")
 
 
-def cases(config: Config, kind: str) -> list[Case]:
+def list_cases(config: Config, kind: str) -> list[Case]:
     """A case for each model of a section, at the section's (first) batch."""
     first: dict[str, dict[str, Any]] = {}
     for shared, _ in CONDITIONS[kind](config, []):
@@ -72,7 +72,7 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
+def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
     """Complete options of a lossless variant that a model can run; ConfigError for anything else."""
     if method not in methods(kind):
         raise ConfigError(f"{method!r}: unknown method")
@@ -83,7 +83,7 @@ def lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, 
         weights.check_needs(method, "", spec)
     elif kind == "continuous":
         weights.check_pair("", bool(declared.NEEDS), spec)
-    for name, most in largest(kind, method, weights.option_sizes(spec)).items():
+    for name, most in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
         if chosen[name] > most:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {most}")
     return chosen
@@ -94,7 +94,7 @@ def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
     entries, key = read(file), case.key
     if entry := entries.get(key):
         try:
-            return {**entry, "options": lossless(case.kind, entry["method"], entry["options"], case.spec)}, ""
+            return {**entry, "options": complete_lossless(case.kind, entry["method"], entry["options"], case.spec)}, ""
         except ConfigError as error:
             return None, f"its entry is ignored ({error})"
     same = [other for other in entries if other.startswith(key.partition(", batch ")[0] + f", batch {case.batch}, ")]
@@ -117,7 +117,7 @@ def put_choice(config: Config, kind: str) -> None:
     where, models = f"{KINDS[kind]}.methods.{AUTO}", weights.models(config, kind)
     if len(models) != 1:
         raise ConfigError(f"{where}: {len(models)} models ({', '.join(models)}); allowed: with one in the section")
-    if not (ready := cases(config, kind)):
+    if not (ready := list_cases(config, kind)):
         raise ConfigError(f"{where}: no task is decoded; allowed: with a task of infilling, stories or code")
     (case,) = ready
     entry, problem = find(case)

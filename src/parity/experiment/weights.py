@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, foreign_json, header, sums
-from parity.experiment.module_metadata import PACKAGE, constant, modules
+from parity.experiment.module_metadata import PACKAGE, modules, read_constant
 from parity.experiment.options import KINDS, needs
 from parity.experiment.schema import HUB, PINNED, Config, ModelSpec, NetworkSpec, PromptSpec
 
@@ -29,24 +29,24 @@ TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released d
 
 
 @cache
-def families(kind: str) -> tuple[str, ...]:
+def list_families(kind: str) -> tuple[str, ...]:
     """Modules of models/<kind> that declare FAMILY."""
-    return tuple(m for m in modules(f"models/{kind}") if constant(f"models/{kind}", m, "FAMILY") is not None)
+    return tuple(m for m in modules(f"models/{kind}") if read_constant(f"models/{kind}", m, "FAMILY") is not None)
 
 
-def kind_of(family: str, where: str = "family") -> str:
+def find_kind(family: str, where: str = "family") -> str:
     """The kind of a family's models; ConfigError for a family that is not there."""
-    kind = next((kind for kind in KINDS if family in families(kind)), None)
+    kind = next((kind for kind in KINDS if family in list_families(kind)), None)
     if kind is None:
-        allowed = ", ".join(name for kind in KINDS for name in families(kind))
+        allowed = ", ".join(name for kind in KINDS for name in list_families(kind))
         raise ConfigError(f"{where} = {family!r}: unknown family; allowed: {allowed}")
     return kind
 
 
-def declared(family: str) -> dict[str, Any]:
+def read_family(family: str) -> dict[str, Any]:
     """A family's FAMILY; ConfigError for one that is not there, or lacks a key."""
-    kind = kind_of(family)
-    values = constant(f"models/{kind}", family, "FAMILY")
+    kind = find_kind(family)
+    values = read_constant(f"models/{kind}", family, "FAMILY")
     if lacks := [key for key in DECLARED[kind] if key not in values]:
         raise ConfigError(
             f"src/parity/models/{kind}/{family}.py: FAMILY has no {lacks[0]!r}; needed: {', '.join(DECLARED[kind])}"
@@ -56,14 +56,14 @@ def declared(family: str) -> dict[str, Any]:
 
 def models(config: Config, kind: str) -> dict[str, ModelSpec]:
     """An experiment's models of a kind by name: those that it names, or the embedded one."""
-    chosen = {name: spec for name, spec in config.models.items() if kind_of(spec.family) == kind}
+    chosen = {name: spec for name, spec in config.models.items() if find_kind(spec.family) == kind}
     name, family = DEFAULT[kind]
     return chosen or {name: ModelSpec(family=family)}
 
 
-def embedded_files(spec: ModelSpec) -> dict[str, str]:
+def list_embedded_files(spec: ModelSpec) -> dict[str, str]:
     """Files of an embedded model by part; the transformer's name ends in its grid where that is not 16."""
-    files = declared(spec.family)["embedded"]
+    files = read_family(spec.family)["embedded"]
     if not files:
         raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
     transformer = f"{files['transformer']}{'' if spec.grid == 16 else spec.grid}"
@@ -73,11 +73,11 @@ def embedded_files(spec: ModelSpec) -> dict[str, str]:
 def sizes(spec: ModelSpec) -> dict[str, Any]:
     """A model's sizes, as far as they are known without published files; of text models none."""
     if spec.source != "embedded" and not spec.folder:
-        family = declared(spec.family)
+        family = read_family(spec.family)
         return {**family.get("network", family.get("released", {})), **spec.network}
-    if kind_of(spec.family) == "continuous":
+    if find_kind(spec.family) == "continuous":
         return header(pair_folder(spec) / f"{spec.family}.safetensors")
-    return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["transformer"])
+    return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / list_embedded_files(spec)["transformer"])
 
 
 class Places(NamedTuple):
@@ -88,7 +88,7 @@ class Places(NamedTuple):
     length: int
 
 
-def places_of(spec: ModelSpec) -> Places:
+def count_positions(spec: ModelSpec) -> Places:
     """The tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens behind each row and
     `end` behind the last."""
     known = sizes(spec)
@@ -99,7 +99,7 @@ def places_of(spec: ModelSpec) -> Places:
 
 def check_network(model: str, spec: ModelSpec) -> None:
     """ConfigError for sizes of a published model that its family does not have, or that no network has."""
-    family = declared(spec.family)
+    family = read_family(spec.family)
     known = family.get("sizes", {})
     if spec.source == "embedded" or not known:
         return
@@ -134,7 +134,7 @@ def check_files(model: str, spec: ModelSpec) -> None:
     for an address or a repository that cannot be one."""
     if spec.source == "embedded" or spec.folder:
         return
-    family, where = declared(spec.family), f"models.{model}.files"
+    family, where = read_family(spec.family), f"models.{model}.files"
     needed = family.get("files", ("target",))
     allowed = (*needed, *family.get("also", ("draft", "kl", "tokenizer")))
     classes = {**family.get("sizes", {}), **spec.network}.get("classes")
@@ -146,7 +146,7 @@ def check_files(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
         remote = file.startswith(("https://", "http://", HUB))
         # the digests of a text model's folders are taken here; a tokenizer's folder has no weights
-        unsigned = part == "tokenizer" or (kind_of(spec.family) == "anysubset" and not remote)
+        unsigned = part == "tokenizer" or (find_kind(spec.family) == "anysubset" and not remote)
         if part not in spec.sha256 and not unsigned:
             raise ConfigError(f"models.{model}.sha256: needs {part}; `python -m parity.models pin` finds it")
         if remote and not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
@@ -159,22 +159,22 @@ def check_files(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 
-def option_sizes(spec: ModelSpec) -> dict[str, int]:
+def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
     """The sizes of a model that bound options (`parity_decoders.counts.SIZES`): positions, or groups that are drawn at
     once; positions of a row; tokens. None of a text model."""
-    kind = kind_of(spec.family)
+    kind = find_kind(spec.family)
     if kind == "anysubset":
         return {}
     known = sizes(spec)
     if kind == "continuous":
         return {"length": (known["grid"] // known.get("cell", 1)) ** 2}
-    places, vocab = places_of(spec), int(known["vocab"])
+    places, vocab = count_positions(spec), int(known["vocab"])
     return {"length": places.length, "row": places.width, "vocab": vocab, "vocab - 1": vocab - 1}
 
 
-def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
+def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
     """What identifies a model: the digest of its files' digests, and of the captions that it reads."""
-    kind, embedded, name = kind_of(spec.family), spec.source == "embedded", spec.family
+    kind, embedded, name = find_kind(spec.family), spec.source == "embedded", spec.family
     if kind == "continuous":
         read = captions and [
             captions.model_dump(exclude={"shards", "jobs", "repeats"}),
@@ -187,12 +187,14 @@ def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
         words = known.get(f"{name}-tokenizer.json")
         return digest([*files, *([words] if words else []), *([read] if read else [])])
     if kind == "anysubset" and not embedded:
-        totals = [spec.sha256.get(part) or digests.sha256(Path(spec.files[part])) for part in declared(name)["files"]]
-        return digest([totals, [f if f.startswith(HUB) else words_of(f) for f in spec.files.values()]])
+        totals = [
+            spec.sha256.get(part) or digests.sha256(Path(spec.files[part])) for part in read_family(name)["files"]
+        ]
+        return digest([totals, [f if f.startswith(HUB) else digest_tokenizer(f) for f in spec.files.values()]])
     if not embedded:
         return digest([spec.revision, spec.network, spec.sha256])
     known = sums(EMBEDDED if kind == "discrete" else ROOT / kind)
-    wanted = embedded_files(spec).values() if kind == "discrete" else known
+    wanted = list_embedded_files(spec).values() if kind == "discrete" else known
     lines = "".join(f"{total}  {file}\n" for file, total in known.items() if file in wanted)
     return hashlib.sha256(lines.encode()).hexdigest()[:8] if known else "untrained"
 
@@ -201,7 +203,7 @@ def check_trained(model: str, spec: ModelSpec) -> None:
     """ConfigError for an embedded model of a size that was not trained here."""
     if spec.source != "embedded":
         return
-    file = embedded_files(spec)["transformer"]
+    file = list_embedded_files(spec)["transformer"]
     if spec.grid != 16 and not (EMBEDDED / file).exists():
         raise ConfigError(
             f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
@@ -209,7 +211,7 @@ def check_trained(model: str, spec: ModelSpec) -> None:
         )
 
 
-def released(path: Path) -> dict[str, Any]:
+def read_target_sizes(path: Path) -> dict[str, Any]:
     """Sizes of its target in the config.json of a released drafter, a folder or the file's: WORDS, where both are
     folders in transformers' layout; {} where there are none."""
     try:
@@ -225,12 +227,14 @@ def released(path: Path) -> dict[str, Any]:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter, or a draft model, that was trained for another target. A draft model fits every target
     of its size."""
-    trained_for, at = header(file) or released(file), sizes(spec)
-    wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
+    trained_for, at = header(file) or read_target_sizes(file), sizes(spec)
+    wanted = (
+        read_target_sizes(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
+    )
     if part == "drafter" and "grid" in wanted and "input_type" not in trained_for:
         embedded = spec.source == "embedded"
         wanted["target"] = (
-            sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
+            sums(EMBEDDED).get(list_embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
         )
     for key, value in wanted.items():
         if trained_for.get(key) != value:
@@ -257,17 +261,17 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
         check_companion(model, spec, file, part)
 
 
-def network_revision(spec: NetworkSpec) -> str:
+def compute_network_revision(spec: NetworkSpec) -> str:
     """What identifies a network that judges pictures."""
     return digest([spec.sha256, spec.architecture])
 
 
-def protocols() -> dict[str, Any]:
+def read_protocols() -> dict[str, Any]:
     """The recipes by which pictures of published models are measured, as their module declares them."""
-    return constant("metrics", "protocols", "PROTOCOLS")
+    return read_constant("metrics", "protocols", "PROTOCOLS")
 
 
-def words_of(where: str) -> dict[str, str]:
+def digest_tokenizer(where: str) -> dict[str, str]:
     """Digests of the files of a folder that make its tokenizer, by name."""
     words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
     return {file.name: digests.digest_file(file) for file in words}
@@ -302,7 +306,7 @@ def pair_folder(spec: ModelSpec) -> Path:
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
     """ConfigError for a published model that reads captions without any, or for captions of a model that reads none."""
     embedded = spec.source == "embedded"
-    reads = not embedded and constant("models/continuous", spec.family, "PROMPT") is not None
+    reads = not embedded and read_constant("models/continuous", spec.family, "PROMPT") is not None
     if reads and captions is None:
         raise ConfigError(f"continuous.captions: {model} reads captions; needed: {{file: captions, one a line}}")
     if captions is not None and not reads:
@@ -313,7 +317,7 @@ def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> 
 def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
     """ConfigError for files that are missing or say nothing of their sizes, for sizes that no network has, and for a
     draft of other tokens, latents or classes."""
-    where, family, known = f"models.{model}", declared(spec.family), sizes(spec)
+    where, family, known = f"models.{model}", read_family(spec.family), sizes(spec)
     if spec.source != "embedded" and not spec.folder:
         if "released" not in family:
             raise ConfigError(

@@ -27,7 +27,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, write_json
 from parity.base.text_files import split_lines
 from parity.decode.shard_io import read_rows, read_shard
-from parity.experiment.prompt_files import every
+from parity.experiment.prompt_files import iter_rows
 from parity.experiment.schema import PromptSpec, validate
 
 Row = dict[str, Any]  # of the prompt file
@@ -196,5 +196,5 @@ def run(a: argparse.Namespace) -> None:
     if a.out is None or a.prompts is None:
         raise ParityError("export: --prompts and --out are needed to write, --results to read back")
     spec = validate(PromptSpec, {"file": str(a.prompts), "format": a.format, "limit": 100_000}, "--prompts")
-    rows = list(every(spec, Path(), f"--prompts {a.prompts}"))
+    rows = list(iter_rows(spec, Path(), f"--prompts {a.prompts}"))
     print(f"{export(a.layout, rows, images(a.cell), a.out)} prompts to {a.out}")

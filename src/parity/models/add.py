@@ -22,7 +22,7 @@ from parity.base.files import foreign_json, publish
 from parity.base.weights import PICKLED, parts, read_shapes, sha256, strip_wrappers
 from parity.experiment import checks, weights
 from parity.experiment.checkpoint_files import CODES, KL
-from parity.experiment.module_metadata import constant
+from parity.experiment.module_metadata import read_constant
 from parity.experiment.schema import HUB, ModelSpec, validate
 from parity.models.continuous import published
 from parity.models.discrete import load as loading
@@ -64,7 +64,7 @@ def add_digests(model: PublishedModel) -> PublishedModel:
     digests = {component: sha256(path) for component, path in model.paths.items()}
     network = model.entry.pop("network")
     model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
-    if weights.kind_of(model.entry["family"]) == "discrete":
+    if weights.find_kind(model.entry["family"]) == "discrete":
         check_companions(model)
     return model
 
@@ -108,7 +108,7 @@ def identify(
 
 
 def load_family(family: str) -> Any:
-    return importlib.import_module(f"parity.models.{weights.kind_of(family)}.{family}")
+    return importlib.import_module(f"parity.models.{weights.find_kind(family)}.{family}")
 
 
 def find_weights(folder: Path) -> dict[str, Path]:
@@ -139,7 +139,9 @@ def find_encoders(folder: Path) -> list[Path]:
 
 def list_model_types() -> dict[str, str]:
     """List the families of image models in transformers' layout, by `model_type` in their config.json."""
-    return {t: name for name in weights.families("discrete") for t in weights.declared(name).get("model_types", ())}
+    return {
+        t: name for name in weights.list_families("discrete") for t in weights.read_family(name).get("model_types", ())
+    }
 
 
 def read_family(config: Path) -> tuple[str, str]:
@@ -166,8 +168,8 @@ def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int |
 def list_identifying_tensors() -> list[tuple[str, str, tuple[str, ...]]]:
     """List family, component and the tensors that identify a published file; the networks of a pair are all
     "network"."""
-    pairs = [(family, "network", weights.declared(family)["tensors"]) for family in published.RELEASED]
-    tables = {name: constant("models/discrete", name, "TENSORS", {}) for name in weights.families("discrete")}
+    pairs = [(family, "network", weights.read_family(family)["tensors"]) for family in published.RELEASED]
+    tables = {name: read_constant("models/discrete", name, "TENSORS", {}) for name in weights.list_families("discrete")}
     images = [
         (family, component, tensors)
         for family, table in tables.items()
@@ -250,7 +252,7 @@ def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
 def check_has(entry: Mapping[str, Any], component: str) -> None:
     """Raise ParityError if a model lacks a component that its family needs; the message names the flag that gives
     it."""
-    needed = component in weights.declared(entry["family"]).get("files", ())
+    needed = component in weights.read_family(entry["family"]).get("files", ())
     if needed and component not in entry["files"] and not (component == "text" and entry["network"].get("classes")):
         raise ParityError(
             f"{entry['family']}: no {component} among {', '.join(entry['files'].values())}; {ASKED[component]}"
@@ -265,7 +267,7 @@ def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     loading.load_networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(paths):
         loading.load_encoder(manifest, "meta")
-    family = weights.declared(entry["family"])
+    family = weights.read_family(entry["family"])
     network = entry["network"]
     if network.get("classes"):
         law = {"guidance": 4.0, "top_k": 2000}
@@ -302,7 +304,7 @@ def make_pair_model(
         raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
     target = files_read[largest].shapes
     family_module = load_family(family)
-    declared = weights.declared(family)
+    declared = weights.read_family(family)
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
     files = {"target": largest, **({"draft": smaller[-1]} if smaller else {}), **({"kl": kl[0]} if kl else {})}
@@ -353,7 +355,7 @@ def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str,
         if captions is None:
             raise ParityError(f"{family} reads captions; give --captions, a file with one a line")
         section["captions"] = {"file": str(captions)}
-    causal = weights.declared(family)["causal"]
+    causal = weights.read_family(family)["causal"]
     n_tokens = (network["grid"] // network.get("cell", 1)) ** 2
     methods = {"mar": [{}] if causal else [{}, {"iterations": min(64, n_tokens)}]}
     if "draft" in model.entry["files"]:
@@ -370,7 +372,7 @@ def write(
     check_has(model.entry, "text")
     prompts = out.with_suffix(".classes.txt")
     classes = model.entry["network"].get("classes", 0)
-    if weights.kind_of(model.entry["family"]) == "discrete":
+    if weights.find_kind(model.entry["family"]) == "discrete":
         section = {"image": make_image_section(model, prompts)}
     else:
         section = {"continuous": make_pair_section(model, captions)}

@@ -53,16 +53,16 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     result: dict[str, Any] = {"kind": kind, "family": spec.family, "source": spec.source, "network": network, **files}
     if captions:
         section = ContinuousSection.model_validate({"methods": {}, "captions": captions})
-        result["captions"] = checks.captions_of(section)
+        result["captions"] = checks.read_captions(section)
     return result
 
 
 def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
     """Verify the files of an embedded model of images or text."""
     if kind == "anysubset":
-        files = {component: f"{component}.safetensors" for component in weights.declared(spec.family)["files"]}
+        files = {component: f"{component}.safetensors" for component in weights.read_family(spec.family)["files"]}
         return verify_files(weights.ROOT / kind, files, key, MADE)
-    files = weights.embedded_files(spec)
+    files = weights.list_embedded_files(spec)
     if spec.grid == 16:
         listed = sums(weights.EMBEDDED)
         files |= {
@@ -102,7 +102,7 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
     """Fetch a published model's files, each verified by its digest in the configuration."""
     local: dict[str, Path] = {}
     for component, file in spec.files.items():
-        repo = spec.repo if spec.source == "hub" and not pins.at_home(component, file) else ""
+        repo = spec.repo if spec.source == "hub" and not pins.is_local(component, file) else ""
         digest = spec.sha256.get(component, "")
         key = f"models.{name}.files.{component}"
         local[component] = locate(file, digest, folder, repo, spec.revision, component, key)
@@ -131,7 +131,7 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
 
     files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
     weights.check_text_folders(name, files)
-    needed = weights.declared(spec.family)["files"]
+    needed = weights.read_family(spec.family)["files"]
     digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
     check_words(files)
     return {"files": files, "sha256": digests}

@@ -63,7 +63,7 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
     total = 0
     try:
         for component, path in files.items():
-            if pins.at_home(component, path):
+            if pins.is_local(component, path):
                 continue
             pinned = PINNED.fullmatch(path)
             listed = list_files(*((pinned["repo"], pinned["commit"]) if pinned else (repo, commit)))
@@ -88,7 +88,7 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
             tell(f"{name}: {answers[name]['sha256' if is_local else 'commit']}{suffix}")
         return answers[name]
 
-    pins.filled(copy.deepcopy(raw), pin)
+    pins.fill_pins(copy.deepcopy(raw), pin)
     if not answers:
         tell(f"{experiment}: names no repository without a commit")
         return

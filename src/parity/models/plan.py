@@ -77,7 +77,7 @@ def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> i
     """Estimate the bytes of an image of a batch, with the unconditional half if there is guidance."""
     sizes = weights.sizes(spec)
     guided = any(s.guidance != 1 for s in C.as_list(section.sampling))
-    n_positions = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
+    n_positions = weights.count_positions(spec).length + int(sizes.get("prefix", CAPTION))
     lengths = [
         int(variant.get(name, 0))
         for method, variants in section.methods.items()
@@ -100,7 +100,7 @@ def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], ima
     ms = [row["ms"] for row in measured.get("forwards", []) if row.get("kept") == cached and row["batch"] == 1]
     if not measured.get("measured") or not ms or any(cell.spec["method"] not in passes for cell in cells):
         return None
-    tokens = weights.places_of(spec).length
+    tokens = weights.count_positions(spec).length
     return sum(images * tokens * passes[cell.spec["method"]] for cell in cells) * min(ms) / 3.6e6
 
 
@@ -115,7 +115,7 @@ def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
     for name, spec in weights.models(config, "discrete").items():
         model_cells = [cell for cell in cells if cell.spec["model"] == name]
         if spec.source == "embedded":
-            files = [weights.EMBEDDED / f for f in weights.embedded_files(spec).values()]
+            files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
         else:
             files = [Path(file) for file in spec.files.values()]
         local_bytes = None if spec.source == "hub" else measure_files(files)

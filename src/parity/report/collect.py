@@ -25,10 +25,10 @@ from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.options import KINDS, claimant, coupled, declaration
+from parity.experiment.options import KINDS, claimant, declaration, is_coupled
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
-from parity.experiment.study import measures
+from parity.experiment.study import list_measures
 from parity.metrics.estimates import (
     Estimate,
     columns_of,
@@ -73,7 +73,7 @@ class Files:
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Text tasks by key."""
-        return {t["key"]: t for t in cells.text_tasks(self.settings)} if "anysubset" in self.only else {}
+        return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.only else {}
 
     def json(self, path: str) -> Any:
         return read_json(self.root / path)
@@ -110,7 +110,7 @@ class Files:
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
         """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
-        declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
+        declared, own = {kind: layers.read_layers(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
             small, long = cells.variant(self.settings, cell), cells.long_variant(self.settings, cell)
             tests = self.json(paths.tests(self.settings, small, long)) if small or long else {}
@@ -120,7 +120,7 @@ class Files:
                 yield Tested(cell, long, False, f"long {cells.long_key(self.settings, long)}", tests["long"], long=True)
             same = {**cell.spec, "seed": None}
             for run in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
-                for layer in layers.of(self.settings, declared, run):
+                for layer in layers.select_layers(self.settings, declared, run):
                     results = self.json(paths.layers(run))["layers"]
                     yield Tested(cell, None, run is not cell, f"{layer} {run.key}", results[layer])
 
@@ -159,7 +159,7 @@ class Gathered:
 
     def known(self, kind: str) -> dict[str, str]:
         """Figures of a kind with their labels."""
-        return measures(kind) | RELATIVE
+        return list_measures(kind) | RELATIVE
 
 
 def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     records = {c.key: files.records(c) for c in own}
     rows = []
     for cell in own:
-        base = cells.reference_of(cell, own)
+        base = cells.find_reference(cell, own)
         row = cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         if (files.root / paths.benchmarks(cell)).is_file():
@@ -289,7 +289,7 @@ def gather(
     tests, null = self_tests(files)
     every, accuracy, table = published.read_published(papers), files.accuracy(), pd.DataFrame(summary)
     models = weights.models(settings, "discrete") if settings.image is not None else {}
-    vocab = {name: weights.option_sizes(model)["vocab"] for name, model in models.items()}
+    vocab = {name: weights.list_option_sizes(model)["vocab"] for name, model in models.items()}
     beside = published.beside(every, table, vocab, published.answers(accuracy), networks(models))
     return Gathered(
         settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
@@ -302,7 +302,7 @@ def networks(models: Mapping[str, Any]) -> dict[str, str]:
     """Our models that are a paper's own network, by name: published files of the sizes that it names."""
     return {
         name: network for name, m in models.items() if m.source == "hub"
-        for network, sizes in weights.declared(m.family).get("papers", {}).items() if sizes == m.network
+        for network, sizes in weights.read_family(m.family).get("papers", {}).items() if sizes == m.network
     }  # fmt: skip
 
 
@@ -338,7 +338,7 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether rows that drew the same drew what plain decoding draws of their noise: one of them is coupled to it, and
     was not found to differ."""
-    own = [r for r in rows if coupled(r["kind"], r["method"], read(r["options"]))]
+    own = [r for r in rows if is_coupled(r["kind"], r["method"], read(r["options"]))]
     return bool(own) and all(r.get("verdict_kind") != "lossy" for r in own)
 
 

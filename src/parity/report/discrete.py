@@ -128,7 +128,7 @@ def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     assert g.settings.image is not None
     cells, look, models = g.cells(KIND), look_of(rows), weights.models(g.settings, KIND)
     steps = {label: g.files.shard(cell).step for label, cell in cells.items()}
-    widths = {label: weights.places_of(models[cell.spec["model"]]).width for label, cell in cells.items()}
+    widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
     top1 = {label: g.files.laws(cell)["top1"] for label, cell in cells.items()}
     plain = next(label for label, cell in cells.items() if cell.role == "reference")
     same: dict[str, np.ndarray] = {name: v for name, v in top1.items() if v.shape[1] == top1[plain].shape[1]}

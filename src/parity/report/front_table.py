@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parity.experiment.module_metadata import outline
+from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import declaration
 from parity.experiment.study import metrics
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
@@ -209,7 +209,7 @@ def claimed(row: Row) -> Entry:
 
 def describe(kind: str, method: str) -> str:
     """What a decoder is, and where it is from, as its module says."""
-    return f"{outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
+    return f"{read_outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
 
 
 def fewer_calls(row: Row) -> Entry:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from parity.experiment.options import methods, options, plain
+from parity.experiment.options import is_plain_decoding, methods, options
 from parity.report.blocks import missing, records
 from parity.report.settings import NAMED, Row, read, settings_of
 
@@ -120,7 +120,9 @@ def beside(
 def is_plain(paper: Row) -> bool:
     """Whether a published row is of plain decoding."""
     kind, method = paper["kind"], paper["method"]
-    return method in methods(kind) and plain(kind, method, options(kind, method, {}) | read(paper["options"]))
+    return method in methods(kind) and is_plain_decoding(
+        kind, method, options(kind, method, {}) | read(paper["options"])
+    )
 
 
 def answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.experiment.module_metadata import outline
+from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import options as complete
 from parity.report.blocks import missing, pairs, written
 
@@ -60,7 +60,7 @@ def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[
 
 def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
     """A decoder's docstring without its options, and what it says of each option."""
-    code = outline(f"decoders/{kind}", method).functions.get(method)
+    code = read_outline(f"decoders/{kind}", method).functions.get(method)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():
         if match := OPTION.match(line):

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from parity.experiment.checks import slug
+from parity.experiment.checks import make_slug
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import label, metrics, source
+from parity.experiment.study import format_label, metrics, parse_source
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
@@ -62,7 +62,9 @@ def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Ite
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
     known = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
-    headings = {name: label(*meaning) for name, meaning in known.items() if name in here and meaning[1] != MEASURED}
+    headings = {
+        name: format_label(*meaning) for name, meaning in known.items() if name in here and meaning[1] != MEASURED
+    }
     if headings:
         columns = [tables.METHOD, *(Column(heading, name) for name, heading in headings.items())]
         yield Details("Other figures", [show(rows, columns, "What else was measured.")])
@@ -96,7 +98,7 @@ def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
         caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
     elif figure.paper:
         caption += f" Marks are measured here, with {PERCENT} intervals; the paper prints no numbers ({figure.paper})."
-    return plot(f"{prefix}-{slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
+    return plot(f"{prefix}-{make_slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
 
 
 def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
@@ -151,7 +153,7 @@ def worth_showing(g: Gathered) -> pd.Series:
     """Published rows that the page shows at once: of the study's tables, or else those that compare with ours."""
     rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
     if figures:
-        shown = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}
+        shown = {(paper, place) for paper, places in (parse_source(f.paper) for f in figures) for place in places}
         at = zip(rows["paper"], rows["table"], strict=True)
         return pd.Series([pair in shown for pair in at], index=rows.index, dtype=bool)
     base = set(g.summary.loc[g.summary["role"] == "reference", "method"])

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import is_shown, setting, source
+from parity.experiment.study import is_shown, parse_source, read_setting
 from parity.report.blocks import pairs, records, written
 from parity.report.figures import Drawing, Look, Named, interval_of, name_points, shade, styles, wrapped
 from parity.report.settings import read, spec_of, variant, varying
@@ -46,7 +46,7 @@ def our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iter
 
 def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
     """The same of what the figure's paper prints: a row for each of its lines, a measure a column."""
-    name, tables = source(figure.paper)
+    name, tables = parse_source(figure.paper)
     line = ["kind", "paper", "table", "model", "method", "options", "conditions"]
     for place, own in papers[(papers["paper"] == name) & papers["table"].isin(tables)].groupby(line, sort=False):
         row = dict(zip(line, place, strict=True))
@@ -60,7 +60,7 @@ def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]
 
 def label_of(spec: dict[str, Any], by: list[str]) -> str:
     """A line's name: the values of the settings that distinguish lines."""
-    own = {n: v for n in by if (v := setting(spec, n)) is not None}
+    own = {n: v for n in by if (v := read_setting(spec, n)) is not None}
     options = [n for n in own if n in spec["options"]]
     parts = [variant(spec["kind"], spec["method"], spec["options"], options)] if "method" in own else []
     rest = {n: v for n, v in own.items() if n != "method" and not (parts and n in options)}
@@ -79,7 +79,7 @@ def points(figure: FigureSpec, whose: str, rows: Iterable[SpecAndRow], known: La
     for label, options, spec, row in every:
         differ = varying([other for name, other, *_ in every if name == label])
         note = pairs({n: options[n] for n in sorted(differ) if n in options and n not in (figure.x, *figure.by)})
-        x: Any = row.get(figure.x) if figure.x in known else setting(spec, figure.x)
+        x: Any = row.get(figure.x) if figure.x in known else read_setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in known):  # a paper that does not say which
             continue
         place = {"source": whose, "label": label, "method": row["method"], "x": x, "model": row["model"], "note": note}
@@ -106,7 +106,7 @@ def series_of(figure: FigureSpec, data: pd.DataFrame, known: Labels) -> list[str
         elif row["source"] == "paper" and row["note"]:
             name += f" {row['note']}"
         name += f", {row['model']}" if several or row["source"] == "paper" else ""
-        names.append(name + (f", {source(figure.paper)[0]}" if row["source"] == "paper" else ""))
+        names.append(name + (f", {parse_source(figure.paper)[0]}" if row["source"] == "paper" else ""))
     return names
 
 
@@ -253,7 +253,7 @@ def automatic(
     for name, (measures, paper) in swept.items():
         values: dict[str, set[Any]] = {}
         for spec in every:
-            values.setdefault(spec["method"], set()).add(setting(spec, name))
+            values.setdefault(spec["method"], set()).add(read_setting(spec, name))
         many = {method for method, own in values.items() if len(own - {None}) > 2}
         chosen = [s["method"] in many and role != "control" for s, role in zip(every, rows["role"], strict=True)]
         own, specs = rows[chosen], [s for s, c in zip(every, chosen, strict=True) if c]
@@ -267,7 +267,7 @@ def separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
     """The fewest settings that distinguish the cells at one x."""
 
     def count_places(by: list[str]) -> int:
-        return len({json.dumps([setting(s, n) for n in (x, "method", *by)]) for s in specs})
+        return len({json.dumps([read_setting(s, n) for n in (x, "method", *by)]) for s in specs})
 
     flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in specs]
     by: list[str] = []

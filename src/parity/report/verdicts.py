@@ -17,7 +17,7 @@ from parity_certify.verdict import Verdict, columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import claimant, declaration, lengths, needs, on_enumerable, plain
+from parity.experiment.options import claimant, declaration, is_plain_decoding, list_lengths, needs, runs_on_enumerable
 from parity.experiment.schema import Config
 from parity.report.blocks import missing, pairs
 from parity.report.settings import variant as name_of
@@ -77,7 +77,7 @@ def judge(
         counted.add((key, t.test))
         shown[key], claims[key], own = label, t.cell.claim, t.cell.spec["options"]
         exact = t.ran.options if t.ran is not None and not t.long else None
-        longest = next(iter(lengths(t.cell.kind, t.cell.spec["method"], own).items()), ("", 0))
+        longest = next(iter(list_lengths(t.cell.kind, t.cell.spec["method"], own).items()), ("", 0))
         scopes[key] = Scope(t.cell.kind, longest, own, exact or (scopes[key].exact if key in scopes else None))
         place = {"key": key, "method": t.cell.spec["method"], "options": canonical(t.ran.options if t.ran else own)}
         place |= {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
@@ -92,7 +92,7 @@ def judge(
         v |= add_reach(v, tests, scope, settings.equality.alpha)
         v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.own))}
         v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
-        if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
+        if not is_plain_decoding(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
     of_cell = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
@@ -127,7 +127,7 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
         none = row["nfe_ratio"] >= 1
     else:
         none = accepted == 0 or (accepted is None and bool(needs(kind, method)))
-    if not none or plain(kind, method, json.loads(row["options"])):
+    if not none or is_plain_decoding(kind, method, json.loads(row["options"])):
         return verdict
     count = f"0 of {drafted:,} drafts were" if drafted else "no draft was"
     remark = f"in this run {count} accepted, so nothing was saved"
@@ -137,7 +137,7 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:
     """The columns for a cell that no layer tested: why."""
-    known = on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
+    known = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     why = [] if known else ["with these options it does not run on the small models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
         why.append(NOT_FORCED)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from parity.base.digests import sha256
-from parity.experiment.stand_in import stand_in_modules
+from parity.experiment.stand_in import list_stand_ins
 
 
 def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
     """Write a stand-in to `folder`, the same whatever was drawn before; returns the paths of its components."""
     folder.mkdir(parents=True, exist_ok=True)
-    module = importlib.import_module(f"parity.stand_ins.{stand_in_modules()[name]}")
+    module = importlib.import_module(f"parity.stand_ins.{list_stand_ins()[name]}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return getattr(module, name)(folder, **sizes)

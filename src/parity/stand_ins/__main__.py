@@ -9,13 +9,13 @@ import argparse
 
 from parity.base.command import add_arguments, run_command
 from parity.base.files import write_json
-from parity.experiment.stand_in import stand_in_modules
+from parity.experiment.stand_in import list_stand_ins
 from parity.stand_ins import make_entry
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=sorted(stand_in_modules()), metavar="names")
+    parser.add_argument("names", nargs="+", choices=sorted(list_stand_ins()), metavar="names")
     add_arguments(parser, "out+")
     a = parser.parse_args()
     for name, folder in zip(a.names, a.out, strict=True):

@@ -33,8 +33,8 @@ from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import checks, pins, stand_in, tuned
 from parity.experiment.cells import captions, kinds
-from parity.experiment.config_overlay import located, read_experiment
-from parity.experiment.options import KINDS, option_schema, plain_method
+from parity.experiment.config_overlay import read_experiment, resolve_paths
+from parity.experiment.options import KINDS, find_plain_method, make_option_schema
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.models import fetch
@@ -50,7 +50,7 @@ PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in s
 
 def show(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
     """Show options that are no defaults, and those that grow with the size."""
-    fields = option_schema(kind, method).model_fields
+    fields = make_option_schema(kind, method).model_fields
     return ", ".join(f"{k}: {v}" for k, v in chosen.items() if k in SHARES[kind] or v != fields[k].default)
 
 
@@ -152,7 +152,7 @@ def tell(case: Case, entry: Mapping[str, Any]) -> str:
     kind = case.kind
     label = f"{case.model}, batch {case.batch}"
     unit = ROW[case.kind]
-    if entry["method"] == plain_method(kind) and not entry["compiled"]:
+    if entry["method"] == find_plain_method(kind) and not entry["compiled"]:
         return f"{label}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s {unit}; none is faster"
     choice = f"{entry['method']}: [{{{show(kind, entry['method'], entry['options'])}}}]"
     choice += " with passes compiled" if entry["compiled"] else ""
@@ -202,8 +202,8 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
     for kind, section in KINDS.items():
         if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
             auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
-    raw = stand_in.replaced(located(raw, lambda name: name), stand_in.make_stand_ins)
-    return checks.load(pins.filled(raw, pins.pin_reader())), auto
+    raw = stand_in.use_stand_ins(resolve_paths(raw, lambda name: name), stand_in.make_stand_ins)
+    return checks.load(pins.fill_pins(raw, pins.make_pin_reader())), auto
 
 
 def main() -> None:
@@ -223,7 +223,7 @@ def main() -> None:
         raise ParityError(f"--batch {min(a.batch)}: allowed: 1 or more")
     pin_threads(1)  # as many as the rule `decode` has
     for kind in [sections[name] for name in a.sections] or auto or kinds(config):
-        for case in tuned.cases(config, kind):
+        for case in tuned.list_cases(config, kind):
             cases = [case._replace(batch=batch) for batch in sorted({*(a.batch or [1, case.batch])})]
             if todo := [case for case in cases if a.again or not is_answered(case)]:
                 raw = case.spec.model_dump(exclude=None if case.spec.source == "embedded" else {"grid"})

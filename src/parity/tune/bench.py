@@ -16,12 +16,20 @@ from parity.base.files import canonical
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.experiment import checks, tuned
-from parity.experiment.cells import text_tasks
-from parity.experiment.options import declaration, largest, methods, needs, option_schema, plain_method, plain_options
+from parity.experiment.cells import list_text_tasks
+from parity.experiment.options import (
+    declaration,
+    find_plain_method,
+    list_bounds,
+    make_option_schema,
+    make_plain_options,
+    methods,
+    needs,
+)
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
-from parity.experiment.weights import option_sizes
+from parity.experiment.weights import list_option_sizes
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
 from parity.models.compiling import compile_pass
@@ -78,17 +86,19 @@ def list_candidates(case: Case) -> Iterator[Variant]:
     """List every lossless variant that a model can run, plain decoding first, then all methods size by size."""
     kind = case.kind
     shares = SHARES[case.kind]
-    yield Variant(plain_method(kind), plain_options(kind))
-    sizes = option_sizes(case.spec)
-    names = {f"{plain_method(kind)} {canonical(plain_options(kind))}"}
+    yield Variant(find_plain_method(kind), make_plain_options(kind))
+    sizes = list_option_sizes(case.spec)
+    names = {f"{find_plain_method(kind)} {canonical(make_plain_options(kind))}"}
     for size in SIZES:
         for method in methods(kind):
-            bounds = largest(kind, method, sizes)
-            fields = option_schema(kind, method).model_fields
+            bounds = list_bounds(kind, method, sizes)
+            fields = make_option_schema(kind, method).model_fields
             sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
             sized = {name: min(value, bounds.get(name, value)) for name, value in sized.items()}
             try:
-                chosen = tuned.lossless(kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec)
+                chosen = tuned.complete_lossless(
+                    kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec
+                )
             except ConfigError:
                 continue  # lossy, or the model lacks the network that it needs
             if (name := f"{method} {canonical(chosen)}") not in names:
@@ -158,7 +168,7 @@ class Texts(Bench):
 
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
         super().__init__(case, manifest, config)
-        task = next(t for t in text_tasks(config) if t["key"] == case.setting["task"])
+        task = next(t for t in list_text_tasks(config) if t["key"] == case.setting["task"])
         self.task = tasks.build(task["kind"], task["settings"], tasks.load_vocabulary(manifest))
 
     def rows(self, first: int, count: int) -> Rows:
@@ -174,7 +184,7 @@ class Prompted(Bench):
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
         super().__init__(case, manifest, config)
         assert config.image is not None
-        captions = read_prompts(config.image.prompts, most=checks.most_words(config))[:CAPTIONS]
+        captions = read_prompts(config.image.prompts, most=checks.count_allowed_words(config))[:CAPTIONS]
         companions = {companion for v in list_candidates(case) if (companion := needs(self.kind, v.method))}
         self.nets = load_networks(manifest, ("vq", "net", *sorted(companions)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}

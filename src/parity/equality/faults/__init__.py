@@ -20,7 +20,7 @@ from torch import Tensor
 
 from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
-from parity.experiment.options import reach
+from parity.experiment.options import measure_reach
 
 FAR = 128  # the place from which late faults begin
 ENOUGH = 30_000  # tokens in which every fault of long sequences shows
@@ -77,7 +77,7 @@ def trials_on_long(
     for method, (decoder, fault, model) in every.items():
         name = method.partition(":")[0]
         _, options = correct[name]
-        models = [t for t in targets(reach(kind, name, options), n) if t.name.startswith(model)]
+        models = [t for t in targets(measure_reach(kind, name, options), n) if t.name.startswith(model)]
         yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH, TESTS)
 
 

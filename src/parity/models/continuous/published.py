@@ -35,11 +35,11 @@ from parity.base.weights import (
     strip_wrappers,
     unpickle_by_key,
 )
-from parity.experiment.module_metadata import function, modules
+from parity.experiment.module_metadata import find_function, modules
 from parity.models.continuous import kl
 
 FOLDER = "models/continuous"
-RELEASED = [m for m in modules(FOLDER) if function(FOLDER, m, "read_config")]
+RELEASED = [m for m in modules(FOLDER) if find_function(FOLDER, m, "read_config")]
 COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers, which the networks here compute
 VAE = "vae."  # where a file holds its autoencoder beside it
 # by the key that holds a file's tensors: what they are, and what the header says of them (`kl.AVERAGE`)

@@ -9,7 +9,7 @@ from parity_certify.result_rows import Row
 
 from parity.decode import continuous, loop  # noqa: F401  (the loop imports the first by name: a source of this layer)
 from parity.equality.layers import CellFiles
-from parity.experiment.options import plain_method, plain_options
+from parity.experiment.options import find_plain_method, make_plain_options
 
 ROLES = ("method",)
 WHEN = "coupled"
@@ -23,7 +23,7 @@ def rows(cell: CellFiles) -> list[Row]:
     """A few images decoded again by both in float64, each alone, so that rounding is no part of what is compared."""
     spec = cell.spec | {"dtype": "float64"}
     inputs = {"ids": np.array([str(image) for image in range(cell.settings["pathwise"])])}
-    plain = {**spec, "method": plain_method("continuous"), "options": plain_options("continuous")}
+    plain = {**spec, "method": find_plain_method("continuous"), "options": make_plain_options("continuous")}
     loaded = loop.load("continuous", cell.manifest, spec, cell.device)
     tokens = [loop.decode("continuous", loaded, one, inputs, 1).tokens for one in (spec, plain)]
     pictures = np.stack([loaded.decode(x).cpu().numpy() for x in tokens])

@@ -5,7 +5,7 @@ from parity_certify.result_rows import Row
 from parity.decode import discrete, loop  # noqa: F401  (the loop imports the first by name: a source of this layer too)
 from parity.equality.layers import CellFiles
 from parity.equality.pathwise import token_row
-from parity.experiment.options import plain_method, plain_options
+from parity.experiment.options import find_plain_method, make_plain_options
 
 ROLES = ("method",)
 WHEN = "coupled"
@@ -20,7 +20,7 @@ def rows(cell: CellFiles) -> list[Row]:
     inputs, result = {k: v[: cell.settings["pathwise"]] for k, v in cell.inputs.items()}, []
     for dtype in dict.fromkeys(["float64", cell.spec["dtype"]]):
         spec = cell.spec | {"dtype": dtype}
-        plain = spec | {"method": plain_method("discrete"), "options": plain_options("discrete")}
+        plain = spec | {"method": find_plain_method("discrete"), "options": make_plain_options("discrete")}
         loaded = loop.load("discrete", cell.manifest, spec, cell.device)
         a, b = (loop.decode("discrete", loaded, one, inputs, BATCH).tokens for one in (spec, plain))
         place = {**cell.place, "seed": spec["seed"], "test": f"same tokens, {dtype}"}
