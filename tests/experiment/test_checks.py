@@ -144,7 +144,7 @@ def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
         (tmp_path / "p.txt").symlink_to("/dev/zero")
     elif content is not None:
         (tmp_path / "p.txt").write_bytes(content)
-    refused(["image.prompts.", *parts], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, most=23)
+    refused(["image.prompts.", *parts], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, max_words=23)
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])

@@ -82,15 +82,17 @@ def list_image_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
 
 
 def list_text_tasks(config: Config) -> list[dict[str, Any]]:
-    """Every task of the section `text` for every model: kind, settings, model and its revision, and the digest of all
-    with that of the task's data."""
+    """List the tasks of the section `text` for every model: kind, settings, model and its revision, and the digest of
+    all with that of the task's data."""
     if config.text is None:
         return []
     tasks = []
     for (model, spec), kind in itertools.product(weights.models(config, "anysubset").items(), TextTasks.model_fields):
         revision = weights.compute_revision(spec)
         for task in getattr(config.text.tasks, kind):
-            settings, file, content = task.model_dump(), Path(task.data), ""
+            settings = task.model_dump()
+            file = Path(task.data)
+            content = ""
             if task.data and file.is_file() and file.stat().st_size <= MOST:  # a larger one cannot be read
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
             key = digest([kind, settings, content, revision])
@@ -109,15 +111,16 @@ def list_text_conditions(config: Config, prompts: list[str]) -> Iterator[Conditi
 
 
 def captions(config: Config, kind: str) -> PromptSpec | None:
-    """The captions that models of a kind read, which are part of what identifies them."""
+    """Return the captions that models of a kind read, which are part of what identifies them."""
     return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
 def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
-    """The batch is one of them, since speed is measured; a setting that a model does not read makes no other cell."""
+    """List the settings shared by all methods. The batch is included because it affects speed; a setting that a model
+    does not read makes no other cell."""
     section = config.continuous
     assert section is not None
-    seen: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     models = weights.models(config, "continuous").items()
     for (model, spec), sampling, batch in itertools.product(models, as_list(section.sampling), section.batch):
         reads = weights.read_family(spec.family)["reads"]
@@ -128,8 +131,8 @@ def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[C
             "images": section.images,
             "batch": batch,
         }
-        if shared not in seen:
-            seen.append(shared)
+        if shared not in listed:
+            listed.append(shared)
             yield shared, batch == section.batch[0]
 
 
@@ -141,20 +144,24 @@ CONDITIONS = {
 
 
 def kinds(config: Config) -> list[str]:
-    """Kinds of model that the experiment has a section of."""
+    """List the kinds of model that the experiment has a section of."""
     return [kind for kind, section in KINDS.items() if getattr(config, section) is not None]
 
 
 def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
-    """The digest of an embedded drafter or draft model; the files of other models are all in their revision."""
-    part = needs(kind, method)
+    """Return the digest of an embedded drafter or draft model; the files of other models are all in their revision."""
+    companion = needs(kind, method)
     embedded = kind == "discrete" and weights.models(config, kind)[model].source == "embedded"
-    return {part: sums(weights.EMBEDDED).get(f"{part}.safetensors", "")[:16]} if part and embedded else {}
+    if not companion or not embedded:
+        return {}
+    return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
 
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
-    """Every cell: plain decoding twice under independent seeds, everything else once; each once more with `repeat`."""
-    result, seeds = [], config.seeds
+    """List every cell: plain decoding twice under independent seeds, everything else once; each once more with
+    `repeat`."""
+    result = []
+    seeds = config.seeds
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
         for shared, controlled in CONDITIONS[kind](config, prompts):
@@ -171,33 +178,37 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
     return result
 
 
-def find_reference(cell: Cell, every: list[Cell]) -> Cell:
-    """The plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
-    own = {"method", "options", "seed", *weights.COMPANIONS}
+def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
+    """Find the plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
+    own_keys = {"method", "options", "seed", *weights.COMPANIONS}
 
     def shared(spec: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in spec.items() if k not in own}
+        return {k: v for k, v in spec.items() if k not in own_keys}
 
     return next(
-        c for c in every if c.role == "reference" and c.kind == cell.kind and shared(c.spec) == shared(cell.spec)
+        c for c in all_cells if c.role == "reference" and c.kind == cell.kind and shared(c.spec) == shared(cell.spec)
     )
 
 
 def variant(config: Config, cell: Cell) -> Variant | None:
-    """How a cell's method runs on enumerable models; None if it does not."""
-    method, own, n = cell.spec["method"], cell.spec["options"], config.equality.n
-    if not runs_on_enumerable(cell.kind, method, own):
+    """Choose how a cell's method runs on enumerable models; None if it does not."""
+    method = cell.spec["method"]
+    options = cell.spec["options"]
+    n = config.equality.n
+    if not runs_on_enumerable(cell.kind, method, options):
         return None
     n = n if cell.claim == "lossless" else max(10_000, n // LOSSY)
-    return Variant(cell.kind, method, cap_small(cell.kind, method, own), cell.claim, n)
+    return Variant(cell.kind, method, cap_small(cell.kind, method, options), cell.claim, n)
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
-    """A cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
-    method, own, n = cell.spec["method"], cell.spec["options"], config.equality.long
-    if not n or not runs_on_enumerable(cell.kind, method, own):
+    """Choose a cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
+    method = cell.spec["method"]
+    options = cell.spec["options"]
+    n = config.equality.long
+    if not n or not runs_on_enumerable(cell.kind, method, options):
         return None
-    return Variant(cell.kind, method, own, cell.claim, n if cell.claim == "lossless" else max(1, n // LOSSY))
+    return Variant(cell.kind, method, options, cell.claim, n if cell.claim == "lossless" else max(1, n // LOSSY))
 
 
 def variant_key(config: Config, v: Variant) -> str:
@@ -211,5 +222,5 @@ def long_key(config: Config, v: Variant) -> str:
 
 
 def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:
-    """Of the tests of a method on models whose law is known."""
+    """Digest what the tests of a method on models of known law depend on."""
     return digest([exact and variant_key(config, exact), long and long_key(config, long)])

@@ -19,109 +19,120 @@ VAE = "vae."  # where a continuous model's file holds its autoencoder
 PLACES = ("diffusion_pos_embed_learned", "encoder_pos_embed_learned")  # [1, grid^2, width] of a continuous model
 
 
-def is_here(spec: ModelSpec, part: str, file: str) -> bool:
-    """Whether a part is on this machine, and not at an address or in a repository."""
-    here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
-    return here and not file.startswith(("https://", "http://", HUB))
+def is_here(spec: ModelSpec, component: str, file: str) -> bool:
+    """Return whether a component is on this machine, and not at an address or in a repository."""
+    is_local = spec.source == "files" or Path(file).is_absolute() or (component == "text" and not file.endswith("/"))
+    return is_local and not file.startswith(("https://", "http://", HUB))
 
 
 def check_model(model: str, spec: ModelSpec) -> None:
-    """ConfigError for a part on this machine that is not whole, that is another network than its part, or that has
-    other sizes than `network`. What headers do not say is checked when the part is loaded."""
+    """Raise ConfigError for a component on this machine that is damaged, belongs to another network, or has other sizes
+    than `network`. What headers do not say is checked when the component is loaded."""
     shapes: dict[str, dict[str, Shape]] = {}
-    for part, file in spec.files.items():
-        if part != "tokenizer" and is_here(spec, part, file):
+    for component, file in spec.files.items():
+        if component != "tokenizer" and is_here(spec, component, file):
             try:
-                shapes[part] = read_part(spec, part, Path(file))
+                shapes[component] = read_part(spec, component, Path(file))
             except ParityError as error:
-                raise ConfigError(f"models.{model}.files.{part}: {error}") from None
+                raise ConfigError(f"models.{model}.files.{component}: {error}") from None
     target = shapes.get("target", {})
     if target and "kl" not in spec.files and not any(name.startswith(VAE) for name in target):
         raise ConfigError(f"models.{model}.files = {sorted(spec.files)}: needs kl, which target does not hold")
 
 
-def check_readable(what: str, path: Path) -> None:
-    """ConfigError, which begins with `what`, for a file of weights, or a folder of them, that is not whole."""
+def check_readable(label: str, path: Path) -> None:
+    """Raise ConfigError, which begins with `label`, for a damaged file of weights, or folder of them."""
     try:
         for file in parts(path):
             check_whole(file)
     except ParityError as error:
-        raise ConfigError(f"{what}: {error}") from None
+        raise ConfigError(f"{label}: {error}") from None
 
 
-def read_part(spec: ModelSpec, part: str, path: Path) -> dict[str, Shape]:
-    """Shapes of a part's tensors, {} where headers do not say them; ParityError for one that is not whole or does not
-    fit its place."""
+def read_part(spec: ModelSpec, component: str, path: Path) -> dict[str, Shape]:
+    """Read the shapes of a component's tensors, {} if headers do not say them. Raises ParityError if it is damaged or
+    does not fit."""
     shapes: dict[str, Shape] = {}
-    check_type(spec, part, path)
+    check_type(spec, component, path)
     for file in parts(path):
         check_whole(file)
         shapes |= read_tensor_shapes(file)
-    if part == "text" and path.is_dir():
+    if component == "text" and path.is_dir():
         weights.check_tokenizer(path, "text")
     if shapes:
-        check_network(spec, part, path, shapes)
-        for key, value in derive_network_sizes(spec, part, shapes).items():
+        check_network(spec, component, path, shapes)
+        for key, value in derive_network_sizes(spec, component, shapes).items():
             if (
-                told := weights.sizes(spec).get(key, weights.read_family(spec.family).get("sizes", {}).get(key))
+                given_value := weights.sizes(spec).get(key, weights.read_family(spec.family).get("sizes", {}).get(key))
             ) != value:
-                raise ParityError(f"{path}: network.{key} = {told}, and the file's {key} is {value}; allowed: {value}")
+                raise ParityError(
+                    f"{path}: network.{key} = {given_value}, and the file's {key} is {value}; allowed: {value}"
+                )
     return shapes
 
 
-def check_type(spec: ModelSpec, part: str, path: Path) -> None:
-    """ParityError for a folder whose config.json is that of another kind of model, or of other codes than `network`
-    says."""
-    kind, family = weights.find_kind(spec.family), weights.read_family(spec.family)
+def check_type(spec: ModelSpec, component: str, path: Path) -> None:
+    """Raise ParityError for a folder whose config.json is that of another kind of model, or of other codes than
+    `network` says."""
+    kind = weights.find_kind(spec.family)
+    family = weights.read_family(spec.family)
     types = family.get("model_types", {})
-    wanted: Sequence[str] = types.get(part, ()) if isinstance(types, dict) else types if part == "model" else ()
-    if not wanted:
+    types_allowed: Sequence[str] = (
+        types.get(component, ()) if isinstance(types, dict) else types if component == "model" else ()
+    )
+    if not types_allowed:
         return
     try:
         config: dict[str, Any] = foreign_json(path / "config.json")
         model_type = str(config.get("model_type"))[:60]
     except (OSError, AttributeError):
         raise ParityError(f"{path}: no config.json; allowed: a folder as transformers saves it") from None
-    if model_type not in wanted:
-        raise ParityError(f"{path}: a folder of model_type {model_type!r}; allowed: {', '.join(wanted)}")
-    known = {**family.get("network", {}), **spec.network}
+    if model_type not in types_allowed:
+        raise ParityError(f"{path}: a folder of model_type {model_type!r}; allowed: {', '.join(types_allowed)}")
+    network = {**family.get("network", {}), **spec.network}
     for key, (section, name) in read_constant(f"models/{kind}", spec.family, "CONFIG", {}).items():
-        value = (config.get(section) or {}).get(name, known[key])
-        if value != known[key]:
-            raise ParityError(f"{path}: network.{key} = {known[key]}; allowed: {value}, as its config.json says")
+        value = (config.get(section) or {}).get(name, network[key])
+        if value != network[key]:
+            raise ParityError(f"{path}: network.{key} = {network[key]}; allowed: {value}, as its config.json says")
 
 
 def list_tensors(family: str) -> dict[str, tuple[str, ...]]:
-    """Tensors by which the parts of a family's published files are known."""
+    """List the tensors that identify the components of a family's published files."""
     kind = weights.find_kind(family)
     if kind == "continuous":
         return dict.fromkeys(("target", "draft"), weights.read_family(family).get("tensors", ())) | {"kl": KL}
     return read_constant(f"models/{kind}", family, "TENSORS", {})
 
 
-def check_network(spec: ModelSpec, part: str, path: Path, shapes: dict[str, Shape]) -> None:
-    """ParityError for another network than the part's. A drafter may have been trained here, under other names."""
-    known = list_tensors(spec.family)
+def check_network(spec: ModelSpec, component: str, path: Path, shapes: dict[str, Shape]) -> None:
+    """Raise ParityError for another network than the component's. A drafter may have been trained here, under other
+    names."""
+    tensors_by_component = list_tensors(spec.family)
 
-    def is_of(other: str) -> bool:
-        return all(name in shapes or f"{VAE}{name}" in shapes for name in known[other])
+    def is_of(found_component: str) -> bool:
+        return all(name in shapes or f"{VAE}{name}" in shapes for name in tensors_by_component[found_component])
 
-    if part == "drafter" or part not in known or (is_of(part) and not (part == "kl" and CODES in shapes)):
+    if (
+        component == "drafter"
+        or component not in tensors_by_component
+        or (is_of(component) and not (component == "kl" and CODES in shapes))
+    ):
         return
-    other = next((name for name in known if name != part and is_of(name)), "")
-    found = f"it is a file of {other}" if other else f"it has no {known[part][0]}"
-    raise ParityError(f"{path}: not a file of {part}, {found}; allowed: that of {spec.family}'s {part}")
+    found_component = next((name for name in tensors_by_component if name != component and is_of(name)), "")
+    lacks = f"it has no {tensors_by_component[component][0]}"
+    problem = f"it is a file of {found_component}" if found_component else lacks
+    raise ParityError(f"{path}: not a file of {component}, {problem}; allowed: that of {spec.family}'s {component}")
 
 
-def derive_network_sizes(spec: ModelSpec, part: str, shapes: dict[str, Shape]) -> dict[str, int]:
-    """Sizes that a part's shapes say, by their key in `network`."""
+def derive_network_sizes(spec: ModelSpec, component: str, shapes: dict[str, Shape]) -> dict[str, int]:
+    """Derive sizes from a component's shapes, by their key in `network`."""
     kind = weights.find_kind(spec.family)
     if (
         kind == "continuous"
-        and part in ("target", "draft")
+        and component in ("target", "draft")
         and not find_function(f"models/{kind}", spec.family, "resize")
     ):
         table = next((shapes[name] for name in PLACES if name in shapes), (0, 0))
         return {"grid": round(table[1] ** 0.5)} if table[1] else {}
-    table = read_constant(f"models/{kind}", spec.family, "SHAPES", {}).get(part, {})
+    table = read_constant(f"models/{kind}", spec.family, "SHAPES", {}).get(component, {})
     return ({"classes": 0} if "classes" in table else {}) | derive_sizes(shapes, table)

@@ -47,26 +47,27 @@ class Plan(NamedTuple):
 def make_plan(
     raw: dict[str, Any], find: Callable[[str], str], make: stand_in.Make, pin: pins.Pin, published: Sequence[Any]
 ) -> Plan:
-    """The experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a name
-    that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers' tables."""
+    """Make the experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a
+    name that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers'
+    tables."""
     refuse_old_form(raw)
     ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
-    whole = load(resolve_paths(ready, find))
-    notes = describe_unread(whole)
-    config = scale_config(count_prompts(whole))
+    loaded = load(resolve_paths(ready, find))
+    notes = describe_unread(loaded)
+    config = scale_config(count_prompts(loaded))
     check_sources(config, published)
     if config.image is None:
         return Plan(config, [], cells(config, []), notes)
-    most = count_allowed_words(config)
-    prompts = read_prompts(config.image.prompts, most=most)
-    if most:
+    max_words = count_allowed_words(config)
+    prompts = read_prompts(config.image.prompts, max_words=max_words)
+    if max_words:
         check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
     return Plan(config, prompts, cells(config, prompts), notes)
 
 
 def count_prompts(config: Config) -> Config:
-    """The experiment with the number of its prompts in image.prompts.limit, where the configuration names no limit and
-    the file may hold fewer than the default."""
+    """Put the number of prompts into image.prompts.limit if the configuration names no limit and the file may hold
+    fewer than the default."""
     if config.image is None or "limit" in config.image.prompts.model_fields_set:
         return config
     prompts = config.image.prompts.model_copy(update={"limit": len(prompt_files.read_rows(config.image.prompts))})
@@ -74,7 +75,7 @@ def count_prompts(config: Config) -> Config:
 
 
 def describe_unread(config: Config) -> list[str]:
-    """A line for each prompt set of which a default limit leaves out prompts."""
+    """Describe in a line each prompt set of which a default limit leaves out prompts."""
     specs: dict[str, PromptSpec | None] = {
         "image.prompts": config.image.prompts if config.image else None,
         "continuous.captions": config.continuous.captions if config.continuous else None,
@@ -90,7 +91,7 @@ def describe_unread(config: Config) -> list[str]:
 
 
 def load(raw: dict[str, Any]) -> Config:
-    """The configuration from its YAML, checked."""
+    """Load the configuration from its YAML, checked."""
     refuse_old_form(raw)
     value = validate(Config, raw, "")
     auto = tuned.take_auto(value)
@@ -111,7 +112,7 @@ def load(raw: dict[str, Any]) -> Config:
 
 
 def refuse_old_form(raw: dict[str, Any]) -> None:
-    """ConfigError for a section that names its models itself, as configurations did before `models:`."""
+    """Raise ConfigError for a section that names its models itself, as configurations did before `models:`."""
     for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
         if isinstance(raw.get(section), dict) and key in raw[section]:
             allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
@@ -119,7 +120,7 @@ def refuse_old_form(raw: dict[str, Any]) -> None:
 
 
 def check_models(value: Config) -> None:
-    """Every model is of a family that there is; the files of those that a section runs are named and there."""
+    """Check that every model's family exists, and that the files of models that a section runs are named and exist."""
     for name, spec in value.models.items():
         kind = weights.find_kind(spec.family, f"models.{name}.family")
         if kind not in kinds(value):
@@ -135,7 +136,7 @@ def check_models(value: Config) -> None:
 
 
 def check_judges(value: Config) -> None:
-    """The protocol is a recipe that there is; the networks that judge, and the pictures to compare with, are there."""
+    """Check that the protocol exists, and that the networks that judge, and the pictures to compare with, exist."""
     recipes = weights.read_protocols()
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
@@ -146,49 +147,55 @@ def check_judges(value: Config) -> None:
             )
         if not spec.repo:
             checkpoint_files.check_readable(f"networks.{name}.file", Path(spec.file))
-    wanted, clip = recipes[value.protocol]["clip"], value.networks.clip
-    if clip is not None and wanted and clip.architecture not in ("", wanted):
+    architecture = recipes[value.protocol]["clip"]
+    clip = value.networks.clip
+    if clip is not None and architecture and clip.architecture not in ("", architecture):
         where = f"networks.clip.architecture = {clip.architecture!r}"
-        raise ConfigError(f"{where}: protocol {value.protocol} takes another; allowed: {wanted!r}")
+        raise ConfigError(f"{where}: protocol {value.protocol} takes another; allowed: {architecture!r}")
     for key, section in (("image", value.image), ("continuous", value.continuous)):
         if section is not None and section.reference and not Path(section.reference).exists():
             raise ConfigError(f"{key}.reference = {section.reference!r}: no such folder or file")
 
 
-def complete_methods(kind: str, asked: dict[str, list[dict[str, Any]]]) -> None:
-    """Put defaults where variants leave options out. Methods of a section are decoders of its kind, their variants are
-    valid and differ, one is plain decoding."""
-    where, base, has_base = f"{KINDS[kind]}.methods", find_plain_method(kind), False
-    for method, variants in asked.items():
+def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any]]]) -> None:
+    """Put defaults where variants leave options out, and check that methods of a section are decoders of its kind, that
+    their variants are valid and differ, and that one is plain decoding."""
+    key = f"{KINDS[kind]}.methods"
+    base = find_plain_method(kind)
+    has_base = False
+    for method, variants in variants_by_method.items():
         if method not in methods(kind):
-            raise ConfigError(f"{where}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
+            raise ConfigError(f"{key}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
         if not variants:
             raise ConfigError(
-                f"{where}.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults"
+                f"{key}.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults"
             )
-        seen: dict[str, int] = {}
+        first_index: dict[str, int] = {}
         for i, variant in enumerate(variants):
-            variants[i] = options(kind, method, variant, f"{where}.{method}.{i}")
+            variants[i] = options(kind, method, variant, f"{key}.{method}.{i}")
             has_base |= is_plain_decoding(kind, method, variants[i])
-            first = seen.setdefault(canonical(variants[i]), i)
+            first = first_index.setdefault(canonical(variants[i]), i)
             if first != i:
-                raise ConfigError(f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{first}")
+                raise ConfigError(f"{key}.{method}.{i} = {variant}: the same variant as {key}.{method}.{first}")
     if not has_base:
-        wanted = declaration(kind, base).PLAIN
+        plain_choice = declaration(kind, base).PLAIN
+        needed = f"{base} with {plain_choice}" if plain_choice else base
         raise ConfigError(
-            f"{where} = {sorted(asked)}: needs {base}{f' with {wanted}' if wanted else ''}, plain decoding,"
+            f"{key} = {sorted(variants_by_method)}: needs {needed}, plain decoding,"
             " with which every other method is compared"
         )
 
 
-def check_at_most(kind: str, asked: dict[str, list[dict[str, Any]]], sizes: dict[str, int], what: str) -> None:
-    """No option that counts places or tokens is larger than a model has of them."""
-    for method, variants in asked.items():
+def check_at_most(
+    kind: str, variants_by_method: dict[str, list[dict[str, Any]]], sizes: dict[str, int], label: str
+) -> None:
+    """Check that no option that counts positions or tokens is larger than a model has of them."""
+    for method, variants in variants_by_method.items():
         for i, variant in enumerate(variants):
             for key, limit in list_bounds(kind, method, sizes).items():
                 if variant[key] > limit:
                     where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {variant[key]}"
-                    raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
+                    raise ConfigError(f"{where}: allowed: at most {limit} with {label}")
 
 
 def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
@@ -206,11 +213,11 @@ def check_text(section: TextSection) -> None:
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
     prompts = {t.prompt for t in section.tasks.infilling}
     for method in section.methods:
-        wanted = declaration("anysubset", method).PROMPT
-        if wanted is not None and wanted not in prompts:
+        prompt = declaration("anysubset", method).PROMPT
+        if prompt is not None and prompt not in prompts:
             raise ConfigError(
                 f"text.methods.{method}: reads from left to right;"
-                f" allowed: with an infilling task whose prompt is {wanted!r}"
+                f" allowed: with an infilling task whose prompt is {prompt!r}"
             )
 
 
@@ -230,7 +237,8 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
 
 
 def read_captions(section: ContinuousSection) -> list[str]:
-    """What published models that read captions are told, in turn; ConfigError for a file that cannot be read."""
+    """Read the captions that published models are conditioned on, in turn. Raises ConfigError for a file that cannot be
+    read."""
     if section.captions is None:
         return []
     try:
@@ -240,7 +248,7 @@ def read_captions(section: ContinuousSection) -> list[str]:
 
 
 def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -> None:
-    """A model's head has the guidance schedule and the sampler that it is asked for."""
+    """Check that a model's head has the requested guidance schedule and sampler."""
     for sampling in as_list(section.sampling):
         if sampling.guidance != 1 and sampling.guidance_schedule not in family["schedules"]:
             raise ConfigError(
@@ -255,8 +263,9 @@ def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -
 
 
 def check_causal(model: str, section: ContinuousSection) -> None:
-    """A causal model draws one token at a time, and has no law of a token before it has read the one before."""
-    for option, value, why in (
+    """Check that a causal model draws one token at a time: it has no law of a token before it has read the one
+    before."""
+    for option, value, reason in (
         ("iterations", 0, "draws one token at a time"),
         ("verify", "each", "has no law of a token before it has read the one before"),
     ):
@@ -264,32 +273,34 @@ def check_causal(model: str, section: ContinuousSection) -> None:
             for variant in variants:
                 if variant.get(option, value) != value:
                     raise ConfigError(
-                        f"continuous.methods.{method}: {option} = {variant[option]!r} with {model}, which {why};"
+                        f"continuous.methods.{method}: {option} = {variant[option]!r} with {model}, which {reason};"
                         f" allowed: {value!r}"
                     )
 
 
 def make_slug(title: str) -> str:
-    """A title as part of a file's name."""
+    """Make a title fit into a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def check_studies(value: Config) -> None:
-    """Every figure of a study names settings and measures that its section's cells have, under a title of its own."""
-    every, titles = cells(value, []), set()
+    """Check that every figure of a study names settings and measures that its section's cells have, under a title of
+    its own."""
+    all_cells = cells(value, [])
+    titles = set()
     for kind in kinds(value):
-        specs = [c.spec for c in every if c.kind == kind and c.role in ("reference", "method")]
+        specs = [c.spec for c in all_cells if c.kind == kind and c.role in ("reference", "method")]
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
-            where = f"{KINDS[kind]}.study.{i}"
+            key = f"{KINDS[kind]}.study.{i}"
             if problem := study.find_problem(figure, specs, study.list_measures(kind)):
-                raise ConfigError(f"{where}.{problem[0]}: allowed: {problem[1]}")
+                raise ConfigError(f"{key}.{problem[0]}: allowed: {problem[1]}")
             if make_slug(figure.title) in titles:
-                raise ConfigError(f"{where}.title = {figure.title!r}: given twice; allowed: one figure of a title")
+                raise ConfigError(f"{key}.title = {figure.title!r}: given twice; allowed: one figure of a title")
             titles.add(make_slug(figure.title))
 
 
 def check_sources(value: Config, published: Sequence[Any]) -> None:
-    """ConfigError for a figure whose paper, or table, is not in the CSV files `published`."""
+    """Raise ConfigError for a figure whose paper, or table, is not in the CSV files `published`."""
     rows = [row for file in published for row in read_table(Path(file).read_text(encoding="utf-8"), ",")[1]]
     for kind in kinds(value):
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
@@ -298,7 +309,8 @@ def check_sources(value: Config, published: Sequence[Any]) -> None:
 
 
 def count_allowed_words(config: Config) -> int | None:
-    """The most words of a prompt for embedded models; None without one, for other models cut long prompts."""
+    """Count the words that a prompt for embedded models may have; None without one, because other models cut long
+    prompts."""
     assert config.image is not None
     embedded = any(model.source == "embedded" for model in weights.models(config, "discrete").values())
     return config.image.prompts.max_words if embedded else None

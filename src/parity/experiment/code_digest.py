@@ -24,7 +24,7 @@ ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODE
 
 @cache
 def find_file(module: str) -> Path | None:
-    """The file of a module of these packages, None for anything else."""
+    """Find the file of a module of these packages, None for anything else."""
     root = ROOTS.get(module.partition(".")[0])
     path = root and root / module.replace(".", "/")
     return path and next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
@@ -32,8 +32,9 @@ def find_file(module: str) -> Path | None:
 
 @cache
 def parse_source(file: Path) -> tuple[str, frozenset[str]]:
-    """The digest of a source's code without docstrings, and all that it imports, also inside functions."""
-    tree, names = ast.parse(file.read_bytes()), set()
+    """Parse a source: the digest of its code without docstrings, and all that it imports, also inside functions."""
+    tree = ast.parse(file.read_bytes())
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -46,31 +47,31 @@ def parse_source(file: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def list_imports(module: str) -> frozenset[str]:
-    """Modules of these packages that a module imports itself."""
+    """List the modules of these packages that a module imports itself."""
     file = find_file(module)
     return frozenset(name for name in parse_source(file)[1] if find_file(name)) - {module} if file else frozenset()
 
 
 def list_closure(*modules: str) -> list[str]:
-    """The modules, all of these packages that they import, directly or not, and the packages that these are in.
-    ValueError for one that is not there."""
-    found: set[str] = set()
+    """List modules, all of these packages that they import, directly or not, and the packages that contain these.
+    Raises ValueError for a module that does not exist."""
+    closure: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
         if find_file(module) is None:
             raise ValueError(f"{module}: no module of this package")
-        if module not in found:
-            found.add(module)
-            parts = module.split(".")
-            packages = [".".join(parts[:n]) for n in range(1, len(parts))]
+        if module not in closure:
+            closure.add(module)
+            names = module.split(".")
+            packages = [".".join(names[:n]) for n in range(1, len(names))]
             waiting += [*list_imports(module), *filter(find_file, packages)]
-    return sorted(found)
+    return sorted(closure)
 
 
 @cache
 def digest_module(module: str) -> str:
-    """Of a module's code, and of the templates that lie beside it."""
+    """Digest a module's code, and the templates beside it."""
     file = find_file(module)
     assert file is not None
     templates = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
@@ -79,6 +80,6 @@ def digest_module(module: str) -> str:
 
 @cache
 def digest(*modules: str) -> str:
-    """Of the code that `modules` run, docstrings and comments aside: 12 hex digits."""
-    whole = [f"{module} {digest_module(module)}" for module in list_closure(*modules)]
-    return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:12]
+    """Digest the code that `modules` run, docstrings and comments aside: 12 hex digits."""
+    lines = [f"{module} {digest_module(module)}" for module in list_closure(*modules)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

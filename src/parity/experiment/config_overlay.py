@@ -25,7 +25,7 @@ FILES = (  # keys whose values are files or folders, of the workflow's own folde
 
 
 def read_experiment(file: Path) -> Any:
-    """The YAML of an experiment's file; ConfigError for one that cannot be read."""
+    """Read the YAML of an experiment's file. Raises ConfigError if it cannot be read."""
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -33,14 +33,14 @@ def read_experiment(file: Path) -> Any:
 
 
 def is_complete(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
-    """Whether some file, or a configuration that another workflow gives, has a section: then it takes the place of the
+    """Return whether a file, or a configuration that another workflow gives, has a section: then it replaces the
     default experiment, instead of being laid over it."""
-    every = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
-    return any(section in one for one in every if isinstance(one, Mapping) for section in SECTIONS)
+    configurations = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
+    return any(section in one for one in configurations if isinstance(one, Mapping) for section in SECTIONS)
 
 
 def parse_value(value: Any) -> Any:
-    """A value of `--config` as its YAML says: Snakemake leaves the numbers inside a mapping or a list as text."""
+    """Parse a value of `--config` as YAML: Snakemake leaves the numbers inside a mapping or a list as text."""
     if isinstance(value, Mapping):
         return {str(key): parse_value(v) for key, v in value.items()}
     if isinstance(value, list):
@@ -52,8 +52,8 @@ def parse_value(value: Any) -> Any:
 
 
 def put_in_section(key: str, value: Any) -> dict[str, Any]:
-    """A value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, for no
-    other section has prompts. ConfigError for a key that several sections have."""
+    """Put a value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, because
+    no other section has prompts. Raises ConfigError for a key that several sections have."""
     sections = [name for name, schema in SECTIONS.items() if key in schema.model_fields]
     if key in Config.model_fields or not sections:
         return {key: value}
@@ -63,21 +63,21 @@ def put_in_section(key: str, value: Any) -> dict[str, Any]:
     return {sections[0]: {key: value}}
 
 
-def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Lay `more` over `base`, in place and deep; None takes a key out."""
-    for key, value in more.items():
+def merge(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
+    """Lay `overlay` over `base`, in place and deep; None takes a key out."""
+    for key, value in overlay.items():
         if value is None:
             base.pop(key, None)
         elif isinstance(value, Mapping):
-            below = base.get(key)
-            base[key] = dict(below) if isinstance(below, Mapping) else {}
+            old = base.get(key)
+            base[key] = dict(old) if isinstance(old, Mapping) else {}
             merge(base[key], value)
         else:
             base[key] = value
 
 
 def overlay_config(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with `--config` laid over it; both as Snakemake read them."""
+    """Lay `--config` over a configuration; both as Snakemake read them."""
     result: dict[str, Any] = {}
     key = ""
     try:
@@ -91,26 +91,27 @@ def overlay_config(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> d
     return result
 
 
-def iter_values(value: Any, way: Sequence[str]) -> Iterator[Any]:
-    """What stands at a place of a configuration; `*` is every value of a mapping or a list."""
-    if not way:
+def iter_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield the values at a path of a configuration; `*` matches every value of a mapping or a list."""
+    if not path:
         yield value
-    elif way[0] == "*":
+    elif path[0] == "*":
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            yield from iter_values(inner, way[1:])
+            yield from iter_values(inner, path[1:])
     elif isinstance(value, dict):
-        yield from iter_values(value.get(way[0]), way[1:])
+        yield from iter_values(value.get(path[0]), path[1:])
 
 
 def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
-    """The configuration with the paths of its files: `find` gives a path for a name that does not exist from here, for
-    the workflow may run from another folder than its own."""
-    image, default = raw.get("image"), PromptSpec().file
+    """Resolve the paths of a configuration's files: `find` gives a path for a name that does not exist from here,
+    because the workflow may run from another folder than its own."""
+    image = raw.get("image")
+    default = PromptSpec().file
     if isinstance(image, dict) and isinstance(image.get("prompts", {}), dict) and not Path(default).exists():
         image["prompts"] = {"file": default, **image.get("prompts", {})}
-    for place in FILES:
-        *way, key = place.split(".")
-        for holder in iter_values(raw, way):
+    for key_path in FILES:
+        *parents, key = key_path.split(".")
+        for holder in iter_values(raw, parents):
             name = holder.get(key) if isinstance(holder, dict) and not holder.get("repo") else None
             # os.path, for Path raises for a name too long, which the checks refuse in their words
             if (
@@ -124,7 +125,7 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
 
 
 def scale_config(config: Config) -> Config:
-    """The experiment at its `scale`: that share of the prompts, texts and images of every section, two at least.
+    """Scale an experiment by its `scale`: that share of the prompts, texts and images of every section, two at least.
 
     Its results go to a folder of their own, `results/<experiment>-x<scale>`; its tests stay as they are.
     """
@@ -138,12 +139,12 @@ def scale_config(config: Config) -> Config:
     if config.image is not None:
         prompts = config.image.prompts
         limit = share(prompts.limit)
-        less = {"limit": limit, "shards": min(prompts.shards, limit * prompts.repeats)}
-        update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=less)})
+        smaller = {"limit": limit, "shards": min(prompts.shards, limit * prompts.repeats)}
+        update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=smaller)})
     if config.text is not None:
         tasks = {
-            kind: [task.model_copy(update={"rows": share(task.rows)}) for task in own]
-            for kind, own in config.text.tasks
+            kind: [task.model_copy(update={"rows": share(task.rows)}) for task in task_list]
+            for kind, task_list in config.text.tasks
         }
         update["text"] = config.text.model_copy(update={"tasks": config.text.tasks.model_copy(update=tasks)})
     if config.continuous is not None:

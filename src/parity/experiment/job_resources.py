@@ -22,7 +22,7 @@ PICTURE = 0.1  # s to make, read and measure a picture
 
 @cache
 def measure_mb(path: Path) -> float:
-    """Of a file, or of all files of a folder; 0 where there is none."""
+    """Measure the MB of a file, or of all files of a folder; 0 if there is none."""
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()) / 1e6
 
 
@@ -35,7 +35,7 @@ def estimate_weights_mb(config: Config, kind: str, model: str) -> float:
 
 
 def count_tokens(config: Config, cell: Cell) -> int:
-    """Tokens of one of a cell's samples; at most so many, of texts and vectors."""
+    """Count the tokens of one of a cell's samples; an upper bound for texts and vectors."""
     if cell.kind != "discrete":
         return 256
     return int(weights.sizes(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
@@ -48,18 +48,18 @@ def count_samples(config: Config, prompts: int, cell: Cell) -> int:
 
 
 def memory(config: Config, prompts: int, kind: str, model: str, measured: Cell | None = None) -> int:
-    """MB of a job that loads a model; of one that measures a cell of pictures, with these."""
-    held = (
+    """Estimate the MB of a job that loads a model; of one that measures a cell of pictures, with these."""
+    pixels = (
         count_samples(config, prompts, measured) * count_tokens(config, measured)
         if measured and kind != "anysubset"
         else 0
     )
-    return round(BASE + COPIES * estimate_weights_mb(config, kind, model) + held * TOKEN)
+    return round(BASE + COPIES * estimate_weights_mb(config, kind, model) + pixels * TOKEN)
 
 
 def minutes(config: Config, prompts: int, cell: Cell, decodes: bool = True) -> int:
-    """Of a job that decodes a cell's samples, a pass a token of each batch, twice: plain decoding is timed beside. Or
-    of one that renders, measures or tests them."""
+    """Estimate the minutes of a job that decodes a cell's samples, a pass a token of each batch, twice, because plain
+    decoding is timed too; or of one that renders, measures or tests them."""
     rows = count_samples(config, prompts, cell)
     if not decodes:
         return 30 + round(rows * PICTURE / 60)

@@ -20,18 +20,19 @@ Layers = dict[str, dict[str, dict[str, Any]]]  # by kind and name
 
 
 def read_layers(kind: str) -> dict[str, dict[str, Any]]:
-    """What every layer of a kind says of itself, by name; ConfigError for one that says too little."""
+    """Read the declarations of every layer of a kind, by name. Raises ConfigError for an incomplete one."""
     package = f"equality/layers/{kind}"
     of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
     for name, layer in of_layer.items():
         if layer["WHEN"] not in WHEN:
-            where = f"src/parity/{package}/{name}.py: WHEN = {layer['WHEN']!r}"
-            raise ConfigError(f"{where}; allowed: {', '.join(map(repr, WHEN))}")
+            label = f"src/parity/{package}/{name}.py: WHEN = {layer['WHEN']!r}"
+            raise ConfigError(f"{label}; allowed: {', '.join(map(repr, WHEN))}")
     return of_layer
 
 
 def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
-    """Layers that look at a cell. Where the batch is part of a specification, the law is tested at the first size."""
+    """Select the layers that look at a cell. If the batch is part of a specification, the law is tested at the first
+    size."""
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
@@ -45,18 +46,18 @@ def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
 
 
 def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict[str, Any]]:
-    """By name of the layers that look at a cell, the settings that each reads, and `alpha`: an edit of any other
+    """Select the settings that each layer of a cell reads, and `alpha`, by name of the layer: an edit of any other
     repeats nothing."""
-    known = config.equality.model_dump()
+    settings = config.equality.model_dump()
     if config.continuous is not None:
-        known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
+        settings |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
     return {
-        name: {s: known[s] for s in ("alpha", *layers[cell.kind][name]["SETTINGS"]) if s in known}
+        name: {s: settings[s] for s in ("alpha", *layers[cell.kind][name]["SETTINGS"]) if s in settings}
         for name in select_layers(config, layers, cell)
     }
 
 
-def list_baseline(config: Config, every: list[Cell], cell: Cell) -> list[str]:
-    """Files of the plain decoding that a cell is compared with."""
-    plain = find_reference(cell, every)
+def list_baseline(config: Config, all_cells: list[Cell], cell: Cell) -> list[str]:
+    """List the files of the plain decoding that a cell is compared with."""
+    plain = find_reference(cell, all_cells)
     return [*paths.pieces(config, plain, "shards"), f"{paths.folder(plain)}/features.npz"]

@@ -34,7 +34,7 @@ def find_folder(package: str) -> Path:
 
 
 def modules(package: str) -> tuple[str, ...]:
-    """Names of the modules in a folder of the package, such as "decoders/discrete"."""
+    """List the names of the modules in a folder of the package, such as "decoders/discrete"."""
     return tuple(sorted(p.stem for p in find_folder(package).glob("*.py") if not p.stem.startswith("__")))
 
 
@@ -55,17 +55,17 @@ def read_outline(package: str, module: str) -> Outline:
 
 
 def read_constant(package: str, module: str, name: str, default: Any = None) -> Any:
-    """The value of a literal that a module assigns; `default` if it assigns none."""
+    """Read the value of a literal that a module assigns; `default` if it assigns none."""
     return read_outline(package, module).values.get(name, default)
 
 
 def find_function(package: str, module: str, name: str) -> ast.FunctionDef | None:
-    """A function at the top of a module, its arguments with their annotations; or None."""
+    """Find a function at the top of a module, its arguments with their annotations; or None."""
     return read_outline(package, module).functions.get(name)
 
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The constants by name; ConfigError that names the file and the first thing it lacks."""
+    """Read the constants by name. Raises ConfigError that names the file and the first thing it lacks."""
     declared = read_outline(package, module)
     lacks = [name for name in constants if name not in declared.values]
     lacks += [f"{name}(...)" for name in functions if name not in declared.functions]

@@ -49,14 +49,14 @@ class Declaration(BaseModel):
 
 @cache
 def declaration(kind: str, method: str) -> Declaration:
-    """What a decoder declares; ConfigError that names its file for a wrong literal."""
+    """Read what a decoder declares. Raises ConfigError that names its file for a wrong literal."""
     values = read_outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
 
 
 def methods(kind: str) -> tuple[str, ...]:
-    """Names of the decoders of a kind."""
+    """List the names of the decoders of a kind."""
     return modules(f"decoders/{kind}")
 
 
@@ -83,17 +83,17 @@ def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper"
 
 
 def is_coupled(kind: str, method: str, options: dict[str, Any]) -> bool:
-    """Whether a variant shares plain decoding's noise place by place, and must return its tokens."""
+    """Return whether a variant shares plain decoding's noise position by position, and must return its tokens."""
     return _agree(options, declaration(kind, method).COUPLED_WITH)
 
 
 def is_plain_decoding(kind: str, method: str, options: dict[str, Any]) -> bool:
-    """Whether a variant is plain decoding, the baseline of its kind."""
+    """Return whether a variant is plain decoding, the baseline of its kind."""
     return _agree(options, declaration(kind, method).PLAIN)
 
 
 def runs_on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:
-    """Whether a variant runs on the enumerable models of the exact layer."""
+    """Return whether a variant runs on the enumerable models of the exact layer."""
     return _agree(options, declaration(kind, method).EXACT_LAYER)
 
 
@@ -108,22 +108,23 @@ def make_plain_options(kind: str) -> dict[str, Any]:
 
 
 def needs(kind: str, method: str) -> str:
-    """The companion of the target that a method needs: "drafter" or "draft" or none."""
+    """Return the companion of the target that a method needs: "drafter" or "draft" or none."""
     return declaration(kind, method).NEEDS
 
 
 def _annotation(call: ast.expr) -> Any:
-    """The Interval or Counts that a call spells, its arguments literals."""
+    """Parse the Field or Counts that a call spells, its arguments literals."""
     match call:
         case ast.Call(func=ast.Name(id="Interval" | "Counts" as name), args=words, keywords=named):
-            given = {k.arg: ast.literal_eval(k.value) for k in named if k.arg}
+            keywords = {k.arg: ast.literal_eval(k.value) for k in named if k.arg}
             note: Any = Interval if name == "Interval" else Counts
-            return note(*map(ast.literal_eval, words), **given)
+            return note(*map(ast.literal_eval, words), **keywords)
     raise ValueError(f"{ast.unparse(call)}; allowed: Interval(...), Counts(...)")
 
 
 def _option_type(annotation: ast.expr) -> Any:
-    """Read the type that an annotation spells: of `TYPES`, Literal[...], Annotated[int, Interval(...), Counts(...)]."""
+    """Parse the type that an annotation spells: a name of `TYPES`, Literal[...], Annotated[int, Field(...),
+    Counts(...)]."""
     match annotation:
         case ast.Name(id=name) if name in TYPES:
             return TYPES[name]
@@ -139,7 +140,7 @@ def _option_type(annotation: ast.expr) -> Any:
 
 @cache
 def make_option_schema(kind: str, method: str) -> type[BaseModel]:
-    """The options of a method: keyword-only arguments but `noise`."""
+    """Make the schema of a method's options: its keyword-only arguments but `noise`."""
     file = f"decoders/src/parity_decoders/{kind}/{method}.py"
     signature = read_outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:
@@ -160,35 +161,35 @@ def make_option_schema(kind: str, method: str) -> type[BaseModel]:
 
 @cache
 def counts(kind: str, method: str) -> dict[str, Counts]:
-    """What the options of a method count, of those that count something."""
+    """List what the options of a method count, of those that count something."""
     fields = make_option_schema(kind, method).model_fields.items()
     return {name: note for name, field in fields for note in field.metadata if isinstance(note, Counts)}
 
 
 def cap_small(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: lengths are capped, so that a method still takes several passes."""
+    """Cap a variant's lengths for an enumerable model, so that a method still takes several passes."""
     caps = {name: c.small for name, c in counts(kind, method).items() if c.small is not None}
     return {name: min(value, caps[name]) if name in caps else value for name, value in options.items()}
 
 
 def list_lengths(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
-    """The options that say how far a pass looks, the farthest first."""
+    """List the options that say how far a pass looks, the farthest first."""
     named = {name: options[name] for name, c in counts(kind, method).items() if c.what in LENGTHS and name in options}
     return dict(sorted(named.items(), key=lambda pair: -pair[1]))
 
 
 def measure_reach(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
-    """How far a pass looks: the largest value of each unit of LENGTHS, 0 where no option has it."""
-    of = counts(kind, method)
+    """Measure how far a pass looks: the largest value of each unit of LENGTHS, 0 where no option has it."""
+    counts_of = counts(kind, method)
     values = list_lengths(kind, method, options).items()
-    return {unit: max((value for name, value in values if of[name].what == unit), default=0) for unit in LENGTHS}
+    return {unit: max((value for name, value in values if counts_of[name].what == unit), default=0) for unit in LENGTHS}
 
 
 def list_bounds(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The largest value of each bounded option on a model of these sizes (`weights.option_sizes`)."""
+    """List the largest value of each bounded option on a model of these sizes (`weights.list_option_sizes`)."""
     return {name: sizes[c.most] for name, c in counts(kind, method).items() if c.most in sizes}
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """A variant's options, complete with defaults; ConfigError for one that does not apply or is out of range."""
+    """Complete a variant's options with defaults. Raises ConfigError for one that does not apply or is out of range."""
     return validate(make_option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()

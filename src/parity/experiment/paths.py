@@ -12,7 +12,7 @@ REAL = 512  # real pictures that continuous models' are compared with
 
 
 def manifests(config: Config) -> dict[str, str]:
-    """The manifest of every model of the experiment, by "<kind>/<model>", and of the networks that judge."""
+    """List the manifests of every model of the experiment, by "<kind>/<model>", and of the networks that judge."""
     revisions = {
         f"{kind}/{model}": weights.compute_revision(spec, captions(config, kind))
         for kind in kinds(config)
@@ -30,20 +30,21 @@ def prompt_set(config: Config, prompts: list[str]) -> str:
 
 
 def jobs(config: Config, kind: str) -> int:
-    """Jobs that decode a cell, each to a file: one a shard, or some shards each where there are more of them."""
+    """Count the jobs that decode a cell, each to a file: one a shard, or several shards each if there are more of
+    them."""
     if kind != "discrete" or config.image is None:
         return 1
     return min(config.image.prompts.shards, config.image.prompts.jobs)
 
 
 def shards_of_a_job(config: Config, kind: str) -> int:
-    """Shards that a job decodes one after another."""
-    whole = config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
-    return -(-whole // jobs(config, kind))
+    """Count the shards that a job decodes one after another."""
+    shards = config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
+    return -(-shards // jobs(config, kind))
 
 
 def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = None) -> list[str]:
-    """What a cell's shards are decoded from, shard by shard, or one of them; [] where images are numbered alone."""
+    """List what a cell's shards are decoded from, shard by shard, or one of them; [] if images are numbered alone."""
     spec = cell.spec
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
@@ -56,54 +57,55 @@ def folder(cell: Cell) -> str:
 
 
 def benchmarks(cell: Cell) -> str:
-    """Figures of benchmarks that were run elsewhere, where someone brought them (`parity.metrics export --results`)."""
+    """Return the path of figures of benchmarks that were run elsewhere, if someone brought them (`parity.metrics export
+    --results`)."""
     return f"{folder(cell)}/benchmarks.json"
 
 
-def pieces(config: Config, cell: Cell, what: str) -> list[str]:
-    """A cell's files of one kind ("shards" or "pictures"), in order."""
+def pieces(config: Config, cell: Cell, folder_name: str) -> list[str]:
+    """List a cell's files of one kind ("shards" or "pictures"), in order."""
     n = jobs(config, cell.kind)
-    return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
+    return [f"{folder(cell)}/{folder_name}/{k}-of-{n}.npz" for k in range(n)]
 
 
 def has_published(config: Config, kind: str) -> bool:
-    """Whether pictures of some model of a kind are judged by declared networks."""
+    """Return whether pictures of a model of this kind are judged by declared networks."""
     return kind != "anysubset" and any(m.source != "embedded" for m in weights.models(config, kind).values())
 
 
 def brings_network(model: ModelSpec) -> bool:
-    """Whether a model brings the network that judges its pictures."""
+    """Return whether a model brings the network that judges its pictures."""
     return model.source == "embedded" or "clip" in model.files
 
 
 def is_judged(config: Config, cell: Cell) -> bool:
-    """Whether a cell's pictures are judged by declared networks: its model brings none."""
+    """Return whether a cell's pictures are judged by declared networks: its model brings none."""
     return cell.kind != "anysubset" and not brings_network(weights.models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:
-    """Manifests of the networks that judge a cell's pictures."""
-    every = manifests(config) if is_judged(config, cell) else {}
-    return [path for name, path in every.items() if name.startswith("networks/")]
+    """List the manifests of the networks that judge a cell's pictures."""
+    paths_by_name = manifests(config) if is_judged(config, cell) else {}
+    return [path for name, path in paths_by_name.items() if name.startswith("networks/")]
 
 
 def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str, int]:
-    """Where the pictures come from that a model's are compared with, a folder or a file, and how many of them: 0 for
-    all. "": those that are drawn for an embedded model; none for a published one."""
+    """Return the folder or file of the pictures that a model's are compared with, and how many of them: 0 for all. "":
+    those that are drawn for an embedded model; none for a published one."""
     if kind == "discrete" and config.image is not None:
         image = config.image
-        every = published and "reference_images" not in image.model_fields_set
-        return image.reference, 0 if every else image.reference_images
+        takes_all = published and "reference_images" not in image.model_fields_set
+        return image.reference, 0 if takes_all else image.reference_images
     if published and config.continuous is not None:
         return config.continuous.reference, 0
     return "", REAL
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
-    """Pictures that quality metrics compare a cell's with, and their features."""
+    """Return the path of the pictures that quality metrics compare a cell's with, and their features."""
     if is_judged(config, cell):
-        how = weights.read_protocols()[config.protocol], judges(config, cell)
-        return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *how])}.npz"
+        recipe = weights.read_protocols()[config.protocol], judges(config, cell)
+        return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *recipe])}.npz"
     folder, count = reference_pictures(config, cell.kind, False)
     subjects = prompt_set(config, prompts) if cell.kind == "discrete" else "classes"
     pictures = f"{subjects}-{count}" + (f"-{digest(folder)}" if folder else "")
@@ -111,34 +113,36 @@ def reference(config: Config, prompts: list[str], cell: Cell) -> str:
 
 
 def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:
-    """The rows of a method on models whose law is known: on enumerable ones, and on long ones at its own options."""
+    """Return the path of the rows of a method on models of known law: on enumerable ones, and on long ones at its own
+    options."""
     v = exact or long
     assert v is not None
     return f"results/equality/{v.kind}/{v.method}-{test_key(config, exact, long)}.json"
 
 
 def layers(cell: Cell) -> str:
-    """The equality rows of the layers (modules of equality/layers) that look at a cell."""
+    """Return the path of the equality rows of the layers (modules of equality/layers) that look at a cell."""
     return f"{folder(cell)}/equality.json"
 
 
 def laws(cell: Cell) -> str:
-    """What the target gave a cell's tokens: their log-probabilities, and more by kind."""
+    """Return the path of what the target gave a cell's tokens: their log-probabilities, and more by kind."""
     return f"{folder(cell)}/laws.npz"
 
 
 def accuracy(task_kind: str, key: str) -> str:
-    """How often a text model's likeliest answer is right."""
+    """Return the path of how often a text model's likeliest answer is right."""
     return f"results/accuracy/{task_kind}-{key}.json"
 
 
 def self_tests(config: Config, only: Sequence[str] = ()) -> dict[str, str]:
-    """Tests of the tests: planted faults of each kind of decoder, of all or of `only` these, and sizes of the tests
-    under the null."""
-    e, some = config.equality, [kind for kind in kinds(config) if kind in (only or kinds(config))]
+    """List the tests of the tests: planted faults of each kind of decoder, of all or of `only` these, and sizes of the
+    tests under the null."""
+    e = config.equality
+    chosen_kinds = [kind for kind in kinds(config) if kind in (only or kinds(config))]
     sizes = {"discrete": e.mutants, "anysubset": e.anyorder, "continuous": e.continuous}
-    named = {f"faults-{kind}": sizes[kind] for kind in some}
+    named = {f"faults-{kind}": sizes[kind] for kind in chosen_kinds}
     if e.long and e.long_mutants:
-        named |= {"faults-long" + (kind if kind != "discrete" else ""): e.long_mutants for kind in some}
+        named |= {"faults-long" + (kind if kind != "discrete" else ""): e.long_mutants for kind in chosen_kinds}
     named["calibration"] = e.calibration
     return {name: f"results/equality/{name}-{n}.json" for name, n in named.items()}

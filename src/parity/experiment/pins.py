@@ -30,7 +30,7 @@ Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its co
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """The pins in a file; ConfigError for a file that `pin` did not write."""
+    """Read the pins in a file. Raises ConfigError for a file that `pin` did not write."""
     try:
         pins = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (yaml.YAMLError, UnicodeDecodeError, OSError):
@@ -40,37 +40,40 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return pins
 
 
-def is_local(part: str, path: str) -> bool:
-    """Whether a part of a model in a repository lies on this machine."""
-    return os.path.isabs(path) or (part == "text" and os.path.exists(path))
+def is_local(component: str, path: str) -> bool:
+    """Return whether a component of a model in a repository is on this machine."""
+    return os.path.isabs(path) or (component == "text" and os.path.exists(path))
 
 
 def fill_model(spec: dict[str, Any], pin: Pin) -> None:
-    """Commits and digests of a model's parts: {part: path in `repo`, or "hub:owner/name[@branch][:path]"}."""
+    """Fill in commits and digests of a model's components: {component: path in `repo`, or
+    "hub:owner/name[@branch][:path]"}."""
     digests = dict(spec.get("sha256") or {})
-    for part, path in (spec.get("files") or {}).items():
-        if part in digests or not isinstance(path, str):
+    for component, path in (spec.get("files") or {}).items():
+        if component in digests or not isinstance(path, str):
             continue
         if path.startswith(HUB):
-            if (other := OPEN.fullmatch(path)) is None:
+            if (unpinned := OPEN.fullmatch(path)) is None:
                 continue  # pinned already, or refused later
-            below = other["path"] or "."
-            pinned = pin(f"{other['repo']}{other['branch'] or ''}:{below}")
-            spec["files"] = {**spec["files"], part: f"{HUB}{other['repo']}@{pinned['commit']}:{below}"}
+            path_in_repo = unpinned["path"] or "."
+            pinned = pin(f"{unpinned['repo']}{unpinned['branch'] or ''}:{path_in_repo}")
+            spec["files"] = {**spec["files"], component: f"{HUB}{unpinned['repo']}@{pinned['commit']}:{path_in_repo}"}
         elif not spec.get("repo"):
             continue  # a folder here, whose digest is taken when it is read
-        elif is_local(part, path):
+        elif is_local(component, path):
             pinned = pin(f"{HERE}{path}")
         else:
             pinned = pin(f"{spec['repo']}:{path}")
             spec["revision"] = pinned["commit"]
-        if part != "tokenizer" or path.endswith(".json"):  # a tokenizer's folder has no weights; its commit says it
-            digests[part] = pinned["sha256"]
+        if component != "tokenizer" or path.endswith(
+            ".json"
+        ):  # a tokenizer's folder has no weights; its commit says it
+            digests[component] = pinned["sha256"]
     spec["sha256"] = digests
 
 
 def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
-    """The configuration with the pin of every repository that it names without a commit, in place."""
+    """Fill in the pin of every repository that a configuration names without a commit, in place."""
     models, judges = (raw.get(key) for key in ("models", "networks"))
     for spec in models.values() if isinstance(models, dict) else ():
         if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in ("files", "sha256")):
@@ -85,15 +88,17 @@ def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
 
 
 def make_pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin:
-    """The pins of a file. ConfigError for a name without one; where there is a list for them, it gets the sentence, and
-    noughts stand in."""
-    known = read(file)
+    """Make a function that reads the pins of a file. It raises ConfigError for a name without one, or, given a list,
+    appends the sentence to it and returns noughts."""
+    pins = read(file)
 
     def pin(name: str) -> Mapping[str, Any]:
-        if name in known:
-            return known[name]
-        here = name.startswith(HERE)
-        lacks = f"{name.removeprefix(HERE)!r} has no sha256" if here else f"{name.partition(':')[0]} has no commit"
+        if name in pins:
+            return pins[name]
+        is_local_name = name.startswith(HERE)
+        lacks = (
+            f"{name.removeprefix(HERE)!r} has no sha256" if is_local_name else f"{name.partition(':')[0]} has no commit"
+        )
         problem = f"{lacks} yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it in {file}"
         if unpinned is None:
             raise ConfigError(problem)

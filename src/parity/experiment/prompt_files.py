@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def source(spec: PromptSpec) -> list[str]:
-    """The file of a prompt set; none for labels that need none."""
+    """List the file of a prompt set; none for labels that need none."""
     return [] if spec.file.startswith(CLASSES) else [spec.file]
 
 
@@ -54,19 +54,21 @@ def join_names(names: Iterable[Any]) -> str:
     return ", ".join(str(name)[:40] for name in names) or "none"
 
 
-def select_prompt(row: Row, wanted: str, where: str) -> Row:
-    """A row with its prompt under "prompt"; `wanted` names its column, or one of NAMES is taken."""
+def select_prompt(row: Row, column_name: str, label: str) -> Row:
+    """Select a row's prompt and put it under "prompt"; `column_name` names its column, or one of NAMES is taken."""
     lower = {name.lower(): name for name in row if isinstance(name, str)}
-    column = wanted if wanted in row else next((lower[n] for n in NAMES if n in lower and not wanted), None)
+    column = (
+        column_name if column_name in row else next((lower[n] for n in NAMES if n in lower and not column_name), None)
+    )
     if column is None:
-        raise ValueError(f"{where}: has no {wanted or 'prompt, caption or text'}; its columns: {join_names(row)}")
+        raise ValueError(f"{label}: has no {column_name or 'prompt, caption or text'}; its columns: {join_names(row)}")
     if not isinstance(row[column], str) or not row[column].strip():
-        raise ValueError(f"{where}: {column} = {str(row[column])[:40]!r}; allowed: text")
+        raise ValueError(f"{label}: {column} = {str(row[column])[:40]!r}; allowed: text")
     return {**row, "prompt": " ".join(row[column].split())}
 
 
 def read_lines(text: str, labels: bool) -> Iterator[Row]:
-    """Prompts, or whole numbers."""
+    """Read prompts, or whole numbers."""
     for number, line in enumerate(map(str.strip, text_files.split_lines(text)), 1):
         if line and labels and not re.fullmatch(r"[0-9]{1,6}", line):
             raise ValueError(f"line {number}: {line[:40]!r} is no label; allowed: a whole number, 0 or more")
@@ -102,7 +104,7 @@ def read_json_lines(text: str, column: str) -> Iterator[Row]:
 
 
 def read_coco(text: str, rule: str) -> Iterator[Row]:
-    """A caption of every picture of captions_val2017.json or one like it, pictures in the order of their ids."""
+    """Read a caption of every picture of captions_val2017.json or one like it, pictures in the order of their ids."""
     try:
         content = json.loads(text)
         captions: dict[int, list[tuple[int, str]]] = {k: [] for k in sorted(int(p["id"]) for p in content["images"])}
@@ -113,30 +115,36 @@ def read_coco(text: str, rule: str) -> Iterator[Row]:
     except (RecursionError, KeyError, TypeError, ValueError) as error:
         problem = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
         raise ValueError(f"{problem}; allowed: images with id, annotations with image_id, id, caption") from None
-    longest = place = 0  # of the rule sjd: kept from one picture to the next
-    for picture, own in captions.items():
-        lengths = [len(caption) for _, caption in own]
+    longest = index = 0  # of the rule sjd: kept from one picture to the next
+    for picture, picture_captions in captions.items():
+        lengths = [len(caption) for _, caption in picture_captions]
         if rule == "sjd":
             for k, length in enumerate(lengths):
                 if longest < length:
-                    longest, place = length, k
-        elif own:
-            place = lengths.index(max(lengths)) if rule == "longest" else 0
-        if place >= len(own):
-            raise ValueError(f"picture {picture} has {len(own)} captions; the rule {rule} takes number {place + 1}")
-        yield {"prompt": " ".join(own[place][1].split()), "image_id": picture, "id": own[place][0]}
+                    longest, index = length, k
+        elif picture_captions:
+            index = lengths.index(max(lengths)) if rule == "longest" else 0
+        if index >= len(picture_captions):
+            raise ValueError(
+                f"picture {picture} has {len(picture_captions)} captions; the rule {rule} takes number {index + 1}"
+            )
+        yield {
+            "prompt": " ".join(picture_captions[index][1].split()),
+            "image_id": picture,
+            "id": picture_captions[index][0],
+        }
 
 
 def read_classes(spec: PromptSpec) -> Iterator[Row]:
-    """Labels in turn, of `classes:N`."""
+    """Read labels in turn, of `classes:N`."""
     count = spec.file.removeprefix(CLASSES)
     if not (re.fullmatch(r"[0-9]{1,7}", count) and 1 <= int(count) <= 10**6):
         raise ValueError(f"allowed: {CLASSES}1000, the number of classes")
     yield from ({"prompt": str(k % int(count))} for k in range(spec.limit))
 
 
-def iter_rows(spec: PromptSpec, root: Path, where: str) -> Iterator[Row]:
-    """Every row of a set, in the file's order. `where` begins the message of a ConfigError."""
+def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[Row]:
+    """Yield every row of a set, in the file's order. `label` begins the message of a ConfigError."""
     kind = ENDS.get(Path(spec.file).suffix.lower(), "lines") if spec.format == "auto" else spec.format
     try:
         if spec.file.startswith(CLASSES):
@@ -152,25 +160,25 @@ def iter_rows(spec: PromptSpec, root: Path, where: str) -> Iterator[Row]:
         else:
             yield from read_lines(text, kind == "labels")
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{label}: {error}") from None
 
 
 def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
-    """The rows of a set, `limit` at most: from the top of the file, or `sample`'s subset in the file's order.
+    """Read the rows of a set, `limit` at most: from the top of the file, or `sample`'s subset in the file's order.
 
     ConfigError for a file that is missing, empty or not what its format says, or that holds fewer than are asked for.
     """
-    where = f"image.prompts.file = {spec.file!r}"
-    source = iter_rows(spec, root, where)
+    label = f"image.prompts.file = {spec.file!r}"
+    source = iter_rows(spec, root, label)
     chosen = list(islice(source, spec.limit) if spec.sample is None else source)
-    whole = len(chosen)
+    n_rows = len(chosen)
     if spec.sample is not None:
-        subset = random.Random(spec.sample).sample(range(whole), min(spec.limit, whole))
+        subset = random.Random(spec.sample).sample(range(n_rows), min(spec.limit, n_rows))
         chosen = [chosen[k] for k in sorted(subset)]
     if not chosen:
-        raise ConfigError(f"{where}: holds no prompt; allowed: one prompt a line")
+        raise ConfigError(f"{label}: holds no prompt; allowed: one prompt a line")
     if len(chosen) < spec.limit and "limit" in spec.model_fields_set:
-        problem = f"image.prompts.limit = {spec.limit}: {spec.file!r} holds {whole} prompts"
+        problem = f"image.prompts.limit = {spec.limit}: {spec.file!r} holds {n_rows} prompts"
         raise ConfigError(f"{problem}; allowed: at most that")
     if len(chosen) * spec.repeats < spec.shards:
         problem = f"image.prompts.shards = {spec.shards}: more than the {len(chosen) * spec.repeats} images"
@@ -178,26 +186,26 @@ def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
     return chosen
 
 
-def read_prompts(spec: PromptSpec, root: Path = Path(), most: int | None = None) -> list[str]:
-    """The prompts of a set; ConfigError for one of more than `most` words."""
+def read_prompts(spec: PromptSpec, root: Path = Path(), max_words: int | None = None) -> list[str]:
+    """Read the prompts of a set. Raises ConfigError for one of more than `max_words` words."""
     prompts = [row["prompt"] for row in read_rows(spec, root)]
     for number, prompt in enumerate(prompts, 1):
-        if most is not None and (words := len(prompt.split())) > most:
+        if max_words is not None and (words := len(prompt.split())) > max_words:
             problem = f"prompt {number} ({prompt[:40]!r}...) has {words} words"
-            raise ConfigError(f"image.prompts.file = {spec.file!r}: {problem}; allowed: at most {most}")
+            raise ConfigError(f"image.prompts.file = {spec.file!r}: {problem}; allowed: at most {max_words}")
     return prompts
 
 
 def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
-    """ConfigError for the first prompt that the embedded model cannot read: more tokens than it has places or, where
-    its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
+    """Raise ConfigError for the first prompt that the embedded model cannot read: more tokens than it has positions or,
+    if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
     from parity.embedded.scenes import parse
 
     for number, prompt in enumerate(prompts, 1):
-        where = f"image.prompts.file = {spec.file!r}: prompt {number} ({prompt[:40]!r})"
+        label = f"image.prompts.file = {spec.file!r}: prompt {number} ({prompt[:40]!r})"
         if (tokens := len(re.findall(r"\w+|[^\w\s]+", prompt))) >= PLACES:
-            raise ConfigError(f"{where}: {tokens} tokens; allowed with source embedded: at most {PLACES - 1}")
+            raise ConfigError(f"{label}: {tokens} tokens; allowed with source embedded: at most {PLACES - 1}")
         try:
             _ = drawn and parse(prompt)
         except ParityError as error:
-            raise ConfigError(f"{where}: {error}; allowed with source embedded: such as {EXAMPLE!r}") from None
+            raise ConfigError(f"{label}: {error}; allowed with source embedded: such as {EXAMPLE!r}") from None

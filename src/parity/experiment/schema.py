@@ -22,14 +22,14 @@ PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))
 def check_path(text: str) -> str:
     """The name of a file or folder that some file system could hold."""
     try:
-        whole = text.encode()
+        encoded = text.encode()
     except UnicodeEncodeError:
         raise ValueError("allowed: a path in characters that UTF-8 has") from None
     if not text.isprintable():
         raise ValueError("allowed: a path without control characters")
     if set(text) & set("{}"):
         raise ValueError("allowed: a path without { and }, which Snakemake takes for wildcards")
-    if len(whole) > 4000 or any(len(part) > 255 for part in whole.split(b"/")):
+    if len(encoded) > 4000 or any(len(name) > 255 for name in encoded.split(b"/")):
         raise ValueError("allowed: a path of at most 4000 bytes, and 255 between two slashes")
     return text
 
@@ -270,7 +270,8 @@ class InfillingTask(TextTask):
 
     @model_validator(mode="after")
     def _something(self):
-        hidden, what = round(self.masked * self.length), f"masked {self.masked} of length {self.length}"
+        hidden = round(self.masked * self.length)
+        what = f"masked {self.masked} of length {self.length}"
         if hidden == 0:
             raise ValueError(f"{what} hides no position; allowed: at least one hidden")
         if hidden == self.length:
@@ -392,14 +393,14 @@ WANTED = {  # by pydantic's kind of error
 }
 
 
-def validate(schema: type[Schema], value: Any, where: str) -> Schema:
+def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
     """The value as its schema has it; ConfigError, one line, for the first thing that the schema refuses."""
     try:
         return schema.model_validate(value)
     except ValidationError as problem:
         error = problem.errors()[0]
         path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
-        key = ".".join(filter(None, (where, *path))) or "config"
+        key = ".".join(filter(None, (prefix, *path))) or "config"
         shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
         raise ConfigError(f"{key}{shown}: {_allowed(error, schema)}") from None
 
@@ -446,5 +447,9 @@ def _fields(schema: type[BaseModel], loc: tuple) -> list[str]:
 def brief(value: Any) -> str:
     """The first 116 characters of a value, made without the rest of it: aliases of YAML can hold more than memory."""
     short = reprlib.Repr()
-    short.maxlevel, short.maxdict, short.maxlist, short.maxstring, short.maxother = 3, 4, 6, 116, 116
+    short.maxlevel = 3
+    short.maxdict = 4
+    short.maxlist = 6
+    short.maxstring = 116
+    short.maxother = 116
     return short.repr(value)[:116]

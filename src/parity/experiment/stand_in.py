@@ -32,30 +32,32 @@ BANNER = "Stand-ins: tiny random networks in the published formats. No figure he
 
 
 def list_stand_ins() -> dict[str, str]:
-    """The module that writes each stand-in, by the stand-in's name."""
+    """List the module that writes each stand-in, by the stand-in's name."""
     return {
         name: module for module in modules("stand_ins") for name in read_constant("stand_ins", module, "WRITES", ())
     }
 
 
-def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
-    """Entries of stand-ins by name. Those missing, or written by other code, are written in one process."""
-    known = list_stand_ins()
+def make_stand_ins(names: Sequence[str], parent: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
+    """Make entries of stand-ins by name. Those missing, or written by other code, are written in one process."""
+    modules_by_name = list_stand_ins()
     for name in names:
-        if name not in known:
-            raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(known))}")
-    folders = {name: where / f"{name}-{code_digest.digest(f'parity.stand_ins.{known[name]}')}" for name in names}
+        if name not in modules_by_name:
+            raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(modules_by_name))}")
+    folders = {
+        name: parent / f"{name}-{code_digest.digest(f'parity.stand_ins.{modules_by_name[name]}')}" for name in names
+    }
     if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:
         command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        if done.returncode:
-            cause = (done.stderr.strip().splitlines() or ["it printed no cause"])[-1]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if result.returncode:
+            cause = (result.stderr.strip().splitlines() or ["it printed no cause"])[-1]
             raise ConfigError(f"stand_in: {', '.join(missing)} cannot be written: {cause}")
     return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
 
 
 def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
-    """Names of the stand-ins of a published model: its own, and those of its drafter or judge."""
+    """Name the stand-ins of a published model: its own, and those of its drafter or judge."""
     family = spec["family"]
     if weights.find_kind(family) == "anysubset":
         return [family, "gpt2"]
@@ -65,17 +67,17 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
 
 
 def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
-    """The entry of a published model's stand-in in a configuration."""
-    first, *others = name_stand_ins(spec)
+    """Make the entry of a published model's stand-in in a configuration."""
+    first, *companions = name_stand_ins(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
-    for other in others:
+    for companion in companions:
         for key in ("files", "sha256"):
-            entry[key] |= entries[other][key]
+            entry[key] |= entries[companion][key]
     return entry
 
 
 def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
-    """A configuration with `stand_in: true`, with stand-ins; any other configuration unchanged."""
+    """Replace published networks by stand-ins in a configuration with `stand_in: true`; return any other unchanged."""
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)
@@ -86,9 +88,9 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
-    own = {name: make_entry(spec, entries) for name, spec in published.items()}
-    raw["models"] = {**models, **own}
-    specs = [ModelSpec(**entry) for entry in own.values()]
+    stand_ins = {name: make_entry(spec, entries) for name, spec in published.items()}
+    raw["models"] = {**models, **stand_ins}
+    specs = [ModelSpec(**entry) for entry in stand_ins.values()]
     for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
         if isinstance(raw.get(section), dict):
             shrink(raw[section], [spec for spec in specs if KINDS[weights.find_kind(spec.family)] == section])
@@ -105,11 +107,11 @@ def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def shrink_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
-    """A few prompts, of the workflow's own where those of the experiment are not at hand."""
-    few = {"limit": min(FEW, section.get("limit", FEW))}
+    """Shrink prompts to a few, of the workflow's own if those of the experiment do not exist."""
+    smaller = {"limit": min(FEW, section.get("limit", FEW))}
     if Path(section.get("file", "")).is_file():
-        return {**section, **few, "repeats": 1, "shards": 1}
-    return {"file": CLASSES if numbers else PROMPTS, **few}
+        return {**section, **smaller, "repeats": 1, "shards": 1}
+    return {"file": CLASSES if numbers else PROMPTS, **smaller}
 
 
 def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
@@ -129,26 +131,28 @@ def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Options of methods, in a figure's conditions too, no larger than every model admits; variants that have become
-    the same are one."""
+    """Cap options of methods, in a figure's conditions too, at what every model admits; variants that have become the
+    same are merged."""
     if not models:
         return
-    every = [weights.list_option_sizes(spec) for spec in models]
-    sizes = {name: min(one[name] for one in every) for name in every[0]}
-    asked = {method: variants for method, variants in (section.get("methods") or {}).items() if method != AUTO}
-    limits = {method: list_bounds(kind, method, sizes) for method in asked}
-    most = {key: limit for of in limits.values() for key, limit in of.items()}
+    sizes_of_models = [weights.list_option_sizes(spec) for spec in models]
+    sizes = {name: min(one[name] for one in sizes_of_models) for name in sizes_of_models[0]}
+    variants_by_method = {
+        method: variants for method, variants in (section.get("methods") or {}).items() if method != AUTO
+    }
+    limits = {method: list_bounds(kind, method, sizes) for method in variants_by_method}
+    bounds = {key: limit for limits_of_method in limits.values() for key, limit in limits_of_method.items()}
 
     def least(key: str, value: Any) -> Any:
         if isinstance(value, list):
             return list(dict.fromkeys(least(key, v) for v in value))
-        return min(value, most[key]) if key in most and isinstance(value, int) else value
+        return min(value, bounds[key]) if key in bounds and isinstance(value, int) else value
 
-    for method, variants in asked.items():
+    for method, variants in variants_by_method.items():
         small = []
         for variant in variants:
-            own = options(kind, method, variant)  # a default may be too large as well
-            small.append(variant | {key: limit for key, limit in limits[method].items() if own[key] > limit})
+            complete = options(kind, method, variant)  # a default may be too large as well
+            small.append(variant | {key: limit for key, limit in limits[method].items() if complete[key] > limit})
         section["methods"][method] = list({canonical(variant): variant for variant in small}.values())
     for figure in section.get("study") or []:
         figure["where"] = {key: least(key, value) for key, value in (figure.get("where") or {}).items()}

@@ -19,7 +19,7 @@ SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings 
 
 @cache
 def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
-    """The metrics of a kind of model: module to the figures it takes, each (label, unit, direction).
+    """List the metrics of a kind of model: module to the figures it takes, each (label, unit, direction).
 
     A module of metrics/ is a metric if it declares KINDS or MEASURES; ConfigError for one that lacks the rest, or a
     direction.
@@ -41,90 +41,90 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
 
 def list_measures(kind: str) -> dict[str, str]:
-    """Every figure that a metric of a kind of model takes, with its label."""
-    return {name: format_label(*value) for taken in metrics(kind).values() for name, value in taken.items()}
+    """List every figure that a metric of a kind of model takes, with its label."""
+    return {name: format_label(*value) for figures in metrics(kind).values() for name, value in figures.items()}
 
 
 def format_label(text: str, unit: str, direction: str) -> str:
-    """A measure's name with its unit and which way is better."""
+    """Format a measure's name with its unit and which way is better."""
     return text + (f", {unit}" if unit else "") + DIRECTIONS[direction]
 
 
 def read_setting(spec: dict[str, Any], name: str) -> Any:
-    """A cell's value of a setting; None where its method, or its kind, has none."""
+    """Read a cell's value of a setting; None where its method, or its kind, has none."""
     if name.startswith("sampling."):
         return spec.get("sampling", {}).get(name.removeprefix("sampling."))
     return spec[name] if name in SHARED and name in spec else spec["options"].get(name)
 
 
 def list_settings(specs: list[dict[str, Any]]) -> list[str]:
-    """Every setting that some cell has."""
+    """List every setting that a cell has."""
     options = {k for s in specs for k in s["options"]}
     sampling = [f"sampling.{k}" for k in specs[0].get("sampling", {})]
     return [*(n for n in SHARED if n in specs[0]), *sampling, *sorted(options - set(SHARED))]
 
 
-def is_shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a figure limited by `where` shows a cell; one whose method lacks the option is a point of reference and
-    stays."""
-    pairs = [(read_setting(spec, name), as_list(wanted)) for name, wanted in where.items()]
-    return all(have is None or have in wanted for have, wanted in pairs)
+def is_shown(conditions: dict[str, Any], spec: dict[str, Any]) -> bool:
+    """Return whether a figure limited by `conditions` shows a cell; one whose method lacks the option is a point of
+    reference and stays."""
+    pairs = [(read_setting(spec, name), as_list(allowed)) for name, allowed in conditions.items()]
+    return all(have is None or have in allowed for have, allowed in pairs)
 
 
 def parse_source(paper: str) -> tuple[str, list[str]]:
-    """The paper of a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9", and its tables and figures."""
-    name, *places = (part.strip() for part in paper.split(","))
-    return name, places
+    """Parse the paper of a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9", and its tables and figures."""
+    name, *tables = (piece.strip() for piece in paper.split(","))
+    return name, tables
 
 
-def find_problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> tuple[str, str] | None:
-    """What is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what is
-    allowed. `known` are the measures of their kind."""
+def find_problem(figure: Any, specs: list[dict[str, Any]], measures: dict[str, str]) -> tuple[str, str] | None:
+    """Find what is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what
+    is allowed. `measures` are those of their kind."""
     if not specs:
         return f"title = {figure.title!r}", "a figure of what is decoded; this section decodes nothing"
     named = list_settings(specs)
-    allowed, measured = f"a setting of these methods ({', '.join(named)})", f"a measure ({', '.join(known)})"
+    allowed, measured = f"a setting of these methods ({', '.join(named)})", f"a measure ({', '.join(measures)})"
     for key in ("by", "where"):
         for name in getattr(figure, key):
             if name not in named:
                 return f"{key} = {name!r}", allowed
-    if figure.x not in named and figure.x not in known:
+    if figure.x not in named and figure.x not in measures:
         return f"x = {figure.x!r}", f"{allowed} or {measured}"
     for name in figure.y:
-        if name not in known:
+        if name not in measures:
             return f"y = {name!r}", measured
-    for name, wanted in figure.where.items():
+    for name, condition in figure.where.items():
         had = {json.dumps(read_setting(s, name)) for s in specs}
-        for value in as_list(wanted):
+        for value in as_list(condition):
             if json.dumps(value) not in had:
                 values = ", ".join(sorted(had - {"null"}))
                 return f"where.{name} = {value!r}", f"a value that a variant has ({values})"
-    return None if figure.x in known else find_coincidence(figure, specs, named)
+    return None if figure.x in measures else find_coincidence(figure, specs, named)
 
 
 def find_coincidence(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
-    """Two cells at one place of one line, which `by` must distinguish."""
-    seen = set()
+    """Find two cells that would be plotted at one point of one line, which `by` must distinguish."""
+    points = set()
     for s in (s for s in specs if is_shown(figure.where, s)):
-        place = json.dumps([read_setting(s, name) for name in (figure.x, *figure.by)])
-        if place in seen:
+        point = json.dumps([read_setting(s, name) for name in (figure.x, *figure.by)])
+        if point in points:
             free = [n for n in named if n not in (figure.x, *figure.by)]
-            others = [n for n in free if len({json.dumps(read_setting(t, n)) for t in specs}) > 1]
-            apart = f"settings that tell the variants of one {figure.x} apart (or `where`): {', '.join(others)}"
-            return f"by = {figure.by}", apart
-        seen.add(place)
+            varying = [n for n in free if len({json.dumps(read_setting(t, n)) for t in specs}) > 1]
+            allowed = f"settings that tell the variants of one {figure.x} apart (or `where`): {', '.join(varying)}"
+            return f"by = {figure.by}", allowed
+        points.add(point)
     return None
 
 
 def find_unknown_source(paper: str, published: list[dict[str, str]]) -> str | None:
-    """What is wrong with a figure's `paper`, given the rows of workflow/published: a paper or a table of no row.
+    """Find what is wrong with a figure's `paper`, given the rows of workflow/published: a paper or a table of no row.
 
     A figure may have no rows: its numbers are not printed.
     """
-    name, places = parse_source(paper)
+    name, tables_named = parse_source(paper)
     names = sorted({row["paper"] for row in published})
     if name not in names:
         return f"a paper of workflow/published ({', '.join(names)}), then its tables and figures"
     tables = {row["table"] for row in published if row["paper"] == name}
-    missing = [p for p in places if p.startswith("Table") and p not in tables]
+    missing = [p for p in tables_named if p.startswith("Table") and p not in tables]
     return f"a table of {name} ({', '.join(sorted(t for t in tables if t.startswith('Table')))})" if missing else None

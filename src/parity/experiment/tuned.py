@@ -43,8 +43,8 @@ class Case(NamedTuple):
         task, sampling = self.setting.get("task_kind"), self.setting.get("sampling", {})
         on = f"{task} {self.setting['task']}, " if task else ""
         on += f"{sampling['steps']} steps, " if "steps" in sampling else ""
-        where = f"{machine.identify_machine()}, parity {version()}"
-        return f"{self.model}@{self.setting['revision']}, {on}batch {self.batch}, {where}"
+        suffix = f"{machine.identify_machine()}, parity {version()}"
+        return f"{self.model}@{self.setting['revision']}, {on}batch {self.batch}, {suffix}"
 
 
 def version() -> str:
@@ -52,17 +52,18 @@ def version() -> str:
 
 
 def list_cases(config: Config, kind: str) -> list[Case]:
-    """A case for each model of a section, at the section's (first) batch."""
+    """List a case for each model of a section, at the section's (first) batch."""
     first: dict[str, dict[str, Any]] = {}
     for shared, _ in CONDITIONS[kind](config, []):
         first.setdefault(shared["model"], shared)
-    batch, models = getattr(config, KINDS[kind]).batch, weights.models(config, kind)
+    batch = getattr(config, KINDS[kind]).batch
+    models = weights.models(config, kind)
     batch = batch[0] if isinstance(batch, list) else batch
     return [Case(kind, name, models[name], batch, setting) for name, setting in first.items()]
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """The entries of a file; ConfigError for a file that `parity tune` did not write."""
+    """Read the entries of a file. Raises ConfigError for a file that `parity tune` did not write."""
     try:
         entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (yaml.YAMLError, UnicodeDecodeError, OSError):
@@ -73,38 +74,44 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
 
 
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
-    """Complete options of a lossless variant that a model can run; ConfigError for anything else."""
+    """Complete the options of a lossless variant that a model can run. Raises ConfigError for any other variant."""
     if method not in methods(kind):
         raise ConfigError(f"{method!r}: unknown method")
-    chosen, declared = options(kind, method, values, method), declaration(kind, method)
+    chosen = options(kind, method, values, method)
+    declared = declaration(kind, method)
     if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":
         raise ConfigError(f"{method}: not lossless with {values}")
     if kind == "discrete":
         weights.check_needs(method, "", spec)
     elif kind == "continuous":
         weights.check_pair("", bool(declared.NEEDS), spec)
-    for name, most in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
-        if chosen[name] > most:
-            raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {most}")
+    for name, bound in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
+        if chosen[name] > bound:
+            raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {bound}")
     return chosen
 
 
 def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
-    """The entry of a case on this machine, its options complete; or None, and why in a few words."""
-    entries, key = read(file), case.key
+    """Find the entry of a case on this machine, its options complete; or None, and why in a few words."""
+    entries = read(file)
+    key = case.key
     if entry := entries.get(key):
         try:
             return {**entry, "options": complete_lossless(case.kind, entry["method"], entry["options"], case.spec)}, ""
         except ConfigError as error:
             return None, f"its entry is ignored ({error})"
-    same = [other for other in entries if other.startswith(key.partition(", batch ")[0] + f", batch {case.batch}, ")]
-    if same:
-        return None, f"an entry of another machine or version is ignored ({same[0]})"
+    others_of_case = [
+        other_key
+        for other_key in entries
+        if other_key.startswith(key.partition(", batch ")[0] + f", batch {case.batch}, ")
+    ]
+    if others_of_case:
+        return None, f"an entry of another machine or version is ignored ({others_of_case[0]})"
     return None, "no entry for this machine and batch"
 
 
 def take_auto(config: Config) -> list[str]:
-    """Take `auto` out of the methods of all sections. Kinds of model where it was there."""
+    """Take `auto` out of the methods of all sections; return the kinds of model that had it."""
     auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
     for kind in auto:
         if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
@@ -113,21 +120,23 @@ def take_auto(config: Config) -> list[str]:
 
 
 def put_choice(config: Config, kind: str) -> None:
-    """Add the variant that `auto` stands for to the methods, which are complete; nothing if it is there already."""
-    where, models = f"{KINDS[kind]}.methods.{AUTO}", weights.models(config, kind)
+    """Put the variant that `auto` stands for among the methods, which are complete; do nothing if it is there
+    already."""
+    key = f"{KINDS[kind]}.methods.{AUTO}"
+    models = weights.models(config, kind)
     if len(models) != 1:
-        raise ConfigError(f"{where}: {len(models)} models ({', '.join(models)}); allowed: with one in the section")
+        raise ConfigError(f"{key}: {len(models)} models ({', '.join(models)}); allowed: with one in the section")
     if not (ready := list_cases(config, kind)):
-        raise ConfigError(f"{where}: no task is decoded; allowed: with a task of infilling, stories or code")
+        raise ConfigError(f"{key}: no task is decoded; allowed: with a task of infilling, stories or code")
     (case,) = ready
     entry, problem = find(case)
     if entry is None:
         method = UNTUNED[kind]
         entry = {"method": method, "options": options(kind, method, {})}
-        message = f"{where}: {FILE}: {problem}; {case.model} at batch {case.batch} takes {method} at its defaults"
+        message = f"{key}: {FILE}: {problem}; {case.model} at batch {case.batch} takes {method} at its defaults"
         print(f"{message}. `parity tune` finds what is fastest here", file=sys.stderr)
     else:
-        print(f"{where}: {entry['method']} {canonical(entry['options'])}, as {FILE} has it", file=sys.stderr)
+        print(f"{key}: {entry['method']} {canonical(entry['options'])}, as {FILE} has it", file=sys.stderr)
     variants = getattr(config, KINDS[kind]).methods.setdefault(entry["method"], [])
     if entry["options"] not in variants:
         variants.append(entry["options"])

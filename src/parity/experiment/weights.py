@@ -30,21 +30,21 @@ TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released d
 
 @cache
 def list_families(kind: str) -> tuple[str, ...]:
-    """Modules of models/<kind> that declare FAMILY."""
+    """List the modules of models/<kind> that declare FAMILY."""
     return tuple(m for m in modules(f"models/{kind}") if read_constant(f"models/{kind}", m, "FAMILY") is not None)
 
 
-def find_kind(family: str, where: str = "family") -> str:
-    """The kind of a family's models; ConfigError for a family that is not there."""
+def find_kind(family: str, label: str = "family") -> str:
+    """Find the kind of a family's models. Raises ConfigError for an unknown family."""
     kind = next((kind for kind in KINDS if family in list_families(kind)), None)
     if kind is None:
         allowed = ", ".join(name for kind in KINDS for name in list_families(kind))
-        raise ConfigError(f"{where} = {family!r}: unknown family; allowed: {allowed}")
+        raise ConfigError(f"{label} = {family!r}: unknown family; allowed: {allowed}")
     return kind
 
 
 def read_family(family: str) -> dict[str, Any]:
-    """A family's FAMILY; ConfigError for one that is not there, or lacks a key."""
+    """Read a family's FAMILY. Raises ConfigError for an unknown family, or one that lacks a key."""
     kind = find_kind(family)
     values = read_constant(f"models/{kind}", family, "FAMILY")
     if lacks := [key for key in DECLARED[kind] if key not in values]:
@@ -55,23 +55,24 @@ def read_family(family: str) -> dict[str, Any]:
 
 
 def models(config: Config, kind: str) -> dict[str, ModelSpec]:
-    """An experiment's models of a kind by name: those that it names, or the embedded one."""
+    """List an experiment's models of a kind by name: those that it names, or the embedded one."""
     chosen = {name: spec for name, spec in config.models.items() if find_kind(spec.family) == kind}
     name, family = DEFAULT[kind]
     return chosen or {name: ModelSpec(family=family)}
 
 
 def list_embedded_files(spec: ModelSpec) -> dict[str, str]:
-    """Files of an embedded model by part; the transformer's name ends in its grid where that is not 16."""
+    """List the files of an embedded model by component; the transformer's name ends in its grid if that is not 16."""
     files = read_family(spec.family)["embedded"]
     if not files:
         raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
     transformer = f"{files['transformer']}{'' if spec.grid == 16 else spec.grid}"
-    return {part: f"{transformer if part == 'transformer' else file}.safetensors" for part, file in files.items()}
+    names = {**files, "transformer": transformer}
+    return {component: f"{name}.safetensors" for component, name in names.items()}
 
 
 def sizes(spec: ModelSpec) -> dict[str, Any]:
-    """A model's sizes, as far as they are known without published files; of text models none."""
+    """Read a model's sizes, as far as they are known without published files; none of text models."""
     if spec.source != "embedded" and not spec.folder:
         family = read_family(spec.family)
         return {**family.get("network", family.get("released", {})), **spec.network}
@@ -89,92 +90,98 @@ class Places(NamedTuple):
 
 
 def count_positions(spec: ModelSpec) -> Places:
-    """The tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens behind each row and
-    `end` behind the last."""
-    known = sizes(spec)
-    rows, columns = (int(known.get(key, known.get("grid", 1))) for key in ("rows", "columns"))
-    width = columns + int(known.get("line", 0))
-    return Places(rows, width, rows * width + int(known.get("end", 0)))
+    """Count the tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens after each row
+    and `end` after the last."""
+    model_sizes = sizes(spec)
+    rows, columns = (int(model_sizes.get(key, model_sizes.get("grid", 1))) for key in ("rows", "columns"))
+    width = columns + int(model_sizes.get("line", 0))
+    return Places(rows, width, rows * width + int(model_sizes.get("end", 0)))
 
 
 def check_network(model: str, spec: ModelSpec) -> None:
-    """ConfigError for sizes of a published model that its family does not have, or that no network has."""
+    """Raise ConfigError for sizes of a published model that its family does not have, or that no network has."""
     family = read_family(spec.family)
-    known = family.get("sizes", {})
-    if spec.source == "embedded" or not known:
+    family_sizes = family.get("sizes", {})
+    if spec.source == "embedded" or not family_sizes:
         return
-    values = {**known, **spec.network}
+    values = {**family_sizes, **spec.network}
 
     def refuse(key: str, allowed: str) -> None:
-        problem = "unknown size; allowed" if key not in known else "allowed"
+        problem = "unknown size; allowed" if key not in family_sizes else "allowed"
         raise ConfigError(f"models.{model}.network.{key} = {values[key]}: {problem}: {allowed}")
 
     for key, value in spec.network.items():
-        if key not in known:
-            refuse(key, ", ".join(known))
-        whole = isinstance(known[key], int)
-        if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
-            refuse(key, f"{'a whole' if whole else 'a'} number, 0 to 1e9")
-    for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
-        if values.get(key, least) < least:
-            refuse(key, f"{least} or more")
-    for key, most in family.get("at_most", {}).items():
-        if values[key] > most:
-            refuse(key, f"at most {most}")
+        if key not in family_sizes:
+            refuse(key, ", ".join(family_sizes))
+        is_integer = isinstance(family_sizes[key], int)
+        if (is_integer and not isinstance(value, int)) or not 0 <= value <= 10**9:
+            refuse(key, f"{'a is_integer' if is_integer else 'a'} number, 0 to 1e9")
+    for key, minimum in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
+        if values.get(key, minimum) < minimum:
+            refuse(key, f"{minimum} or more")
+    for key, maximum in family.get("at_most", {}).items():
+        if values[key] > maximum:
+            refuse(key, f"at most {maximum}")
     for key, step in family.get("multiples", {}).items():
         if values[key] % step and values.get("line"):
             refuse(key, f"a multiple of {step}")
-    for key, of in family.get("divides", {}).items():
-        if not values[key] or values[of] % values[key]:
-            refuse(key, f"a divisor of {of}, {values[of]}")
+    for key, multiple in family.get("divides", {}).items():
+        if not values[key] or values[multiple] % values[key]:
+            refuse(key, f"a divisor of {multiple}, {values[multiple]}")
 
 
 def check_files(model: str, spec: ModelSpec) -> None:
-    """ConfigError for parts that a published model's family needs and are not named, for files that are not there, and
-    for an address or a repository that cannot be one."""
+    """Raise ConfigError for components that a published model's family needs and that are not named, for files that do
+    not exist, and for an invalid address or repository."""
     if spec.source == "embedded" or spec.folder:
         return
-    family, where = read_family(spec.family), f"models.{model}.files"
+    family = read_family(spec.family)
+    key = f"models.{model}.files"
     needed = family.get("files", ("target",))
     allowed = (*needed, *family.get("also", ("draft", "kl", "tokenizer")))
     classes = {**family.get("sizes", {}), **spec.network}.get("classes")
-    for part in needed:
-        if part not in spec.files and not (part == "text" and classes):
-            raise ConfigError(f"{where} = {sorted(spec.files)}: needs {part}")
-    for part, file in spec.files.items():
-        if part not in allowed:
-            raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
+    for component in needed:
+        if component not in spec.files and not (component == "text" and classes):
+            raise ConfigError(f"{key} = {sorted(spec.files)}: needs {component}")
+    for component, file in spec.files.items():
+        if component not in allowed:
+            raise ConfigError(f"{key}.{component}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
         remote = file.startswith(("https://", "http://", HUB))
         # the digests of a text model's folders are taken here; a tokenizer's folder has no weights
-        unsigned = part == "tokenizer" or (find_kind(spec.family) == "anysubset" and not remote)
-        if part not in spec.sha256 and not unsigned:
-            raise ConfigError(f"models.{model}.sha256: needs {part}; `python -m parity.models pin` finds it")
+        unsigned = component == "tokenizer" or (find_kind(spec.family) == "anysubset" and not remote)
+        if component not in spec.sha256 and not unsigned:
+            raise ConfigError(f"models.{model}.sha256: needs {component}; `python -m parity.models pin` finds it")
         if remote and not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
             raise ConfigError(
-                f"{where}.{part} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex"
-                " commit; a branch would move"
+                f"{key}.{component} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the"
+                " 40-hex commit; a branch would move"
             )
-        here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
-        if here and not remote and not Path(file).exists():
-            raise ConfigError(f"{where}.{part} = {file!r}: no such file")
+        is_local = (
+            spec.source == "files" or Path(file).is_absolute() or (component == "text" and not file.endswith("/"))
+        )
+        if is_local and not remote and not Path(file).exists():
+            raise ConfigError(f"{key}.{component} = {file!r}: no such file")
 
 
 def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
-    """The sizes of a model that bound options (`parity_decoders.counts.SIZES`): positions, or groups that are drawn at
-    once; positions of a row; tokens. None of a text model."""
+    """List the sizes of a model that bound options (`parity.base.counts.SIZES`): positions, or groups that are drawn at
+    once; positions of a row; tokens. None for a text model."""
     kind = find_kind(spec.family)
     if kind == "anysubset":
         return {}
-    known = sizes(spec)
+    model_sizes = sizes(spec)
     if kind == "continuous":
-        return {"length": (known["grid"] // known.get("cell", 1)) ** 2}
-    places, vocab = count_positions(spec), int(known["vocab"])
-    return {"length": places.length, "row": places.width, "vocab": vocab, "vocab - 1": vocab - 1}
+        return {"length": (model_sizes["grid"] // model_sizes.get("cell", 1)) ** 2}
+    positions = count_positions(spec)
+    vocab = int(model_sizes["vocab"])
+    return {"length": positions.length, "row": positions.width, "vocab": vocab, "vocab - 1": vocab - 1}
 
 
 def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
-    """What identifies a model: the digest of its files' digests, and of the captions that it reads."""
-    kind, embedded, name = find_kind(spec.family), spec.source == "embedded", spec.family
+    """Compute what identifies a model: the digest of its files' digests, and of the captions that it reads."""
+    kind = find_kind(spec.family)
+    embedded = spec.source == "embedded"
+    name = spec.family
     if kind == "continuous":
         read = captions and [
             captions.model_dump(exclude={"shards", "jobs", "repeats"}),
@@ -182,25 +189,26 @@ def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str
         ]
         if not embedded and not spec.folder:
             return digest([name, spec.sha256, spec.network, read])
-        known = sums(pair_folder(spec))
-        files = [known.get(f"{part}.safetensors") for part in ("kl", name, f"{name}-draft")]
-        words = known.get(f"{name}-tokenizer.json")
+        digests_by_file = sums(pair_folder(spec))
+        files = [digests_by_file.get(f"{stem}.safetensors") for stem in ("kl", name, f"{name}-draft")]
+        words = digests_by_file.get(f"{name}-tokenizer.json")
         return digest([*files, *([words] if words else []), *([read] if read else [])])
     if kind == "anysubset" and not embedded:
         totals = [
-            spec.sha256.get(part) or digests.sha256(Path(spec.files[part])) for part in read_family(name)["files"]
+            spec.sha256.get(component) or digests.sha256(Path(spec.files[component]))
+            for component in read_family(name)["files"]
         ]
         return digest([totals, [f if f.startswith(HUB) else digest_tokenizer(f) for f in spec.files.values()]])
     if not embedded:
         return digest([spec.revision, spec.network, spec.sha256])
-    known = sums(EMBEDDED if kind == "discrete" else ROOT / kind)
-    wanted = list_embedded_files(spec).values() if kind == "discrete" else known
-    lines = "".join(f"{total}  {file}\n" for file, total in known.items() if file in wanted)
-    return hashlib.sha256(lines.encode()).hexdigest()[:8] if known else "untrained"
+    digests_by_file = sums(EMBEDDED if kind == "discrete" else ROOT / kind)
+    files_used = list_embedded_files(spec).values() if kind == "discrete" else digests_by_file
+    lines = "".join(f"{total}  {file}\n" for file, total in digests_by_file.items() if file in files_used)
+    return hashlib.sha256(lines.encode()).hexdigest()[:8] if digests_by_file else "untrained"
 
 
 def check_trained(model: str, spec: ModelSpec) -> None:
-    """ConfigError for an embedded model of a size that was not trained here."""
+    """Raise ConfigError for an embedded model of a size that was not trained here."""
     if spec.source != "embedded":
         return
     file = list_embedded_files(spec)["transformer"]
@@ -212,8 +220,8 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 
 
 def read_target_sizes(path: Path) -> dict[str, Any]:
-    """Sizes of its target in the config.json of a released drafter, a folder or the file's: WORDS, where both are
-    folders in transformers' layout; {} where there are none."""
+    """Read the sizes of its target from the config.json of a released drafter, a folder or the file's: WORDS, if both
+    are folders in transformers' layout; {} if there are none."""
     try:
         config = foreign_json((path if path.is_dir() else path.parent) / "config.json")
         if "input_type" not in config:
@@ -224,87 +232,94 @@ def read_target_sizes(path: Path) -> dict[str, Any]:
         return {}
 
 
-def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
-    """ConfigError for a drafter, or a draft model, that was trained for another target. A draft model fits every target
-    of its size."""
-    trained_for, at = header(file) or read_target_sizes(file), sizes(spec)
-    wanted = (
-        read_target_sizes(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
+def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> None:
+    """Raise ConfigError for a drafter, or a draft model, that was trained for another target. A draft model fits every
+    target of its size."""
+    trained_for = header(file) or read_target_sizes(file)
+    target_sizes = sizes(spec)
+    expected = (
+        read_target_sizes(Path(spec.files["model"]))
+        if "model" in spec.files
+        else {k: target_sizes[k] for k in ("vocab", "grid")}
     )
-    if part == "drafter" and "grid" in wanted and "input_type" not in trained_for:
+    if component == "drafter" and "grid" in expected and "input_type" not in trained_for:
         embedded = spec.source == "embedded"
-        wanted["target"] = (
+        expected["target"] = (
             sums(EMBEDDED).get(list_embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
         )
-    for key, value in wanted.items():
+    for key, value in expected.items():
         if trained_for.get(key) != value:
-            what = "the SHA-256 of its target" if key == "target" else f"its {key}"
+            label = "the SHA-256 of its target" if key == "target" else f"its {key}"
             raise ConfigError(
-                f"models.{model}: {part} {file.name} was trained for another target: {what} is"
+                f"models.{model}: {component} {file.name} was trained for another target: {label} is"
                 f" {str(trained_for.get(key))[:16]}; allowed: {str(value)[:16]}"
             )
 
 
 def check_needs(method: str, model: str, spec: ModelSpec) -> None:
-    """ConfigError if a method needs a companion that a model does not have, or that is another model's."""
-    part, where = needs("discrete", method), f"image.methods.{method}: models.{model}"
-    if not part:
+    """Raise ConfigError if a method needs a companion that a model does not have, or that is another model's."""
+    companion = needs("discrete", method)
+    key = f"image.methods.{method}: models.{model}"
+    if not companion:
         return
-    file = EMBEDDED / f"{part}.safetensors" if spec.source == "embedded" else Path(spec.files.get(part, ""))
+    file = EMBEDDED / f"{companion}.safetensors" if spec.source == "embedded" else Path(spec.files.get(companion, ""))
     if spec.source == "embedded" and spec.grid != 16:
-        raise ConfigError(f"{where}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
+        raise ConfigError(f"{key}.grid = {spec.grid} has no {companion}; allowed: 16, or source files")
     if spec.source == "embedded" and not file.exists():
-        raise ConfigError(f"{where} has no {part} yet: {file.name} is missing; make it with `snakemake train_embedded`")
-    if spec.source != "embedded" and part not in spec.files:
-        raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
+        raise ConfigError(
+            f"{key} has no {companion} yet: {file.name} is missing; make it with `snakemake train_embedded`"
+        )
+    if spec.source != "embedded" and companion not in spec.files:
+        raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs a {companion} trained for this model")
     if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
-        check_companion(model, spec, file, part)
+        check_companion(model, spec, file, companion)
 
 
 def compute_network_revision(spec: NetworkSpec) -> str:
-    """What identifies a network that judges pictures."""
+    """Compute what identifies a network that judges pictures."""
     return digest([spec.sha256, spec.architecture])
 
 
 def read_protocols() -> dict[str, Any]:
-    """The recipes by which pictures of published models are measured, as their module declares them."""
+    """Read the recipes by which pictures of published models are measured, as their module declares them."""
     return read_constant("metrics", "protocols", "PROTOCOLS")
 
 
-def digest_tokenizer(where: str) -> dict[str, str]:
-    """Digests of the files of a folder that make its tokenizer, by name."""
-    words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
+def digest_tokenizer(folder: str) -> dict[str, str]:
+    """Digest the files of a folder that make its tokenizer, by name."""
+    words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(folder).glob(p))]
     return {file.name: digests.digest_file(file) for file in words}
 
 
 def check_text_folders(model: str, files: dict[str, str]) -> None:
-    """ConfigError for folders of a text model, by part, without what transformers saves."""
-    for part, where in files.items():
-        if where.startswith(HUB):
+    """Raise ConfigError for folders of a text model, by component, that are not as transformers saves them."""
+    for component, folder in files.items():
+        if folder.startswith(HUB):
             continue
-        if part == "tokenizer" or (part == "xlnet" and "tokenizer" not in files) or part == "judge":
-            check_tokenizer(Path(where), f"models.{model}.files.{part}")
-        if part != "tokenizer" and not Path(where, "config.json").is_file():
+        if component == "tokenizer" or (component == "xlnet" and "tokenizer" not in files) or component == "judge":
+            check_tokenizer(Path(folder), f"models.{model}.files.{component}")
+        if component != "tokenizer" and not Path(folder, "config.json").is_file():
             raise ConfigError(
-                f"models.{model}.files.{part} = {where!r}: needs config.json; allowed: a folder as transformers saves"
-                " it, or hub:owner/name@commit"
+                f"models.{model}.files.{component} = {folder!r}: needs config.json; allowed: a folder as transformers"
+                " saves it, or hub:owner/name@commit"
             )
 
 
-def check_tokenizer(folder: Path, what: str) -> None:
-    """ConfigError, which begins with `what`, for a folder without a tokenizer that can be read."""
+def check_tokenizer(folder: Path, label: str) -> None:
+    """Raise ConfigError, which begins with `label`, for a folder without a readable tokenizer."""
     if not any(Path(folder, name).is_file() for name in ("tokenizer.json", "vocab.json")):
-        alone = " of its spiece.model (docs/howto/checkpoint.md says how)" if list(folder.glob("spiece.model")) else ""
-        raise ConfigError(f"{what} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{alone}")
+        hint = " of its spiece.model (docs/howto/checkpoint.md says how)" if list(folder.glob("spiece.model")) else ""
+        raise ConfigError(f"{label} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{hint}")
 
 
 def pair_folder(spec: ModelSpec) -> Path:
-    """The folder of a continuous pair's weights: the embedded ones', or what `convert` wrote."""
+    """Return the folder of a continuous pair's weights: the embedded ones', or what `convert` wrote."""
     return Path(spec.folder or ROOT / "continuous")
 
 
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
-    """ConfigError for a published model that reads captions without any, or for captions of a model that reads none."""
+    """Raise ConfigError for a published model that reads captions without any, or for captions of a model that reads
+    none."""
     embedded = spec.source == "embedded"
     reads = not embedded and read_constant("models/continuous", spec.family, "PROMPT") is not None
     if reads and captions is None:
@@ -315,9 +330,11 @@ def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> 
 
 
 def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
-    """ConfigError for files that are missing or say nothing of their sizes, for sizes that no network has, and for a
-    draft of other tokens, latents or classes."""
-    where, family, known = f"models.{model}", read_family(spec.family), sizes(spec)
+    """Raise ConfigError for files that are missing or have no sizes, for sizes that no network has, and for a draft of
+    other tokens, latents or classes."""
+    where = f"models.{model}"
+    family = read_family(spec.family)
+    model_sizes = sizes(spec)
     if spec.source != "embedded" and not spec.folder:
         if "released" not in family:
             raise ConfigError(
@@ -328,8 +345,8 @@ def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
         for key, value in spec.network.items():
             if key not in ("grid", "cell") or not isinstance(value, int) or not 1 <= value <= 256:
                 raise ConfigError(f"{where}.network.{key} = {value}: allowed: grid and cell, 1 to 256")
-        if known["grid"] % known.get("cell", 1):
-            raise ConfigError(f"{where}.network = {known}: grid; allowed: a multiple of cell")
+        if model_sizes["grid"] % model_sizes.get("cell", 1):
+            raise ConfigError(f"{where}.network = {model_sizes}: grid; allowed: a multiple of cell")
         return
     folder = pair_folder(spec)
     if spec.folder and not (folder / "SHA256SUMS").exists():
@@ -349,8 +366,8 @@ def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
             )
     nouns = {"grid": "tokens a side", "dim": "numbers a token", "classes": "classes", "latents": "latents"}
     for key, noun in nouns.items():
-        target, *others = (str(h.get(key)) for h in headers)
-        if others and others[0] != target:
+        target, *drafts = (str(h.get(key)) for h in headers)
+        if drafts and drafts[0] != target:
             raise ConfigError(
-                f"{where}: draft and target differ in {noun}: {others[0]} and {target}; allowed: the same"
+                f"{where}: draft and target differ in {noun}: {drafts[0]} and {target}; allowed: the same"
             )

@@ -184,7 +184,7 @@ class Prompted(Bench):
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
         super().__init__(case, manifest, config)
         assert config.image is not None
-        captions = read_prompts(config.image.prompts, most=checks.count_allowed_words(config))[:CAPTIONS]
+        captions = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
         companions = {companion for v in list_candidates(case) if (companion := needs(self.kind, v.method))}
         self.nets = load_networks(manifest, ("vq", "net", *sorted(companions)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
