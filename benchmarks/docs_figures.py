@@ -128,8 +128,8 @@ def images(t: pd.DataFrame) -> str:
     """The figure, and a line a method on images: does it keep the law, what does it spend, how fast is it, and how did
     Scenes-CLIP move."""
     draw(t, ROOT / "docs/headline.svg")
-    heads = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another", "predicted, flat cost")
-    lines = [(*heads, "measured, one image", "Scenes-CLIP, change")]
+    heads = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
+    lines = [(*heads, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
     rows = ordered(t)
     for r in rows:
         clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
