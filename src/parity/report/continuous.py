@@ -65,8 +65,10 @@ def judged(row: Row) -> Entry:
 
 OURS = [
     Column("Right", share("right"), "pictures whose class the Scenes classifier reads"),
-    Column("IS", value("is", 3), "inception score by that classifier; biased at few images: compare within a table"),
-    Column("FID", "fid", "over that classifier's features; biased at few images: compare within a table"),
+    Column(
+        "Scenes-IS", value("is", 3), "inception score by that classifier; biased at few images: compare within a table"
+    ),
+    Column("Scenes-FID", "fid", "over that classifier's features; biased at few images: compare within a table"),
 ]
 PUBLISHED = [
     Column("IS", judged, "inception score; biased at few images: compare within a table"),

@@ -11,9 +11,10 @@ from parity.experiment import weights
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.report import maps, pictures, tables
 from parity.report import shared_sections as shared
-from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs
+from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs, records
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot, quality
+from parity.report.front_table import SCENES, judged_here
 from parity.report.settings import read
 from parity.report.tables import Column, Row, measured, number, percent, plain, show, value
 
@@ -89,7 +90,7 @@ SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "net
 def sections(g: Gathered) -> Iterator[Section]:
     rows = g.rows(KIND)
     clouds = [
-        plot(f"quality-{model}", f"Quality of each method, {model}", quality(own), CLOUD)
+        plot(f"quality-{model}", f"Quality of each method, {model}", quality(own, names_of(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
     yield Section("image-pictures", "Images: replay and pictures", PICTURES, *pictures.blocks(g))
@@ -100,6 +101,11 @@ def sections(g: Gathered) -> Iterator[Section]:
     yield Section("image-verdicts", "Images: verdicts in full", VERDICTS, BOUNDS, table, folded=True)
 
 
+def names_of(rows: pd.DataFrame) -> dict[str, str]:
+    """Names of figures of quality that small networks trained here judge; {} where published ones do."""
+    return SCENES if judged_here(records(rows)) else {}
+
+
 def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:
     """A table for each model and sampling settings; others: the rest of the figures too."""
     every = list(g.rows(KIND).groupby(["model", "sampling"], sort=False))
@@ -107,7 +113,9 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
         if len(every) > 1:
             yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
         rows = shared.relabelled(own)
-        yield show(rows, columns, f"{caption} {shared.measured_by(rows)}".strip())
+        names = names_of(own)
+        named = [c._replace(heading=names.get(str(c.entry), c.heading)) for c in columns]
+        yield show(rows, named, f"{caption} {shared.measured_by(rows)}".strip())
         if others:
             yield from serving(rows)
             yield from shared.other_figures(KIND, rows, SHOWN)

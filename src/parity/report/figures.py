@@ -52,7 +52,8 @@ PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#3
 PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
 SHADES = (0, -0.4, 0.4)  # of variants of one method
 QUALITY = {
-    "clip_score": "CLIP-score (higher is better)", "fid": "FID (lower is better)", "perplexity": "perplexity",
+    "clip_score": ("CLIP-score", "higher is better"), "fid": ("FID", "lower is better"),
+    "perplexity": ("perplexity", ""),
 }  # fmt: skip
 Drawing = tuple[Figure, pd.DataFrame]
 Look = dict[str, tuple[str, str]]  # colour and marker of each label
@@ -246,9 +247,9 @@ def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     return mean - reach, mean + reach
 
 
-def quality(rows: pd.DataFrame) -> Drawing | None:
+def quality(rows: pd.DataFrame, own: Mapping[str, str] | None = None) -> Drawing | None:
     """Figures of quality with their intervals, a line for each row; the band is what another seed of plain decoding
-    would give."""
+    would give. own: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -265,7 +266,9 @@ def quality(rows: pd.DataFrame) -> Drawing | None:
                 colour = VERDICTS.get(verdict, GREYS[0])
                 ax.errorbar(row[m], place, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
         ax.set_yticks(range(len(rows)), rows["label"])
-        ax.set(xlabel=QUALITY[m], ylim=(len(rows) - 0.5, -0.5))
+        name, better = QUALITY[m]
+        name = (own or {}).get(m, name)
+        ax.set(xlabel=f"{name} ({better})" if better else name, ylim=(len(rows) - 0.5, -0.5))
     return figure, data
 
 

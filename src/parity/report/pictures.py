@@ -30,7 +30,7 @@ class Column:
 
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
-    cosine: np.ndarray  # [n] CLIP cosine with the caption
+    cosine: np.ndarray  # [n] with the caption, by the network that judges quality
     baseline: bool = False  # plain sampling: the first one of a model is what differences are taken from
     model: str = ""
     method: str = ""
@@ -192,7 +192,7 @@ def alike(g: Gathered) -> list[str]:
 
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
-JUDGED = "; under each picture its CLIP cosine with the prompt"
+JUDGED = "; under each picture its cosine with the prompt, by the network that judges quality"
 LEFT = " There is no room for the others: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
     "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"
@@ -201,7 +201,8 @@ REPLAY = (
 )
 UNJUDGED = "The first {shown} of {all} prompts: no network compared these pictures with their prompts."
 WORST = (
-    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in CLIP-score, the worst first."
+    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in the cosine of picture and"
+    " prompt."
     " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"
     " better than it is, because the prompts were chosen against it; compare with the other seeds of plain decoding."
 )

@@ -176,7 +176,7 @@ function browse(box, data, sheets) {
   const columns = data.columns.filter((c, k) => data.columns.findIndex((other) => other.drawn === c.drawn) === k);
   const rest = columns.filter((column) => !column.plain);
   const orders = ["worst difference of any method", ...rest.map((c) => `difference of ${c.drawn}`),
-    ...columns.map((c) => `CLIP cosine of ${c.drawn}`)];
+    ...columns.map((c) => `cosine of ${c.drawn}`)];
   const keys = [data.worst, ...rest.map((c) => c.difference), ...columns.map((c) => c.cosine)];
   const shown = 6;
   let first = 0;
