@@ -40,12 +40,12 @@ ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind, optio
 
 def sampler_of(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
     """A sampler and its law, of a tiny model made for it (in a folder, where heads are loaded from)."""
-    model = T.load(models.write_mellum(folder)[0]) if kind == "mellum" else models.new(kind, 4, 0)
+    model = T.load_model(models.write_mellum(folder)[0]) if kind == "mellum" else models.make_model(kind, 4, 0)
     options = dict(options)
     if "num_assistant_tokens" in options:
-        options["assistant_model"] = models.companion(model, 0.3)
+        options["assistant_model"] = models.make_companion(model, 0.3)
     make = T.Continuous if options.get("cache_implementation") == "paged" else T.Generate
-    return make(model, length, options, end), T.law(model, PROMPTS, length, options, end=end)
+    return make(model, length, options, end), T.compute_law(model, PROMPTS, length, options, end=end)
 
 
 def main() -> None:

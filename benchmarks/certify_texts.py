@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity_certify.adapters.transformers import load
+from parity_certify.adapters.transformers import load_model
 from torch import Tensor
 
 
@@ -38,7 +38,7 @@ def written(folder: Path, vocab: int, spread: float = 6.0) -> Any:
         model.lm_head.weight *= spread / logits.std()
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
-    return load(folder)
+    return load_model(folder)
 
 
 @torch.no_grad()

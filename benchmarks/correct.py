@@ -19,8 +19,8 @@ import torch
 import yaml
 from common import asked
 from parity_certify import result_rows as R
-from parity_certify.import_by_name import leaf
-from parity_certify.verdict import layer_p, verdicts
+from parity_certify.import_by_name import import_named_module
+from parity_certify.verdict import compute_layer_p, judge_decoders
 from scipy import stats
 
 from parity.base.errors import ParityError
@@ -72,9 +72,9 @@ def some(rng: np.random.Generator, every: Sequence[Any]) -> list[Any]:
 def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict[str, Any]:
     """p-values of a family's tests, and its verdict."""
     (small, own), begin = pair, time.process_time()
-    module, rng = leaf(f"parity_decoders.{small.kind}.{small.method}"), np.random.default_rng(family)
+    module, rng = import_named_module(f"parity_decoders.{small.kind}.{small.method}"), np.random.default_rng(family)
     which, decoder = getattr(module, "TARGETS", ""), getattr(module, small.method)
-    harness = leaf(f"parity.equality.targets.{small.kind}")
+    harness = import_named_module(f"parity.equality.targets.{small.kind}")
     seeds = [10_000 + 2 * family, 10_001 + 2 * family]
     said: dict[str, Any] = {"method": small.method, "claim": "lossless", "seeds": seeds}
     rows = exact(
@@ -88,8 +88,8 @@ def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict
     for layer in ("exact", "long"):
         first = [r for r in rows if r["layer"] == layer and r["repeat"] == 0 and r["decides"]]
         ps = {f"{r['model']}: {r['test']}": r["p_value"] for r in first if r["p_value"] is not None}
-        found[layer] = {"corrected": layer_p(first), "single": ps}
-    [judged] = verdicts(rows, {small.method: "lossless"}, margin=1.0)
+        found[layer] = {"corrected": compute_layer_p(first), "single": ps}
+    [judged] = judge_decoders(rows, {small.method: "lossless"}, margin=1.0)
     of = {name: judged[name] for name in ("verdict_kind", "verdict")}
     return found | of | {"seconds": round(time.process_time() - begin, 2)}
 

@@ -16,7 +16,7 @@ from typing import Any
 import families
 import torch
 from common import asked, cell
-from parity_certify.verdict import verdicts
+from parity_certify.verdict import judge_decoders
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
@@ -67,7 +67,7 @@ def main() -> int:
                 except ParityError as error:  # a picture that breaks the grammar, or has probability zero
                     broken[target.name, variant] = str(error)
                 print(f"{target.name}: {variant}: {time.process_time() - begin:.0f} s", file=sys.stderr, flush=True)
-            found[target.name] = {v["method"]: v for v in verdicts(rows, claims, MARGIN)}
+            found[target.name] = {v["method"]: v for v in judge_decoders(rows, claims, MARGIN)}
             for v in found[target.name].values():
                 print(f"{target.name}: {v['method']}: {words(v)}", file=sys.stderr, flush=True)
     print(f"| method | {' | '.join(found)} | the same |\n|---|{'---|' * len(found)}---|")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from parity_certify import Law, Sampled, certify_sampler, certify_verifier
-from parity_certify.laws import absorbed, random_law
+from parity_certify.laws import absorb_end, random_law
 from parity_certify.verifiers import sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")
@@ -63,7 +63,7 @@ def law_of(case: dict[str, Any], models: Path) -> Law:
         law, kept = Law("tiny Llama", *np.zeros((2, 0)), 3), np.load(models / f"law-{case.get('prompt', 3)}.npz")
         prompts, tables = kept["prompts"], kept["tables"]
     end = case.get("end")
-    tables = np.stack([absorbed(table, law.length, end) for table in truncated(tables, **own)])
+    tables = np.stack([absorb_end(table, law.length, end) for table in truncated(tables, **own)])
     return Law(law.name, prompts, tables, law.length, end, law.extra)
 
 

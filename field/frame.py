@@ -214,12 +214,12 @@ def write_models(out: Path) -> None:
     from parity_certify.adapters import transformers
 
     if not (out / "llama/config.json").is_file():
-        models.write("llama", out / "llama", head_dim=32)
+        models.write_model("llama", out / "llama", head_dim=32)
         models.write_companions(out / "llama", out)
-    model, prompts = transformers.load(out / "llama"), np.random.default_rng(0)
+    model, prompts = transformers.load_model(out / "llama"), np.random.default_rng(0)
     for length in (3, 10):
         own = prompts.integers(4, size=(2, length))
-        law = transformers.law(model, own, 3)
+        law = transformers.compute_law(model, own, 3)
         np.savez(out / f"law-{length}.npz", prompts=own, tables=law.tables)
 
 

@@ -109,7 +109,7 @@ class Training:
         """Replace the checkpoint, whole."""
         state = {"asked": asked, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
         state |= {"optimisers": [o.state_dict() for o in self.optimisers], "net": self.net.state_dict()}
-        with files.whole(file) as part:
+        with files.replace_whole(file) as part:
             torch.save(state | {"memory": list(self.memory)}, part)
 
     def resume(self, file: Path, asked: dict[str, Any]) -> None:

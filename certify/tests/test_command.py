@@ -128,12 +128,12 @@ def test_help_shows_a_command_that_is_read(monkeypatch, capsys, way):
     """On one line, with its options behind --."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
-        __main__.parser().parse_args([way, "--help"])
+        __main__.make_parser().parse_args([way, "--help"])
     line = capsys.readouterr().out.rstrip().splitlines()[-1].strip()
     words, _, rest = line.partition(" -- ")
-    assert __main__.parser().parse_args(words.split()[1:]).way == way and rest
+    assert __main__.make_parser().parse_args(words.split()[1:]).way == way and rest
     if way != "command":
-        assert dict(map(__main__.option, rest.split()))["temperature"] == 0.7
+        assert dict(map(__main__.parse_option, rest.split()))["temperature"] == 0.7
 
 
 SAMPLER = """
@@ -202,5 +202,5 @@ def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeyp
             return (np.random.default_rng(seed).random((len(prompts), 2)) < share).astype(int)
 
         a = argparse.Namespace(**flags)
-        assert __main__.judge(a, sample, target, {"engine": "x"}, "x", may_change=may_change) == verdict
+        assert __main__.judge_sampler(a, sample, target, {"engine": "x"}, "x", may_change=may_change) == verdict
     assert (tmp_path / "mine.txt").exists() and (tmp_path / "samples/mine.npz").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from parity_certify.__main__ import parser
+from parity_certify.__main__ import make_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "reference"] + [ROOT / "README.md"]
@@ -55,7 +55,7 @@ def test_every_snippet_of_a_page_runs(page, tmp_path, monkeypatch):
             run_console(text)
         elif kind == "options":
             for line in text.strip().splitlines():
-                parser().parse_args(shlex.split(line.partition(" -- ")[0])[1:])
+                make_parser().parse_args(shlex.split(line.partition(" -- ")[0])[1:])
         elif match := re.match(r"# (\w+\.py)\n", text):
             (tmp_path / match[1]).write_text(text)
         else:

@@ -7,14 +7,14 @@ import pytest
 
 from parity_certify import certify_sampler, law
 from parity_certify.calls import Batch
-from parity_certify.independence import dependent, rows_independent
+from parity_certify.independence import has_dependent_rows, measure_dependence
 from parity_certify.joint_tests import digits
-from parity_certify.laws import joint_of
+from parity_certify.laws import compute_joint
 
 V, L = 4, 3
 QUIET = {"tell": lambda text: None, "draws": 199}
 TABLES = np.random.default_rng(5).dirichlet(np.ones(V), size=(2, 21))
-JOINTS = [joint_of(table, L) for table in TABLES]
+JOINTS = [compute_joint(table, L) for table in TABLES]
 
 
 def conditional(prefixes):
@@ -132,10 +132,10 @@ def test_a_wrong_law_is_not_taken_for_dependence():
         prompts = np.zeros((3000, 1), dtype=int)
         rows = independent(prompts, seed)
         rows[np.random.default_rng(seed).random(3000) < 0.9] = 0
-        assert rows_independent([Batch(prompts[:, 0], rows)], ONE).log_e > 100
-        assert not dependent([Batch(prompts[:, 0], rows)], ONE)
+        assert measure_dependence([Batch(prompts[:, 0], rows)], ONE).log_e > 100
+        assert not has_dependent_rows([Batch(prompts[:, 0], rows)], ONE)
         copied = copies(0.2, 2)(prompts, seed)
-        assert dependent([Batch(prompts[:, 0], copied)], ONE)
+        assert has_dependent_rows([Batch(prompts[:, 0], copied)], ONE)
 
 
 def test_60_correct_samplers_keep_the_level():

@@ -12,16 +12,16 @@ from parity_certify import evidence as E
 from parity_certify import joint_tests as J
 from parity_certify.calls import Drawn, Store
 from parity_certify.errors import ParityError
-from parity_certify.laws import first_of
-from parity_certify.result_rows import row
-from parity_certify.verdict import WITHIN, Verdict, verdicts
+from parity_certify.laws import count_prefixes
+from parity_certify.result_rows import make_row
+from parity_certify.verdict import WITHIN, Verdict, judge_decoders
 
 V, L = 3, 3
 PROMPTS = [[0, 1], [2, 1]]
 QUIET = {"tell": lambda text: None, "draws": 499}
 
 
-LOGITS = np.random.default_rng(0).standard_normal((3, first_of(V, L), V))
+LOGITS = np.random.default_rng(0).standard_normal((3, count_prefixes(V, L), V))
 TABLE = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
 
 
@@ -29,7 +29,7 @@ def conditional(prefixes):
     """Of prompts [a, b] and tokens: a row of the table that `a` numbers."""
     tokens = prefixes[:, 2:]
     code = (tokens @ V ** np.arange(tokens.shape[1])[::-1]).astype(int)
-    return TABLE[prefixes[:, 0], first_of(V, tokens.shape[1]) + code]
+    return TABLE[prefixes[:, 0], count_prefixes(V, tokens.shape[1]) + code]
 
 
 LAW = law(conditional, vocab=V, length=L, prompts=PROMPTS)
@@ -84,9 +84,9 @@ def test_laws_of_callables_and_end_tokens():
     cells = ended.joint.reshape(2, V, V, V)
     assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()
     assert np.allclose(cells[:, 2, 2, 2], LAW.joint.reshape(2, V, -1)[:, 2].sum(-1))  # stopped at once
-    wide, at, width = LAW.wide()
+    wide, at, width = LAW.prepend_prompt()
     assert width == 3 and np.isclose(wide.sum(), 1) and np.allclose(wide[at], LAW.cells)
-    assert len(J.tables(wide, width, L + 1, 1000).df)  # pairs with the prompt are looked at
+    assert len(J.make_tables(wide, width, L + 1, 1000).df)  # pairs with the prompt are looked at
 
 
 def test_short_rows_end_with_the_end_token():
@@ -153,8 +153,8 @@ def test_a_repeat_that_goes_on_keeps_the_level():
         drawn, looks, ps = Drawn(np.zeros(len(LAW.cells), dtype=np.int64)), {}, []
         for size in (200, 200, 400, 800):
             drawn.counts += np.random.default_rng([seed, len(ps)]).multinomial(size, LAW.cells)
-            drawn.best = max(drawn.best, float(J.log_e(drawn.counts, LAW.cells)))
-            rows = E.sample_rows(drawn, LAW, seed, alpha=0.05, draws=99, looks=looks)
+            drawn.best = max(drawn.best, float(J.compute_log_e(drawn.counts, LAW.cells)))
+            rows = E.make_sample_rows(drawn, LAW, seed, alpha=0.05, draws=99, looks=looks)
             ps.append(next(r["p_value"] for r in rows if r["test"] == "all looks"))
         rejected += min(ps) <= 0.05
         assert ps == sorted(ps, reverse=True) and len(looks) == 4
@@ -259,7 +259,7 @@ def test_samples_are_kept_and_gone_on_with(tmp_path):
     assert len(calls) == 6 and found.beside["n"] == [500]
     assert certify().beside["n"] == [500] and len(calls) == 6
     more = certify(700)
-    assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).looks(0).keys() == {500, 700}
+    assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).read_looks(0).keys() == {500, 700}
     assert (found.counts == certify(folder=None).counts).all()  # the same samples as in one go
     with pytest.raises(ParityError, match=r"holds samples of another sampler \(sampler differ\)"):
         certify(name="other")
@@ -267,17 +267,17 @@ def test_samples_are_kept_and_gone_on_with(tmp_path):
 
 def test_stopping_leaves_the_size_of_the_test():
     """400 correct samplers, looked at after every batch: at most 6 % rejected at .05, none at 1e-6."""
-    rng, where = np.random.default_rng(1), LAW.wide()[1]
-    t = J.tables(*LAW.wide()[::2], L + 1, 1500)
+    rng, where = np.random.default_rng(1), LAW.prepend_prompt()[1]
+    t = J.make_tables(*LAW.prepend_prompt()[::2], L + 1, 1500)
     running = np.cumsum(rng.multinomial(100, LAW.cells, size=(400, 15)), 1)
-    best = J.log_e(running, LAW.cells).max(1)
+    best = J.compute_log_e(running, LAW.cells).max(1)
     last = np.zeros((400, len(t.law)))
     last[:, where] = running[:, -1]
     null = J.simulate_null(t, 1999, rng)
-    p = np.minimum(2 * np.exp(-best), 2 * J.p_values(J.statistics(last, t), null)[:, 4])
+    p = np.minimum(2 * np.exp(-best), 2 * J.compute_p_values(J.compute_statistics(last, t), null)[:, 4])
     assert (p <= 0.05).sum() <= 24 and not (p <= 1e-6).any(), np.sort(p)[:30]
     other = np.cumsum(rng.multinomial(100, LAW.joint[[0, 0]].ravel() / 2, size=(50, 15)), 1)
-    assert (2 * np.exp(-J.log_e(other, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
+    assert (2 * np.exp(-J.compute_log_e(other, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
 
 
 def test_a_budget_is_kept_and_what_could_be_seen_is_said():
@@ -325,8 +325,8 @@ def test_the_estimate_of_the_tv_is_nearer_to_the_truth_than_the_plain_one(shape,
     truth = 0.5 * np.abs(other - law).sum()
     for n in (500, 40_000):
         counts = rng.multinomial(n, other, size=20)
-        found = np.array([J.tv_estimate(c, law) for c in counts])
-        assert np.abs(found - truth).mean() < np.abs(J.total_variation(counts, law) - truth).mean() + 0.002
+        found = np.array([J.estimate_tv(c, law) for c in counts])
+        assert np.abs(found - truth).mean() < np.abs(J.compute_tv(counts, law) - truth).mean() + 0.002
         assert np.abs(found - truth).mean() < 0.045 + 2 / np.sqrt(n) * (tv > 0)
 
 
@@ -350,14 +350,16 @@ def test_words_pill_and_exit_code_are_made_from_the_value(verdict, words, pill, 
 
 
 def test_the_judge_returns_the_value_with_what_was_tested():
-    bound = row(
+    bound = make_row(
         "exact", "TV certificate", 5000, effect=0.004, minimum_detectable_effect=0.01, decides=False, alpha=0.05
     )
     bound |= {"tv": 0.001, "tv_low": 0.0, "tv_high": 0.005, "method": "d"}
-    test = row("exact", "all four", 5000, p_value=0.4, p_holm=0.4, method="d")
-    (found,) = verdicts([test, bound], {"d": "lossy"}, 0.01)
+    test = make_row("exact", "all four", 5000, p_value=0.4, p_holm=0.4, method="d")
+    (found,) = judge_decoders([test, bound], {"d": "lossy"}, 0.01)
     v = found["value"]
     assert (v.kind, v.bound, v.estimate, v.interval, v.n, v.tested) == (
         "certified", 0.004, 0.001, (0.0, 0.005), 5000, ("exact",),
     )  # fmt: skip
-    assert found["verdict"] == v.words and found["mismatch"] and v.breaks("lossy") and not v.breaks("lossless")
+    assert (
+        found["verdict"] == v.words and found["mismatch"] and v.contradicts("lossy") and not v.contradicts("lossless")
+    )

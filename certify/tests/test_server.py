@@ -79,7 +79,7 @@ def test_a_server_is_certified_with_its_drafts_counted(fake):
     fake.accepts = False
     assert certify_sampler(at(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
     fake.accepts = True
-    assert at(fake).engine() == "fake 1.0"
+    assert at(fake).describe_engine() == "fake 1.0"
 
 
 def test_token_numbers_come_before_text(fake):
@@ -104,6 +104,6 @@ def test_an_answer_that_cannot_be_used_is_one_line(fake, given, message):
 
 def test_a_server_that_is_not_there_is_one_line():
     with pytest.raises(ParityError, match=r"server http://127.0.0.1:9: not there"):
-        Server("http://127.0.0.1:9", 2, Tokenizer()).engine()
+        Server("http://127.0.0.1:9", 2, Tokenizer()).describe_engine()
     with pytest.raises(ParityError, match=r"no tokenizer.json"):
         Server("http://127.0.0.1:9", 2, None)

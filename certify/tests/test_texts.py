@@ -11,7 +11,7 @@ from parity_certify import __main__ as command
 from parity_certify.errors import ParityError
 
 torch = pytest.importorskip("torch")
-from parity_certify.texts import Judged, OfEngine, certify_texts, conclude, read, rows_of  # noqa: E402
+from parity_certify.texts import Judged, OfEngine, certify_texts, judge_texts, make_rows, read_texts  # noqa: E402
 
 V, L = 50, 12
 
@@ -106,7 +106,7 @@ def test_a_text_may_hold_any_line_separator_of_unicode(tmp_path):
     file = written(tmp_path / "right.jsonl", 1.0, n=40)
     lines = [json.loads(line) | {"text": "a\u2028b\x85c"} for line in file.read_text().split("\n")]
     file.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
-    assert len(read(file)) == 40
+    assert len(read_texts(file)) == 40
 
 
 LAWS = conditionals(np.arange(V))
@@ -136,7 +136,7 @@ def verdict_of(first, tokens, seed=0):
     before = np.concatenate([first[:, None], tokens[:, :-1]], 1)
     source = SimpleNamespace(texts=texts, tokens=tokens, pieces=[(i, 0) for i in range(len(texts))], chunk=64)
     source.law = lambda a, b: torch.from_numpy(LAWS[before[a:b]])
-    return conclude(rows_of(source, "table", 0.05, seed), judged, 0.05)
+    return judge_texts(make_rows(source, "table", 0.05, seed), judged, 0.05)
 
 
 def test_all_texts_are_used_for_a_small_fault():

@@ -10,7 +10,7 @@ torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transfo
 from parity_certify import __main__ as command  # noqa: E402
 from parity_certify import certify_sampler, models  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
-from parity_certify.adapters.mending import located  # noqa: E402
+from parity_certify.adapters.mending import diagnose_by_mending  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
 from parity_certify.texts import certify_texts  # noqa: E402
 
@@ -20,14 +20,14 @@ QUIET = {"tell": lambda text: None, "draws": 299}
 
 @pytest.fixture(scope="module")
 def pair():
-    target = models.new("llama", 4, 0)
-    return target, models.companion(target, 0.3)
+    target = models.make_model("llama", 4, 0)
+    return target, models.make_companion(target, 0.3)
 
 
 def test_the_law_of_a_model_is_its_own(pair):
     """Temperature and top-k by hand; the enumeration in float64; an end token is absorbed."""
     model = pair[0]
-    law = T.law(model, PROMPTS, 2, {"temperature": 0.7, "top_k": 2, "num_assistant_tokens": 3})
+    law = T.compute_law(model, PROMPTS, 2, {"temperature": 0.7, "top_k": 2, "num_assistant_tokens": 3})
     with torch.no_grad():
         logits = model.double()(torch.tensor([[3, 2, 1]])).logits[0, -1]
         model.float()
@@ -35,32 +35,34 @@ def test_the_law_of_a_model_is_its_own(pair):
     p = torch.zeros(4, dtype=torch.float64)
     p[top] = (logits[top] / 0.7).softmax(-1)
     assert np.allclose(law.tables[1, 2], p.numpy()) and np.allclose(law.joint.sum(1), 1)
-    ended = T.law(model, PROMPTS, 2, end=1)
+    ended = T.compute_law(model, PROMPTS, 2, end=1)
     assert np.allclose(ended.tables[:, 2], np.eye(4)[1]) and not np.allclose(ended.tables[:, 1], np.eye(4)[1])
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_models_are_neither_flat_nor_certain(kind):
-    model = models.new(kind, 3, 0)
-    assert abs(models.entropy(model, 3) - models.SPREAD) < 0.02
-    found = certify_sampler(T.Generate(model, 2), T.law(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30)
+    model = models.make_model(kind, 3, 0)
+    assert abs(models.measure_entropy(model, 3) - models.SPREAD) < 0.02
+    found = certify_sampler(
+        T.Generate(model, 2), T.compute_law(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30
+    )
     assert found.exit_code == 0 and found.beside["drafted"] is None, str(found)
 
 
 def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
     target = pair[0]
-    assert abs(models.mean_tv(*map(models.conditionals, pair)) - 0.3) < 0.015
-    models.save(target, tmp_path)
-    again = T.load(tmp_path)
-    assert np.allclose(T.law(again, PROMPTS, 3).cells, T.law(target, PROMPTS, 3).cells)
-    assert T.tokenizer_of(tmp_path).encode("dab") == [3, 0, 1]
+    assert abs(models.compute_mean_tv(*map(models.compute_conditionals, pair)) - 0.3) < 0.015
+    models.save_model(target, tmp_path)
+    again = T.load_model(tmp_path)
+    assert np.allclose(T.compute_law(again, PROMPTS, 3).cells, T.compute_law(target, PROMPTS, 3).cells)
+    assert T.load_tokenizer(tmp_path).encode("dab") == [3, 0, 1]
 
 
 def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
     """A candidate generator that records another law than it drew from is rejected, and named."""
     target, assistant = pair
     options = {"assistant_model": assistant, "num_assistant_tokens": 2}
-    law = T.law(target, PROMPTS, 3, options)
+    law = T.compute_law(target, PROMPTS, 3, options)
     found = certify_sampler(T.Generate(target, 3, options), law, n=100, margin=0.5, **QUIET)
     assert found.exit_code == 0 and 0 < found.beside["accepted"] < found.beside["drafted"], str(found)
 
@@ -80,8 +82,8 @@ def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
             self.inner.update_candidate_strategy(*given)
 
     wrong = T.Generate(target, 3, options | {"candidate_generator": Flat})
-    law_, offered, block = T.recorded(wrong, law, n=20)
-    assert block == 2 and not offered[:, T.first_of(4, 2) :].any() and np.allclose(law_.tables.sum(-1), 1)
+    law_, offered, block = T.record_draft_law(wrong, law, n=20)
+    assert block == 2 and not offered[:, T.count_prefixes(4, 2) :].any() and np.allclose(law_.tables.sum(-1), 1)
     found = certify_sampler(wrong, law, n=600, margin=0.5, batch=25, **QUIET)
     assert found.exit_code == 1, str(found)
 
@@ -91,18 +93,18 @@ def test_other_ways_of_generate(pair, tmp_path, way):
     """They draw, the head drafts, and another law than the model's is rejected."""
     model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, T.Continuous
     if way == "a head":
-        model, options, make = T.load(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
-    law = T.law(model, PROMPTS, 3, options)
+        model, options, make = T.load_model(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
+    law = T.compute_law(model, PROMPTS, 3, options)
     found = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
     assert found.exit_code == 0 and (found.beside["drafted"] is None) == (make is T.Continuous), str(found)
-    other = T.law(model, PROMPTS, 3, {"temperature": 0.4})
+    other = T.compute_law(model, PROMPTS, 3, {"temperature": 0.4})
     assert certify_sampler(make(model, 3, options), other, n=400, margin=0.9, **QUIET).exit_code == 1
 
 
 def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
     """Its own are consistent, those of its companion are rejected; a token outside and no prompt are one line."""
     target, other = pair
-    models.save(target, tmp_path / "target")
+    models.save_model(target, tmp_path / "target")
     for name, model in (("right", target), ("wrong", other)):
         torch.manual_seed(5)
         rows = model.generate(torch.full((100, 1), 2), do_sample=True, top_k=0, max_new_tokens=12, pad_token_id=0)
@@ -123,7 +125,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
 
 def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     """A budget of half of the time that all texts take: fewer are looked at, and the verdict says how many."""
-    models.save(pair[0], tmp_path / "target")
+    models.save_model(pair[0], tmp_path / "target")
     rows = pair[0].generate(torch.full((800, 1), 2), do_sample=True, top_k=0, max_new_tokens=20, pad_token_id=0)
     lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
@@ -139,7 +141,7 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
 
 
 def test_a_greedy_law_is_one_of_certain_tokens(pair):
-    law = T.law(pair[0], PROMPTS, 3, {"do_sample": False})
+    law = T.compute_law(pair[0], PROMPTS, 3, {"do_sample": False})
     assert set(np.unique(law.tables)) == {0.0, 1.0}
     sampler = T.Generate(pair[0], 3, {"do_sample": False, "assistant_model": pair[1], "num_assistant_tokens": 2})
     found = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
@@ -148,9 +150,9 @@ def test_a_greedy_law_is_one_of_certain_tokens(pair):
 
 @pytest.mark.parametrize("kind", models.HEADED)
 def test_a_model_may_be_wider(kind):
-    wide = models.new(kind, 4, 0, hidden_size=64)
+    wide = models.make_model(kind, 4, 0, hidden_size=64)
     assert wide.config.hidden_size == 64 and wide.get_output_embeddings().weight.shape == (4, 64)
-    assert abs(models.entropy(wide, 4) - models.SPREAD) < 0.02
+    assert abs(models.measure_entropy(wide, 4) - models.SPREAD) < 0.02
 
 
 @pytest.mark.slow
@@ -160,31 +162,31 @@ def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
         pytest.skip("the table of docs/results/engines.md is of 5.23.0; another version may be mended")
     drafted = {"assistant_model": pair[1], "num_assistant_tokens": 3}
     options = drafted | {"guidance_scale": 3.0}
-    law = T.law(pair[0], PROMPTS, 3, options)
+    law = T.compute_law(pair[0], PROMPTS, 3, options)
     sampler = T.Generate(pair[0], 3, options)
     found = certify_sampler(sampler, law, n=200, batch=50, **QUIET)
     assert found.exit_code == 1, str(found)
-    assert "FreeGuidance" in located(sampler, law, 50, 2)["name"]
-    assert located(T.Generate(pair[0], 3, drafted), law, 50, 2) is None
+    assert "FreeGuidance" in diagnose_by_mending(sampler, law, 50, 2)["name"]
+    assert diagnose_by_mending(T.Generate(pair[0], 3, drafted), law, 50, 2) is None
 
 
 def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
     with pytest.raises(ParityError, match=r"no config.json; allowed"):
-        T.load(tmp_path)
+        T.load_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing"}))
     with pytest.raises(ParityError, match="cannot be loaded") as error:
-        T.load(tmp_path)
+        T.load_model(tmp_path)
     assert "\n" not in str(error.value)
     with pytest.raises(ParityError, match=r"too many to enumerate .*; length 7 or less; or .*its texts"):
-        T.law(pair[0], [[0]], 12)
+        T.compute_law(pair[0], [[0]], 12)
     with pytest.raises(ParityError, match=r"generate refuses them: .*'paralel'"):
-        T.law(pair[0], [[0]], 2, {"paralel": 4})
+        T.compute_law(pair[0], [[0]], 2, {"paralel": 4})
     with pytest.raises(ParityError, match="head_dim 32: allowed for llama, "):
-        models.new("t5", 4, 0, head_dim=32)
+        models.make_model("t5", 4, 0, head_dim=32)
     with pytest.raises(ParityError, match="hidden_size 33: allowed: an even number"):
-        models.new("llama", 4, 0, hidden_size=33)
+        models.make_model("llama", 4, 0, hidden_size=33)
     with pytest.raises(ParityError, match=r"architecture 'bert': allowed: gemma3, "):
-        models.new("bert", 4, 0)
+        models.make_model("bert", 4, 0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from decoders.tests.architectures import make_model
 from parity_certify import certify_sampler
-from parity_certify.adapters.transformers import generation, law
+from parity_certify.adapters.transformers import compute_law, make_keywords
 
 from parity_decoders import slots
 from parity_decoders import transformers as decoders
@@ -30,7 +30,7 @@ class Sampler:
         self.model = model
         self.model.generation_config.eos_token_id = end  # and no other
         self.end = end
-        self.keywords = generation(options, LENGTH, end) | {"custom_generate": getattr(decoders, method)}
+        self.keywords = make_keywords(options, LENGTH, end) | {"custom_generate": getattr(decoders, method)}
         if method == "spec":
             self.keywords["draft_model"] = make_model("llama", VOCAB)
         elif method == "mtj":
@@ -53,14 +53,14 @@ class Sampler:
 def test_decoders_are_lossless_through_generate(method, architecture, options, end):
     model = make_model(architecture, VOCAB)
     with torch.inference_mode():
-        known = law(model, PROMPTS, LENGTH, options, end=end)
+        known = compute_law(model, PROMPTS, LENGTH, options, end=end)
     certificate = certify_sampler(Sampler(model, method, options, end), known, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "certified"
 
 
 def test_a_window_that_is_ignored_is_found(monkeypatch):
     model = make_model("mistral", VOCAB)
-    known = law(model, PROMPTS, LENGTH)
+    known = compute_law(model, PROMPTS, LENGTH)
     monkeypatch.setattr(slots, "find_windows", lambda model: [None] * 4)
     monkeypatch.setattr(decoders, "check_slots", lambda model: None)
     certificate = certify_sampler(Sampler(model, "sjd", {}, None), known, margin=0.05, n=8000, batch=4000)

@@ -28,7 +28,7 @@ def sampler(law, models, temperature=1.0):
     scope |= {"DynamicCache": transformers.DynamicCache, "_cuda_time": time.perf_counter}
     names = "extract_context_feature", "sample", "dflash_generate"
     generate = borrowed.functions("dflash/model.py", *names, **scope)[-1]
-    target = generating.load(models / "llama")
+    target = generating.load_model(models / "llama")
 
     def sample(prompts, seed):
         torch.manual_seed(seed)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from litgpt.generate import speculative_decoding as theirs
 from parity_certify import Sampled
-from parity_certify.laws import first_of
+from parity_certify.laws import count_prefixes
 
 
 class Table(torch.nn.Module):
@@ -22,7 +22,7 @@ class Table(torch.nn.Module):
         for i, position in enumerate(input_pos.tolist()):  # the prompt is one token, at position 0
             if position < self.length:
                 prefix = sum(self.held[j] * 4 ** (position - j) for j in range(1, position + 1))
-                out[0, i] = self.rows[first_of(4, position) + prefix]
+                out[0, i] = self.rows[count_prefixes(4, position) + prefix]
         return out
 
 

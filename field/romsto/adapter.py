@@ -19,7 +19,7 @@ def sampler(law, models, temperature=1.0, top_k=0):
     scope |= dict(zip(names, borrowed.functions("utils/logits_processor.py", *names, **scope), strict=True))
     processor = scope["TopKProcessor"](temperature, top_k) if top_k else scope["MultinomialProcessor"](temperature)
     generate = borrowed.functions("sampling/speculative_decoding.py", "max_fn", "speculative_generate", **scope)[1]
-    target, draft = generating.load(models / "llama"), generating.load(models / "llama-assistant")
+    target, draft = generating.load_model(models / "llama"), generating.load_model(models / "llama-assistant")
     drafts = []
     draft.register_forward_hook(lambda *_: drafts.append(1))
 

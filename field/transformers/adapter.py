@@ -18,10 +18,10 @@ def verifier(assistant_ensemble_weight=None):
 
 def sampler(law, models, assistant="llama-assistant", **options):
     """`generate`, one prompt a call; `assistant`: a folder of a draft model, none to draft without one."""
-    model = generating.load(models / "llama")
+    model = generating.load_model(models / "llama")
     if assistant:
-        options["assistant_model"] = generating.load(models / assistant)
+        options["assistant_model"] = generating.load_model(models / assistant)
     if "other" in assistant:
-        options["tokenizer"] = generating.tokenizer_of(models / "llama")
-        options["assistant_tokenizer"] = generating.tokenizer_of(models / assistant)
+        options["tokenizer"] = generating.load_tokenizer(models / "llama")
+        options["assistant_tokenizer"] = generating.load_tokenizer(models / assistant)
     return generating.Generate(model, law.length, options)

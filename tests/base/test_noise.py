@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity_certify.seeding import row_key
+from parity_certify.seeding import derive_row_key
 from parity_decoders.noise import Noise, counted_noise
 from scipy import stats
 
@@ -56,7 +56,7 @@ def test_numbers_are_the_same_on_every_device_and_of_every_release(dtype):
 
 
 def test_float32_noise_is_the_leading_bits_of_float64():
-    keys = torch.tensor([row_key(0, str(i)) for i in range(1000)])
+    keys = torch.tensor([derive_row_key(0, str(i)) for i in range(1000)])
     index = torch.arange(50)[None]
     narrow, wide = Noise(keys).uniform("sample", index), Noise(keys, torch.float64).uniform("sample", index)
     assert (narrow.double() - wide).abs().max() < 2**-23

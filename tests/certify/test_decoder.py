@@ -33,8 +33,8 @@ def test_users_decoders_get_their_verdicts(monkeypatch, capsys, tmp_path):
 def test_the_call_takes_options():
     verdict = certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict
     assert verdict.kind == "certified" and "options window=2 " in verdict.tested[1]
-    assert import_by_name.option("window=2") == ("window", 2)
-    assert import_by_name.option("init=random") == ("init", "random")
+    assert import_by_name.parse_option("window=2") == ("window", 2)
+    assert import_by_name.parse_option("init=random") == ("init", "random")
 
 
 def test_a_decoder_of_one_pass_is_told():

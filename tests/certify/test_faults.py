@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from parity_certify import Law
 from parity_certify import diagnosis as F
-from parity_certify.laws import joint_of
+from parity_certify.laws import compute_joint
 
 from parity.models.discrete.tabular import count_prefixes
 
@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 P, Q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, count_prefixes(V, L), V)))
 LAW = Law("p", np.array([[0]]), P[None], L)
 DRAFT = Law("q", np.array([[0]]), Q[None], L)
-BARE = Law("bare", np.array([[0]]), F.warmed(P, 2)[None], L)
+BARE = Law("bare", np.array([[0]]), F.apply_temperature(P, 2)[None], L)
 
 
 def once(suspect):
@@ -22,7 +22,7 @@ def once(suspect):
     return suspect._replace(law=lambda: found)
 
 
-SUSPECTS = [once(s) for s in F.suspects(LAW, DRAFT, BLOCK, bare=BARE)]
+SUSPECTS = [once(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
 
 
 def tv(a, b):
@@ -34,11 +34,11 @@ def test_without_a_fault_the_law_is_the_targets(block):
     """Whatever is drafted, also where nothing is offered; the simulated loop agrees, and a fault in it does not."""
     offered = np.random.default_rng(1).random(len(P)) < 0.6
     for mask in (None, offered):
-        assert np.allclose(F.predicted(P, Q, block=block, offered=mask), joint_of(P, L))
-        drawn = F.simulated(P, Q, block=block, fault="none", offered=mask, n=20_000)
-        assert tv(drawn, joint_of(P, L)) < 0.06
-    assert tv(F.predicted(P, Q, block=block, correct=lambda p, q: p), joint_of(P, L)) > 0.05
-    assert tv(F.predicted(P, Q, block=block, drawn=F.argmax(Q)), joint_of(P, L)) > 0.1
+        assert np.allclose(F.predict_joint(P, Q, block=block, offered=mask), compute_joint(P, L))
+        drawn = F.simulate_joint(P, Q, block=block, fault="none", offered=mask, n=20_000)
+        assert tv(drawn, compute_joint(P, L)) < 0.06
+    assert tv(F.predict_joint(P, Q, block=block, correct=lambda p, q: p), compute_joint(P, L)) > 0.05
+    assert tv(F.predict_joint(P, Q, block=block, drawn=F.make_greedy(Q)), compute_joint(P, L)) > 0.1
 
 
 @pytest.mark.parametrize("name", list(dict.fromkeys(s.name for s in SUSPECTS)))
@@ -47,7 +47,9 @@ def test_a_fault_is_named(name):
     own = next(s for s in SUSPECTS[::-1] if s.name == name).law()
     far = tv(own, LAW.joint)
     counts = np.random.default_rng(0).multinomial(3000 if far > 0.05 else 100_000, own[0])
-    found = F.diagnosis(counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")])
+    found = F.diagnose_counts(
+        counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")]
+    )
     assert name in [found["name"], *found["others"]], (far, found["says"])
     assert found["log_likelihood_ratio"] > 0
 
@@ -57,6 +59,6 @@ def test_none_of_these_is_an_answer():
     order = np.array([1, 2, 3, 0])
     other = LAW.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
     counts = np.random.default_rng(0).multinomial(5000, other[0])
-    found = F.diagnosis(counts, LAW, SUSPECTS)
+    found = F.diagnose_counts(counts, LAW, SUSPECTS)
     assert found["name"] is None and found["says"].startswith("none of these") and found["fits"] <= 1e-3
-    assert F.diagnosis(counts, LAW, [])["name"] is None
+    assert F.diagnose_counts(counts, LAW, [])["name"] is None

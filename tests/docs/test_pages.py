@@ -14,7 +14,7 @@ import sys
 
 import pytest
 import yaml
-from parity_certify.__main__ import parser as certify_parser
+from parity_certify.__main__ import make_parser as certify_parser
 from pydantic import ValidationError
 from snakemake.cli import get_argument_parser
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from parity_certify import verdict
-from parity_certify.import_by_name import leaf
+from parity_certify.import_by_name import import_named_module
 from parity_certify.joint_tests import digits
 from parity_decoders.anysubset.assd import assd
 from parity_decoders.anysubset.sequential import sequential
@@ -52,7 +52,7 @@ def test_the_rosenblatt_transform_is_uniform_and_inverts_the_sampler():
 
 
 def judged(found, claim="lossless", margin=0.1):
-    return verdict.verdicts(found, {found[0]["method"]: claim}, margin)[0]
+    return verdict.judge_decoders(found, {found[0]["method"]: claim}, margin)[0]
 
 
 # --- accepted drafts
@@ -79,9 +79,9 @@ def unaccepted(plain):
 def test_accepted_drafts_are_counted_on_targets_of_every_kind(kind, decoder, plain, options):
     """In the exact and in the long layer. Drafts that are never accepted leave the verdict open."""
     small = {"discrete": SMALL, "anysubset": anysubset.targets(), "continuous": continuous.targets()}[kind]
-    long = leaf(f"parity.equality.targets.{kind}").long_targets(measure_reach(kind, decoder.__name__, options), 2000)[
-        :1
-    ]
+    long = import_named_module(f"parity.equality.targets.{kind}").long_targets(
+        measure_reach(kind, decoder.__name__, options), 2000
+    )[:1]
     for layer, some in (("exact", small[:2]), ("long", long)):
         settings = {"n": 1000, "draws": 9, "seeds": [0], "layer": layer, "method": "it"}
         drafted, never, alone = (

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from parity_certify.verdict import verdicts
+from parity_certify.verdict import judge_decoders
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.vvs import vvs
 from parity_decoders.steps import Step
@@ -32,7 +32,7 @@ def test_lossless_is_certified_and_a_fault_is_found(found, name):
     target = found[name]
     assert target.law.sum() == pytest.approx(1, abs=1e-12) and (target.law > 0).sum() == 3**4  # top-k leaves three
     settings = {"method": "m", "n": 1500, "draws": 499}
-    judged = [verdicts(exact(decode, [target], WINDOW, **settings), {}, 0.15)[0] for decode in (sjd, WRONG)]
+    judged = [judge_decoders(exact(decode, [target], WINDOW, **settings), {}, 0.15)[0] for decode in (sjd, WRONG)]
     assert judged[0]["verdict"] == "certified lossless", judged[0]
     assert judged[1]["verdict"].startswith("lossy: TV"), judged[1]
 

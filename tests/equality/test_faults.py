@@ -3,7 +3,7 @@
 from importlib import import_module
 
 import pytest
-from parity_certify.result_rows import row
+from parity_certify.result_rows import make_row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.noise import Noise
 
@@ -31,7 +31,7 @@ def test_faults_are_found_and_correct_decoders_are_not(kind, name):
 def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each_time():
     def trial(fault, ps, enough=True):
         values = iter(ps)
-        return Trial("it", fault, lambda seed: [row("mutants", "all four", 9, p_value=next(values))], enough)
+        return Trial("it", fault, lambda seed: [make_row("mutants", "all four", 9, p_value=next(values))], enough)
 
     def required(*trials):
         return [r["as_required"] for r in planted(trials, [5, 6])]

@@ -4,7 +4,7 @@ statistics."""
 import numpy as np
 import pytest
 import torch
-from parity_certify.verdict import verdicts
+from parity_certify.verdict import judge_decoders
 from parity_decoders.continuous.cspd import cspd
 from parity_decoders.continuous.mar import mar
 from parity_decoders.discrete.jacobi import jacobi
@@ -266,7 +266,7 @@ def test_a_path_within_its_tolerance_has_a_verdict_of_its_own(error, said):
     tokens[1, 0, 2, 1], pictures[1, 0, 0, 0, 0] = error, error
     promise = claim("continuous", "coupled", options("continuous", "coupled", {"law": "path"}))
     row = distance_row(tokens, pictures, eps=1e-3, method="coupled", key="k")
-    verdict = verdicts([row], {"k": promise}, 0.01)[0]
+    verdict = judge_decoders([row], {"k": promise}, 0.01)[0]
     assert promise == "equal within eps" and verdict["verdict"] == said
     assert verdict["mismatch"] == (said != promise) and f"{row['psnr']:.0f} dB" in verdict["note"]
     assert abs(row["psnr"] - 10 * np.log10(4 * 192 / error**2)) < 1e-6

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from parity_certify.import_by_name import leaf
+from parity_certify.import_by_name import import_named_module
 from parity_decoders.anysubset.assd import assd
 from parity_decoders.anysubset.diffusion import diffusion
 from parity_decoders.continuous.cspd import cspd
@@ -29,7 +29,11 @@ from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compu
 
 def targets(kind, options, size, start=""):
     reach = {"positions": max(options.values(), default=0), "lag": 0, "steps": 0}
-    return [t for t in leaf(f"parity.equality.targets.{kind}").long_targets(reach, size) if t.name.startswith(start)]
+    return [
+        t
+        for t in import_named_module(f"parity.equality.targets.{kind}").long_targets(reach, size)
+        if t.name.startswith(start)
+    ]
 
 
 def long(decoder, models, options, **values):

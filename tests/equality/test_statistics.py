@@ -28,7 +28,7 @@ def test_tost_and_power_are_those_of_statsmodels():
     """Both are a few lines of scipy in the package, for statsmodels brings pandas to every job."""
     x, y = np.random.default_rng(0).normal(size=(2, 50))
     assert np.isclose(paired.tost_p(x, y, 0.3), ttost_paired(x, y, -0.3, 0.3)[0])
-    w = teacher_forced.detectable_w() / 100
+    w = teacher_forced.compute_detectable_w() / 100
     power = GofChisquarePower().power(w, nobs=10_000, alpha=result_rows.ALPHA, n_bins=teacher_forced.BINS)
     assert np.isclose(power, result_rows.POWER, atol=1e-6)
 
@@ -40,21 +40,21 @@ def test_holm_is_that_of_statsmodels():
 
 def test_the_oracles_limit_is_the_tabulated_one():
     for n, tv in ((618, 0.05), (3_863, 0.02), (15_450, 0.01), (61_800, 0.005)):
-        assert result_rows.detectable_tv(n) == pytest.approx(tv, rel=1e-3)
+        assert result_rows.compute_detectable_tv(n) == pytest.approx(tv, rel=1e-3)
 
 
 def test_no_p_value_is_zero():
-    assert result_rows.monte_carlo_p(np.inf, np.zeros(99)) == 0.01
-    assert result_rows.row("exact", "x", 1, p_value=0.0)["p_value"] > 0
+    assert result_rows.compute_monte_carlo_p(np.inf, np.zeros(99)) == 0.01
+    assert result_rows.make_row("exact", "x", 1, p_value=0.0)["p_value"] > 0
 
 
 def test_a_row_has_every_column_and_no_undefined_number():
-    made = result_rows.row("exact", "x", 3, p_value=0.2, statistic=float("nan"), effect=np.float32(1))
+    made = result_rows.make_row("exact", "x", 3, p_value=0.2, statistic=float("nan"), effect=np.float32(1))
     wanted = (
         "layer model method key test n statistic p_value p_holm effect minimum_detectable_effect verdict seed repeat"
     )
     assert {*wanted.split(), "note", "decides"} <= set(made) and made["statistic"] is None and made["effect"] == 1
-    assert result_rows.not_run("exact", "x", 3, "n >= 10")["note"] == "not run: needs n >= 10"
+    assert result_rows.make_not_run_row("exact", "x", 3, "n >= 10")["note"] == "not run: needs n >= 10"
 
 
 # --- sequences
@@ -62,13 +62,13 @@ def test_a_row_has_every_column_and_no_undefined_number():
 
 def test_pooling_leaves_no_small_cell_and_drops_impossible_ones():
     expected = np.array([0.0, 1.0, 2.0, 3.0, 50.0, 4.0])
-    group = joint_tests.pool(expected)
+    group = joint_tests.pool_cells(expected)
     assert group[0] == -1
     assert (np.bincount(group[1:], expected[1:]) >= 5).all() and group.max() == 1
 
 
 def test_conditional_tables_have_the_exact_conditionals(law):
-    t = joint_tests.tables(law, 3, 5, 10**6)
+    t = joint_tests.make_tables(law, 3, 5, 10**6)
     cells = joint_tests.digits(3, 5)
     assert t.pairs == 10 and len(t.begin) == 10 + 1 + 4 * 3
     inside = cells[:, 0] == 0
@@ -81,8 +81,8 @@ def test_the_certificate_covers_and_is_not_vacuous(law):
     other = 0.9 * law + 0.1 * np.roll(law, 1)
     tv = 0.5 * np.abs(other - law).sum()
     drawn = np.random.default_rng(0).multinomial(10_000, other / other.sum(), size=400)
-    bounds = np.array([joint_tests.tv_bound(c, law) for c in drawn])
-    intervals = np.array([joint_tests.tv_interval(c, law) for c in drawn])
+    bounds = np.array([joint_tests.bound_tv(c, law) for c in drawn])
+    intervals = np.array([joint_tests.compute_tv_interval(c, law) for c in drawn])
     assert (bounds >= tv).mean() >= 0.95 and bounds.max() < tv + 0.06
     assert ((intervals[:, 0] <= tv) & (tv <= intervals[:, 1])).mean() >= 0.95
 
@@ -94,8 +94,8 @@ def test_the_estimate_of_the_tv_has_no_bias_where_the_plug_in_has(law, share, n)
     other = (1 - share) * law + share * np.roll(law, 1)
     truth = 0.5 * np.abs(other - law).sum()
     drawn = np.random.default_rng(0).multinomial(n, other / other.sum(), size=100)
-    estimate = np.mean([joint_tests.tv_estimate(c, law) for c in drawn])
-    plug_in = joint_tests.total_variation(drawn, law).mean()
+    estimate = np.mean([joint_tests.estimate_tv(c, law) for c in drawn])
+    plug_in = joint_tests.compute_tv(drawn, law).mean()
     assert abs(estimate - truth) < min(0.5 / n**0.5, plug_in - truth), (truth, estimate, plug_in)
 
 
@@ -104,13 +104,13 @@ def test_a_fault_that_marginals_cannot_see_is_rejected(law):
     cube = law.reshape([3] * 5)
     other = (cube.sum(4, keepdims=True) * cube.sum((0, 1, 2, 3))).ravel()
     drawn = np.random.default_rng(0).multinomial(5_000, other / other.sum())
-    found = joint_tests.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=999)
+    found = joint_tests.make_joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=999)
     assert next(r for r in found if r["test"] == "all four")["p_value"] <= 0.01
     assert stats.chisquare(drawn.reshape([3] * 5).sum((0, 1, 2, 3)), 5_000 * cube.sum((0, 1, 2, 3))).pvalue > 0.05
 
 
 def test_too_few_samples_are_said_so_and_give_no_number(law):
-    found = joint_tests.code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
+    found = joint_tests.make_code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
     four = next(r for r in found if r["test"] == "all four")
     assert four["p_value"] is None and four["statistic"] is None and four["note"] == "not run: needs n >= 243"
 
@@ -119,7 +119,7 @@ def test_a_certain_law_has_nothing_to_test_but_what_it_excludes():
     law = np.array([0.0, 1.0, 0.0, 0.0])
     for wrong in (0, 3):
         codes = np.array([1] * 50 + [2] * wrong)
-        four = joint_tests.code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
+        four = joint_tests.make_code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
         assert (four["verdict"] == "rejected") == bool(wrong)
         assert four["note"] == (
             "3 of 53 sequences have probability zero" if wrong else "not run: needs more than one possible sequence"
@@ -158,55 +158,57 @@ def test_energy_finds_a_shift_and_none_where_there_is_none():
 
 def test_the_e_process_keeps_its_promise_under_peeking_and_chi_square_does_not():
     law = next(t for t in targets() if t.name == "random-0 3x4").law
-    e, peeked, once = (r["effect"] for r in joint_tests.false_alarms(law, replicates=500))
+    e, peeked, once = (r["effect"] for r in joint_tests.measure_false_alarms(law, replicates=500))
     assert e <= 0.05 < 0.15 < peeked and 0.03 <= once <= 0.07
 
 
 def test_the_e_process_finds_a_fault_and_shards_come_in_any_order(law):
     other = 0.9 * law + 0.1 * np.roll(law, 1)
     shards = np.random.default_rng(0).multinomial(1_000, other / other.sum(), size=20)
-    assert joint_tests.log_e(shards.cumsum(0), law).max() >= np.log(1 / result_rows.ALPHA)
+    assert joint_tests.compute_log_e(shards.cumsum(0), law).max() >= np.log(1 / result_rows.ALPHA)
     backwards = shards[::-1].cumsum(0)
-    assert joint_tests.log_e(backwards, law)[-1] == pytest.approx(joint_tests.log_e(shards.sum(0), law))
+    assert joint_tests.compute_log_e(backwards, law)[-1] == pytest.approx(joint_tests.compute_log_e(shards.sum(0), law))
 
 
 # --- the verdict
 
 
 def fake(method, p, repeat=0, layer="teacher-forced", **values):
-    return result_rows.row(layer, "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values)
+    return result_rows.make_row(
+        layer, "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values
+    )
 
 
 def test_a_rejection_that_does_not_repeat_is_inconclusive():
     twice = [fake("a", 1e-5), fake("a", 0.5, 1), fake("b", 1e-5), fake("b", 1e-3, 1), fake("c", 0.4)]
-    out = verdict.verdicts(twice, {}, 0.01)
+    out = verdict.judge_decoders(twice, {}, 0.01)
     assert [v["verdict"] for v in out] == ["inconclusive", "lossy: TV not measured", "consistent"]
-    once = verdict.verdicts([fake("d", 1e-5)], {}, 0.01)[0]
+    once = verdict.judge_decoders([fake("d", 1e-5)], {}, 0.01)[0]
     assert once["verdict"] == "inconclusive" and "once" in once["note"]
 
 
 def test_a_differing_token_needs_no_repetition():
-    v = verdict.verdicts([fake("a", 1e-5, layer="pathwise")], {"a": "lossless"}, 0.01)[0]
+    v = verdict.judge_decoders([fake("a", 1e-5, layer="pathwise")], {"a": "lossless"}, 0.01)[0]
     assert v["verdict"] == "lossy: TV not measured" and v["mismatch"] and v["rejected_by"] == ["pathwise"]
 
 
 def test_holm_runs_over_decoders():
-    alone = verdict.verdicts([fake("a", 0.02)], {}, 0.01)[0]
-    among = verdict.verdicts([fake("a", 0.02), *(fake(f"m{k}", 0.5) for k in range(9))], {}, 0.01)[0]
+    alone = verdict.judge_decoders([fake("a", 0.02)], {}, 0.01)[0]
+    among = verdict.judge_decoders([fake("a", 0.02), *(fake(f"m{k}", 0.5) for k in range(9))], {}, 0.01)[0]
     assert alone["rejected_by"] and not among["rejected_by"]
     assert among["p_decoders"]["teacher-forced"] == pytest.approx(0.2)
 
 
 def test_rows_without_holm_are_a_family_of_their_own():
-    made = [result_rows.row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate((0.02, 0.5, 0.6))]
-    assert verdict.verdicts(made, {}, 0.01)[0]["verdict"] == "consistent"
+    made = [result_rows.make_row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate((0.02, 0.5, 0.6))]
+    assert verdict.judge_decoders(made, {}, 0.01)[0]["verdict"] == "consistent"
     assert made[0]["p_holm"] == pytest.approx(0.06) and made[0]["verdict"] == "not rejected"
 
 
 def test_tests_of_the_tests_are_no_verdict_and_nothing_tested_is_inconclusive():
-    assert verdict.verdicts([fake("a", 1e-9, layer="mutants")], {}, 0.01) == []
-    not_run = result_rows.not_run("paired", "t", 3, "n >= 10 prompts", method="a")
-    assert verdict.verdicts([not_run], {}, 0.01)[0]["verdict"] == "inconclusive"
+    assert verdict.judge_decoders([fake("a", 1e-9, layer="mutants")], {}, 0.01) == []
+    not_run = result_rows.make_not_run_row("paired", "t", 3, "n >= 10 prompts", method="a")
+    assert verdict.judge_decoders([not_run], {}, 0.01)[0]["verdict"] == "inconclusive"
 
 
 # --- calibration
@@ -240,5 +242,5 @@ def test_the_layers_of_a_correct_decoder_are_one_family():
     samples = [
         [fake("a", p, layer=layer) for layer, p in zip(layers, rng.uniform(size=4), strict=True)] for _ in range(1000)
     ]
-    rejected = sum(bool(verdict.verdicts(rows, {}, 0.01)[0]["rejected_by"]) for rows in samples)
+    rejected = sum(bool(verdict.judge_decoders(rows, {}, 0.01)[0]["rejected_by"]) for rows in samples)
     assert rejected < 72  # .05 of 1,000 and three deviations; each layer alone at .05 gives 185

@@ -31,12 +31,12 @@ def smallest(found):
 
 
 def battery(tokens, p, seed=0, **values):
-    return teacher_forced.battery(tokens, teacher_forced.tensor_law(p), 2, rng=np.random.default_rng(seed), **values)
+    return teacher_forced.run_battery(tokens, teacher_forced.wrap_law(p), 2, rng=np.random.default_rng(seed), **values)
 
 
 def test_battery_passes_a_lossless_decoder_and_rejects_a_stale_law():
     tokens, step, p = sample(sjd, 5_000, window=3)
-    good = battery(tokens, p, slot=teacher_forced.slots(step), groups=np.arange(6) % 3, chunk=1000)
+    good = battery(tokens, p, slot=teacher_forced.assign_slots(step), groups=np.arange(6) % 3, chunk=1000)
     assert {r["test"] for r in good} >= {
         "log p",
         "top-1 hit",
@@ -62,7 +62,7 @@ def test_battery_does_not_depend_on_chunks_but_for_the_randomised_pit():
 def test_slot_is_known_before_the_token_and_acceptance_is_not():
     """On a correct decoder: strata by slot pass, strata by 'the run ended here' (the token was a correction) reject."""
     tokens, step, p = sample(sjd, 20_000, window=3)
-    slot = teacher_forced.slots(step)
+    slot = teacher_forced.assign_slots(step)
     ended = np.concatenate([step[:, 1:] != step[:, :-1], np.ones((len(step), 1), bool)], 1)
     sound = [r for r in battery(tokens, p, slot=slot, chunk=5000) if "slot" in r["test"]]
     unsound = [r for r in battery(tokens, p, slot=ended.astype(int), chunk=5000) if "slot" in r["test"]]

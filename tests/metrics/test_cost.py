@@ -9,7 +9,7 @@ import torch
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
 
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.decode.shard_io import Shard
@@ -207,7 +207,7 @@ def test_figures_of_requests():
     found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert found["acceptance_length"] == pytest.approx(10 / 6) and found["request_tokens_per_second"] == 2.5
     assert found["request_tokens_per_second_single"] == 10 and found["first_token_seconds"] == 0.25
-    assert found["acceptance_by_slot"] == canonical([0.75])
+    assert found["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
     assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
     shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import parity
-from parity.base.files import canonical, read_arrays, read_json, write_arrays, write_json
+from parity.base.files import dump_canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.experiment import code_digest, study
 from parity.inputs import tasks
@@ -99,7 +99,7 @@ def anysubset_cell(folder: Path, manifest: dict) -> dict:
     settings = {"rows": N, "length": 16, "masked": 0.5, "prompt": "scattered", "data": ""}
     task = tasks.build("infilling", settings, load(manifest).words)
     given = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
-    write_arrays(folder / "task.npz", **given, extra=np.array(canonical(task.extra)))
+    write_arrays(folder / "task.npz", **given, extra=np.array(dump_canonical(task.extra)))
     write_arrays(folder / "laws.npz", ids=given["ids"], logp=-np.arange(float(N)))
     columns = rows(16) | {"ids": given["ids"], "tokens": task.tokens, "end": task.end, "missing": np.full(N, 8)}
     columns |= {

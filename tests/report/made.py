@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from parity_certify.result_rows import row
+from parity_certify.result_rows import make_row
 
 from parity.base.files import write_arrays, write_json
 from parity.decode.shard_io import write_shard
@@ -93,11 +93,11 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
 def rows_of(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
     place = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     if layer != "one_token":
-        deciding = row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
-        return [deciding, row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
+        deciding = make_row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
+        return [deciding, make_row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
     tests = [(test, f"mar {c}") for test in ("energy", "mean shift", "spread ratio") for c in range(2)]
     figures = {test: {"p_value": p if test == "energy" else None, "decides": test == "energy"} for test, _ in tests}
-    return [row("teacher-forced", t, 50, effect=0.2, **figures[t], **place | {"model": m}) for t, m in tests]
+    return [make_row("teacher-forced", t, 50, effect=0.2, **figures[t], **place | {"model": m}) for t, m in tests]
 
 
 def exact(p: float) -> list[dict[str, Any]]:
@@ -116,8 +116,8 @@ def exact(p: float) -> list[dict[str, Any]]:
         for repeat in range(2 if p < 0.05 else 1):
             place = {"model": model, "seed": 11 + repeat, "repeat": repeat, "tokens": int(model[-1])}
             place |= {"accepted_drafts": 99}
-            found.append(row("exact", "all four", 20_000, p_value=p, p_holm=p, effect=tv, **place))
-            found.append(row("exact", "TV certificate", 20_000, **bound, **place))
+            found.append(make_row("exact", "all four", 20_000, p_value=p, p_holm=p, effect=tv, **place))
+            found.append(make_row("exact", "TV certificate", 20_000, **bound, **place))
     return found
 
 
@@ -125,18 +125,18 @@ def long(p: float) -> list[dict[str, Any]]:
     """Rows of a method at its own options on a long model."""
     place = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
     place |= {"minimum_detectable_effect": 0.01}
-    return [row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
+    return [make_row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
 
 
 def self_tests(name: str) -> dict[str, Any]:
     if name == "calibration":
         tests, ends = ("G", "pairs"), {"effect": 0.05, "low": 0.03, "high": 0.07, "verdict": "size ok"}
         p_values = dict(zip(tests, np.random.default_rng(0).random((2, 400)).tolist(), strict=True))
-        return {"rows": [row("calibration", test, 400, **ends) for test in tests], "p_values": p_values}
+        return {"rows": [make_row("calibration", test, 400, **ends) for test in tests], "p_values": p_values}
     rows = []
     for fault, p in (("none", 0.4), ("residual p", 1e-300)):
         place = {"model": "mutants 3x5", "method": f"{name}: {fault}", "key": fault, "effect": 0.1, "p_value": p}
-        rows += [row("mutants", "all four", 10_000, seed=seed, repeat=seed, **place) for seed in (0, 1)]
+        rows += [make_row("mutants", "all four", 10_000, seed=seed, repeat=seed, **place) for seed in (0, 1)]
     return {"rows": rows}
 
 

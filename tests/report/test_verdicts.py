@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from parity_certify.result_rows import row
-from parity_certify.verdict import Verdict, columns_of, verdicts
+from parity_certify.result_rows import make_row
+from parity_certify.verdict import Verdict, judge_decoders, make_columns
 
 from parity.experiment import checks, options
 from parity.experiment.cells import cells
@@ -40,19 +40,19 @@ def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
     found = []
     for model, tokens in models.items():
         place |= {"model": model, "tokens": tokens}
-        found.append(row("exact", "all four", 10_000, p_value=p, p_holm=p, **place))
-        found.append(row("exact", "TV certificate", 10_000, **bound, **place))
+        found.append(make_row("exact", "all four", 10_000, p_value=p, p_holm=p, **place))
+        found.append(make_row("exact", "TV certificate", 10_000, **bound, **place))
     return found + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
 
 
 def long(p=0.5, tokens=64):
     place = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
     place |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
-    return [row("long", "distances", 60_000, **place, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
+    return [make_row("long", "distances", 60_000, **place, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
 
 
 def verdict_on(rows, own, cut, kind="discrete", tokens=64):
-    (v,) = verdicts(rows, {"it": "lossless"}, 0.02)
+    (v,) = judge_decoders(rows, {"it": "lossless"}, 0.02)
     return v | add_reach(v, rows, Scope(kind, max(own.items(), default=("", 0)), own, cut, tokens), 0.05)
 
 
@@ -127,7 +127,7 @@ def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gat
 
 def samples(method, fault, ps, required=True):
     place = {"method": method, "key": fault, "as_required": required, "model": "m"}
-    return [row("mutants", "all four", 9, p_value=p, seed=s, repeat=s, **place) for s, p in enumerate(ps)]
+    return [make_row("mutants", "all four", 9, p_value=p, seed=s, repeat=s, **place) for s, p in enumerate(ps)]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ UNDRAFTED = [
 @pytest.mark.parametrize(("row", "remark"), UNDRAFTED)
 @pytest.mark.parametrize("value", [Verdict("certified", bound=0.01, reason="TV <= 0.01"), Verdict("lossy")])
 def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
-    judged = {"claim": "lossless", "scope": "on 5 tokens", **columns_of(value, "lossless")}
+    judged = {"claim": "lossless", "scope": "on 5 tokens", **make_columns(value, "lossless")}
     found = add_run(row, judged)
     assert found == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
     assert remark in front_table.found_where(found).detail
@@ -227,14 +227,14 @@ def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
     + [run_of("discrete", "ar"), run_of("anysubset", "sequential"), run_of("continuous", "mar", accepted_drafts=None)],
 )
 def test_plain_and_accepting_runs_get_no_remark(row):
-    judged = {"scope": "on 5 tokens", **columns_of(Verdict("certified", bound=0.01), "lossless")}
+    judged = {"scope": "on 5 tokens", **make_columns(Verdict("certified", bound=0.01), "lossless")}
     assert add_run(row, judged) == judged
 
 
 def test_tests_that_accepted_no_draft_are_inconclusive():
     """And a fault that they found all the same stays one."""
     for value, kind in ((Verdict("certified", bound=0.01), "inconclusive"), (Verdict("lossy"), "lossy")):
-        judged = {"claim": "lossless", **columns_of(value, "lossless")}
+        judged = {"claim": "lossless", **make_columns(value, "lossless")}
         assert (judged | refuse_undrafted(judged, "tests of layer exact"))["verdict_kind"] == kind
 
 

@@ -33,7 +33,7 @@ except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
 from parity.base.errors import ParityError
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
 from parity.experiment import code_digest, config_overlay, job_resources, layers

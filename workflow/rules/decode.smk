@@ -30,7 +30,7 @@ rule decode:
         runtime=runtime,
     params:
         kind=lambda w: cell(w).kind,
-        spec=lambda w: canonical(cell(w).spec),
+        spec=lambda w: dump_canonical(cell(w).spec),
         inputs=lambda w, input: flag_files("inputs", input.inputs),
         batch=lambda w: cell(w).spec["batch"] if "batch" in cell(w).spec else EXPERIMENT.image.batch,
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, cell(w).kind),

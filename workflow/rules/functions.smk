@@ -46,11 +46,11 @@ def checkpoint(wildcards):
 def model_spec(wildcards):
     """What the configuration says of a model with every default filled in, so that two ways to write it are one."""
     if wildcards.kind == "networks":
-        return canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
+        return dump_canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
     model = weights.models(EXPERIMENT, wildcards.kind)[wildcards.model]
     spec = model.model_dump(exclude=None if model.source == "embedded" else {"grid"})
     captions = parity_cells.captions(EXPERIMENT, wildcards.kind)
-    return canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
+    return dump_canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
 
 
 def pictured(kind):
@@ -154,7 +154,7 @@ def there(*files):
 def prompt_spec(wildcards):
     """What the configuration says of the prompts, and how many there are; as many parts as jobs."""
     shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
-    return canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
+    return dump_canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
 
 
 def task_data(wildcards):
@@ -194,7 +194,7 @@ def test_spec(wildcards):
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.is_coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}
-    return canonical(spec)
+    return dump_canonical(spec)
 
 
 # Report

@@ -77,7 +77,7 @@ rule task:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        settings=lambda w: canonical(TASKS[w.key]["settings"]),
+        settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
         code=code("parity.base.command", "parity.inputs.tasks"),
     message:
         "make the texts of {wildcards.task_kind}-{wildcards.key}"

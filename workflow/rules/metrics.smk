@@ -110,8 +110,8 @@ for model_kind in KINDS:
             mem_mb=memory,
             runtime=runtime,
         params:
-            spec=lambda w: canonical(cell(w).spec),
-            layers=lambda w: canonical(layers.layer_settings(EXPERIMENT, LAYERS, cell(w))),
+            spec=lambda w: dump_canonical(cell(w).spec),
+            layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, cell(w))),
             cell=subpath(output[0], parent=True),
             shards=lambda w, input: flag_files("shards", input.shards),
             inputs=lambda w, input: flag_files("inputs", input.inputs),
@@ -149,7 +149,7 @@ rule accuracy:
         mem_mb=memory,
         runtime=runtime,
     params:
-        settings=lambda w: canonical(TASKS[w.key]["settings"]),
+        settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
         code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
     message:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"

@@ -34,7 +34,7 @@ from parity_certify.calls import Store
 from parity_certify.command import certify_command
 from parity_certify.errors import ParityError
 from parity_certify.files import digest
-from parity_certify.import_by_name import Loaded, duration, load, option
+from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
 from parity_certify.laws import law as law_of
 from parity_certify.laws import random_law, read_law, write_law
 from parity_certify.sampler import certify_sampler
@@ -44,7 +44,7 @@ from parity_certify.verifier import SHAPES, certify_verifier
 Arguments = argparse.Namespace
 
 
-def weights_digest(folder: Path) -> str:
+def digest_weights(folder: Path) -> str:
     """Of a model's folder: its configuration and weights."""
     total = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
@@ -53,7 +53,7 @@ def weights_digest(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def prompts_of(a: Arguments, vocab: int) -> np.ndarray:
+def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     """Prompts as given (a JSON list), or so many different random ones of --prompt-length tokens."""
     if isinstance(a.prompts, list):
         return np.array(a.prompts)
@@ -66,7 +66,7 @@ def prompts_of(a: Arguments, vocab: int) -> np.ndarray:
     return np.array(list(prompts))
 
 
-def settings_of(a: Arguments, *names: str) -> dict[str, Any]:
+def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
     """Keywords of a certification, from the flags of these names and those that all have."""
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
@@ -74,23 +74,23 @@ def settings_of(a: Arguments, *names: str) -> dict[str, Any]:
 def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
     """Write a certificate's files if a folder is given, print it, and return the exit code."""
     if out:
-        page.write(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
+        page.write_files(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
     print(c, *([f"\nreport: {out / 'report.html'}"] if out else []), sep="\n")
     return c.exit_code
 
 
-def folder_of(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
+def choose_folder(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
     """--out, or one of its own for each sampler and its settings."""
     return a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
 
 
-def code_of(name: str) -> str:
+def digest_code(name: str) -> str:
     """The SHA-256 of the file in "FILE.py:FUNCTION", so that an edited file is another sampler; "" for a module."""
     file = Path(name.rpartition(":")[0])
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
-def judge(
+def judge_sampler(
     a: Arguments,
     sample: Any,
     law: Any,
@@ -104,10 +104,10 @@ def judge(
     A run with the same `spec` is continued, but not a finished one of an engine that may have changed unseen.
     """
     spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
-    out = folder_of(a, name, spec)
+    out = choose_folder(a, name, spec)
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
-    settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "processes")
+    settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
     seeds = a.seed, a.seed + 1
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
@@ -115,138 +115,141 @@ def judge(
     return finish(c, out, spec)
 
 
-def transformers(a: Arguments) -> int:
+def run_transformers(a: Arguments) -> int:
     """transformers' generate; options of it follow after --"""
     from parity_certify.adapters import mending
     from parity_certify.adapters import transformers as adapter
-    from parity_certify.diagnosis import diagnosis
+    from parity_certify.diagnosis import diagnose_counts
 
     options = dict(a.options)
-    target, drafts = a.target or tiny_checkpoint(a, "target"), a.assistant
-    model = adapter.load(target)
+    target, drafts = a.target or make_checkpoint(a, "target"), a.assistant
+    model = adapter.load_model(target)
     drafting = {"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"}  # ways without an assistant
     if not drafts and not a.target and not drafting & set(options):
-        drafts = tiny_checkpoint(a, "assistant")
+        drafts = make_checkpoint(a, "assistant")
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
-    spec |= {"target": weights_digest(target), "options": dict(options), "kind": model.config.model_type}
+    spec |= {"target": digest_weights(target), "options": dict(options), "kind": model.config.model_type}
     if drafts:
-        options["assistant_model"] = adapter.load(drafts)
-        spec["assistant"] = weights_digest(drafts)
+        options["assistant_model"] = adapter.load_model(drafts)
+        spec["assistant"] = digest_weights(drafts)
         if a.universal:
-            options |= {"tokenizer": adapter.tokenizer_of(target), "assistant_tokenizer": adapter.tokenizer_of(drafts)}
+            options |= {
+                "tokenizer": adapter.load_tokenizer(target),
+                "assistant_tokenizer": adapter.load_tokenizer(drafts),
+            }
             spec["universal"] = True
     if a.generator:
         options["candidate_generator"] = load(a.generator)
-        spec["generator"] = [a.generator, code_of(a.generator)]
-    law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
+        spec["generator"] = [a.generator, digest_code(a.generator)]
+    law = adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
     paged = options.get("cache_implementation") == "paged"
     sampler = (adapter.Continuous if paged else adapter.Generate)(model, a.length, options, a.end)
-    words = [f"{k}={short_text(v)}" for k, v in spec["options"].items()]
+    words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
-        located = mending.located(sampler, law, min(400, max(c.beside["n"])), a.seed + 2)
-        return located or diagnosis(c.counts, law, adapter.suspects(sampler, law))
+        located = mending.diagnose_by_mending(sampler, law, min(400, max(c.beside["n"])), a.seed + 2)
+        return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
 
-    return judge(a, sampler, law, spec, " ".join(["transformers", model.config.model_type, *words]), diagnose)
+    return judge_sampler(a, sampler, law, spec, " ".join(["transformers", model.config.model_type, *words]), diagnose)
 
 
-def short_text(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     text = json.dumps(value) if isinstance(value, dict | list) else str(value)
     return "".join(c for c in text if c.isalnum() or c in ".-,")[:40]
 
 
-def tiny_checkpoint(a: Arguments, role: str) -> Path:
+def make_checkpoint(a: Arguments, role: str) -> Path:
     """A tiny checkpoint where none was given."""
-    from parity_certify.models import write, write_companion
+    from parity_certify.models import write_companion, write_model
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
     if not (folder / "config.json").is_file():
         if role == "target":
-            write(a.kind, folder, a.vocab)
+            write_model(a.kind, folder, a.vocab)
         else:
-            write_companion(tiny_checkpoint(a, "target"), folder, a.tv)
+            write_companion(make_checkpoint(a, "target"), folder, a.tv)
     return folder
 
 
-def server(a: Arguments) -> int:
+def run_server(a: Arguments) -> int:
     """an OpenAI-compatible server; sampling options follow after --"""
     from parity_certify.adapters import server as adapter
-    from parity_certify.adapters.transformers import tokenizer_of
+    from parity_certify.adapters.transformers import load_tokenizer
 
     options = dict(a.options)
-    law = law_of_model(a, {k: v for k, v in options.items() if k in adapter.OF_LAW})
+    law = compute_model_law(a, {k: v for k, v in options.items() if k in adapter.OF_LAW})
     settings = {"model": a.model, "timeout": a.timeout, "options": options, "end": a.end}
-    sampler = adapter.Server(a.url, a.length, tokenizer_of(a.target), **settings)
-    spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": options}
-    return judge(a, sampler, law, spec, f"server {a.model}".strip(), may_change=True)
+    sampler = adapter.Server(a.url, a.length, load_tokenizer(a.target), **settings)
+    spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
+    return judge_sampler(a, sampler, law, spec, f"server {a.model}".strip(), may_change=True)
 
 
-def law_of_model(a: Arguments, options: dict[str, Any]) -> Any:
+def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
     from parity_certify.adapters import transformers as adapter
 
-    model = adapter.load(a.target)
-    return adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
+    model = adapter.load_model(a.target)
+    return adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
 
 
-def sampler(a: Arguments) -> int:
+def run_sampler(a: Arguments) -> int:
     """a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
-    sample, spec = Loaded(a.sampler), {"sampler": a.sampler, "code": code_of(a.sampler)}
+    sample, spec = Loaded(a.sampler), {"sampler": a.sampler, "code": digest_code(a.sampler)}
     if a.law:
         if not (a.vocab and a.length):
             raise ParityError("--law: needs --vocab and --length")
-        prompts = prompts_of(a, a.vocab)
+        prompts = make_prompts(a, a.vocab)
         law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        more: dict[str, Any] = {"law": [a.law, code_of(a.law)]}
+        more: dict[str, Any] = {"law": [a.law, digest_code(a.law)]}
     elif a.target:
         options = dict(a.options)
-        law, more = law_of_model(a, options), {"target": weights_digest(a.target), "options": options}
+        law, more = compute_model_law(a, options), {"target": digest_weights(a.target), "options": options}
     else:
         raise ParityError("--target, --law: neither given; allowed: the one or the other")
-    return judge(a, sample, law, spec | more, sample.__name__)
+    return judge_sampler(a, sample, law, spec | more, sample.__name__)
 
 
-def verifier(a: Arguments) -> int:
+def run_verifier(a: Arguments) -> int:
     """verify(draft_tokens, draft_probs, target_probs) -> tokens"""
     name, seeds = a.verifier.rpartition(":")[2], (a.seed, a.seed + 1)
-    settings = settings_of(a, "vocab", "drafts", "shape", "n")
+    settings = select_settings(a, "vocab", "drafts", "shape", "n")
     c = certify_verifier(load(a.verifier), seeds=seeds, name=name, **settings)
     return finish(c, a.out, {"verifier": a.verifier})
 
 
-def command(a: Arguments) -> int:
+def run_command(a: Arguments) -> int:
     """an engine over stdin and stdout; the command follows after --"""
     law = read_law(a.law)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
-    settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "timeout")
+    settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout")
     c = certify_command(a.rest, law, seeds=(a.seed, a.seed + 1), folder=a.out, **settings)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
 
 
-def samples(a: Arguments) -> int:
+def run_samples(a: Arguments) -> int:
     """samples drawn elsewhere: JSON lines or CSV"""
-    c = certify_samples(a.samples, read_law(a.law), **settings_of(a))
+    c = certify_samples(a.samples, read_law(a.law), **select_settings(a))
     return finish(c, a.out, {"samples": a.samples, "law": a.law})
 
 
-def law(a: Arguments) -> int:
+def run_law(a: Arguments) -> int:
     """write a random table model and its draft model"""
     write_law(random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
     print(a.out or "law.json")
     return 0
 
 
-def texts(a: Arguments) -> int:
+def run_texts(a: Arguments) -> int:
     """a large model's own texts against its conditionals; options of sampling follow after --"""
     from parity_certify.texts import certify_texts
 
     settings = {name: getattr(a, name) for name in ("alpha", "minutes", "budget", "seed")}
     c = certify_texts(a.target, a.texts, options=dict(a.options), **settings)
-    target = {"target": weights_digest(a.target)} if a.target else {}
+    target = {"target": digest_weights(a.target)} if a.target else {}
     return finish(c, a.out, target | {"texts": str(a.texts)})
 
 
-def models(a: Arguments) -> int:
+def run_models(a: Arguments) -> int:
     """tiny checkpoints of an architecture, and companions"""
     from parity_certify import models as tools
 
@@ -258,7 +261,7 @@ def models(a: Arguments) -> int:
     if a.kind in ("gemma4", "mellum"):  # what drafts is made with the target
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
-        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
+        target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
         folders = [target, *tools.write_companions(target, a.out, a.tv)]
     print(*folders, sep="\n")
     return 0
@@ -269,7 +272,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "default": 0, "help": "of the run; a rejection is repeated with the next (%(default)s)"},
     "n": {"type": int, "help": "sequences (as many as --margin needs)"},
     "minutes": {"type": float, "help": "time for everything, in minutes"},
-    "budget": {"type": duration, "help": "time for everything: 30s, 2m, 1h"},
+    "budget": {"type": parse_duration, "help": "time for everything: 30s, 2m, 1h"},
     "repeat": {"type": int, "help": "sequences of a rejection's repeat (twice those of the first, doubled as needed)"},
     "margin": {"type": float, "default": 0.05, "help": "TV below which a bound certifies (%(default)s)"},
     "alpha": {"type": float, "default": 0.05, "help": "false alarms (%(default)s)"},
@@ -309,16 +312,17 @@ ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
 
 
-def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
+def make_parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = main.add_subparsers(dest="way", required=True)
 
-    def way(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
+    def add_command(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
         """A way, its docstring as help, with flags of FLAGS; `changes` of what stands there, by flag."""
+        name = run.__name__.removeprefix("run_")
         about: dict[str, Any] = {"help": run.__doc__, "description": run.__doc__}
-        if example := EXAMPLES.get(run.__name__):
+        if example := EXAMPLES.get(name):
             about |= {"epilog": f"example:\n  {example}", "formatter_class": argparse.RawDescriptionHelpFormatter}
-        p = ways.add_parser(run.__name__, **about)
+        p = ways.add_parser(name, **about)
         p.set_defaults(run=run)
         for flag in ("out", "seed", *flags):
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
@@ -327,25 +331,27 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     near = {"default": 0.1, "help": "TV below which a bound certifies (%(default)s, not .05, as engines are slow)"}
     tiny = ("kind", "vocab", "tv")
     own: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
-    way(transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own)
-    way(server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
+    add_command(
+        run_transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own
+    )
+    add_command(run_server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
     own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    p = way(sampler, "target", "law", "vocab", *ENUMERATED, law=own, vocab={"default": 0})
+    p = add_command(run_sampler, "target", "law", "vocab", *ENUMERATED, law=own, vocab={"default": 0})
     p.add_argument("sampler", help=FUNCTION)
-    way(verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    way(command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
-    way(samples, "law", *JUDGING).add_argument("samples")
-    way(law, "vocab", "length")
+    add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
+    add_command(run_command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
+    add_command(run_samples, "law", *JUDGING).add_argument("samples")
+    add_command(run_law, "vocab", "length")
     own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
-    way(texts, "target", "texts", "alpha", "minutes", "budget", target=own)
-    way(models, *tiny, "head-dim", "hidden-size")
+    add_command(run_texts, "target", "texts", "alpha", "minutes", "budget", target=own)
+    add_command(run_models, *tiny, "head-dim", "hidden-size")
     for add in more:
-        add(way)
+        add(add_command)
     return main
 
 
 def main(*more: Callable[[Any], None]) -> None:
-    """The command line. `more` adds ways of another package: each is called with `way`, as in `parser`."""
+    """The command line. `more` adds ways of another package: each is called with `add_command` of `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl
@@ -353,9 +359,9 @@ def main(*more: Callable[[Any], None]) -> None:
     message, code = "", 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        a = parser(*more).parse_args(words[:at])
+        a = make_parser(*more).parse_args(words[:at])
         a.rest = words[at + 1 :]
-        a.options = [] if a.way == "command" else [option(text) for text in a.rest]
+        a.options = [] if a.way == "command" else [parse_option(text) for text in a.rest]
         code = a.run(a)
         sys.stdout.flush()
     except KeyboardInterrupt as error:

@@ -17,9 +17,9 @@ import numpy as np
 
 from parity_certify.errors import ParityError
 from parity_certify.files import read_arrays, read_json, write_arrays, write_json
-from parity_certify.joint_tests import log_e
+from parity_certify.joint_tests import compute_log_e
 from parity_certify.laws import Law
-from parity_certify.seeding import row_key
+from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
 COUNTS = ("drafted", "accepted", "rounds")  # of `Sampled`, `Batch` and an engine's answer
@@ -63,10 +63,10 @@ class Drawn:
 
     def add(self, batch: Batch, law: Law) -> None:
         self.batches.append(batch)
-        self.counts += np.bincount(codes_of(batch, law), minlength=len(self.counts))
-        self.best = max(self.best, float(log_e(self.counts, law.cells)))
+        self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
+        self.best = max(self.best, float(compute_log_e(self.counts, law.cells)))
 
-    def drafts(self) -> tuple[int | None, int | None, int | None]:
+    def count_drafts(self) -> tuple[int | None, int | None, int | None]:
         """Offered, accepted, and rounds; None where the engine does not count them."""
         counted = bool(self.batches) and min(min(b.drafted, b.accepted) for b in self.batches) >= 0
         drafted, accepted, rounds = (sum(getattr(b, key) for b in self.batches) for key in COUNTS)
@@ -75,12 +75,12 @@ class Drawn:
         return drafted, accepted, rounds if min(b.rounds for b in self.batches) >= 0 else None
 
 
-def codes_of(batch: Batch, law: Law) -> np.ndarray:
+def compute_codes(batch: Batch, law: Law) -> np.ndarray:
     """Cell [n] of each row."""
     return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
 
 
-def tokens_of(answer: Any, rows: int, law: Law) -> np.ndarray:
+def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
     """Tokens [rows, L] of a sampler's answer, all behind an end token set to it; ParityError for anything else."""
     L, V, end = law.length, law.vocab, law.end
     length = f"allowed: {L}, the law's length (--length, in Python length=)"
@@ -118,21 +118,21 @@ class Store:
     def where(self) -> str:
         return f"kept in {self.folder}" if self.folder else "not kept: no folder was given"
 
-    def file(self, seed: int, number: int) -> Path | None:
+    def locate_batch(self, seed: int, number: int) -> Path | None:
         return self.folder and self.folder / "samples" / f"{seed}-{number:05d}.npz"
 
-    def get(self, seed: int, number: int) -> Batch | None:
-        file = self.file(seed, number)
+    def read_batch(self, seed: int, number: int) -> Batch | None:
+        file = self.locate_batch(seed, number)
         if file is None or not file.exists():
             return None
         arrays = read_arrays(file)
         return Batch(arrays["prompts"], arrays["tokens"], *(int(arrays.get(key, -1)) for key in COUNTS))
 
-    def put(self, seed: int, number: int, batch: Batch) -> None:
-        if file := self.file(seed, number):
+    def write_batch(self, seed: int, number: int, batch: Batch) -> None:
+        if file := self.locate_batch(seed, number):
             write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
 
-    def looks(self, seed: int) -> dict[int, float] | None:
+    def read_looks(self, seed: int) -> dict[int, float] | None:
         """Sizes that were looked at, in order, and the p-value of `all four` there; None without a folder."""
         if self.folder is None:
             return None
@@ -166,18 +166,18 @@ class Store:
 
 def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
     """Batch `number` under a seed, a function of the two (as far as the sampler heeds its seed)."""
-    key = row_key(seed, f"batch {number}") % 2**31
+    key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # the order of prompts varies, too: sorted, up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
     answer = sample(law.prompts[prompts], key)
     if isinstance(answer, Sampled):
         counts = (int(getattr(answer, key)) for key in COUNTS)
-        return Batch(prompts, tokens_of(answer.tokens, size, law), *counts)
-    return Batch(prompts, tokens_of(answer, size, law))
+        return Batch(prompts, check_tokens(answer.tokens, size, law), *counts)
+    return Batch(prompts, check_tokens(answer, size, law))
 
 
-def batch_size(seed: int, number: int, batch: int) -> int:
+def choose_batch_size(seed: int, number: int, batch: int) -> int:
     """Rows of batch `number`: every second one has fewer than `batch`, now and then a single one, so that a sampler
     that is right at one size alone is seen."""
     if number % 2 == 0:
@@ -189,7 +189,7 @@ def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[
     """One batch after another from `number` on; fits(size, rows planned so far): how many rows may be drawn of it."""
     planned = 0
     for k in itertools.count(number):
-        size = fits(batch_size(seed, k, batch) if vary else batch, planned)
+        size = fits(choose_batch_size(seed, k, batch) if vary else batch, planned)
         if size < 1:
             return
         planned += size
@@ -199,7 +199,7 @@ def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[
 _worker: tuple[Sample, Law]  # what a process of the pool runs
 
 
-def _begin(pickled: bytes) -> None:
+def _load_worker(pickled: bytes) -> None:
     global _worker
     _worker = pickle.loads(pickled)
 
@@ -209,7 +209,7 @@ def _run(task: Task) -> Batch:
 
 
 @contextmanager
-def runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
+def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
     """A map over tasks, in order. Several processes, which are started afresh, run side by side."""
     if processes == 1:
         yield lambda tasks: (draw_batch(sample, law, *task) for task in tasks)
@@ -219,7 +219,7 @@ def runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Itera
         pickled = pickle.dumps((sample, law))
     except Exception:  # pickle raises what the object raises
         raise ParityError(f"processes {processes}: the sampler cannot be sent to another process; {allowed}") from None
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (pickled,))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _load_worker, (pickled,))
 
     def run(tasks: Iterator[Task]) -> Iterator[Batch]:
         waiting = deque(pool.submit(_run, task) for task in itertools.islice(tasks, 2 * processes))

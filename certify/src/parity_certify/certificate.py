@@ -9,9 +9,9 @@ from scipy import special
 
 from parity_certify import evidence, verdict
 from parity_certify.calls import Drawn
-from parity_certify.independence import dependent
+from parity_certify.independence import has_dependent_rows
 from parity_certify.joint_tests import digits
-from parity_certify.laws import Law, level
+from parity_certify.laws import Law, select_level
 from parity_certify.result_rows import ALPHA, Row, describe_confidence
 from parity_certify.verdict import Verdict
 
@@ -44,7 +44,7 @@ class Certificate:
     @property
     def mismatch(self) -> bool:
         """Whether the verdict contradicts the claim."""
-        return self.verdict.breaks(self.claim)
+        return self.verdict.contradicts(self.claim)
 
     def __str__(self) -> str:
         if "tokens" in self.beside:  # of texts, whose rows are other ones
@@ -140,13 +140,13 @@ def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | N
     return gaps
 
 
-def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
+def find_largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
     """The prompt and prefix behind which next tokens, drawn [K * V^L], are least likely under the law (largest G)."""
     K, V, L = len(law.prompts), law.vocab, law.length
     largest, place = -1.0, {}
     for depth in range(L):
         own = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
-        p = law.tables[:, level(V, depth)]
+        p = law.tables[:, select_level(V, depth)]
         total = own.sum(-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             g = 2 * np.where(own > 0, own * np.log(own / np.maximum(total * p, 1e-12)), 0).sum(-1)
@@ -158,7 +158,7 @@ def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
     return place
 
 
-def tv_low(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
+def bound_tv_from_below(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
     """A lower bound on the TV at 1 - alpha / 2: an event that the first seed's sample has too often, in the second's
     (Clopper-Pearson), less its probability. One sample chooses, the other judges, so it holds at any size. Events are
     of the prompt and the first 1, 2, ..., L tokens (few cells are chosen well by few samples), each with its share."""
@@ -173,26 +173,26 @@ def tv_low(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA
     return best
 
 
-def conclude(
+def make_certificate(
     rows: list[Row], law: Law, samples: Sequence[Drawn], *, margin: float, alpha: float, claim: str, name: str
 ) -> Certificate:
     """The verdict on a black box: of its rows, and of its drafts (none accepted: nothing was tested)."""
-    v: Verdict = verdict.verdicts(rows, {name: claim}, margin, alpha)[0]["value"]
+    v: Verdict = verdict.judge_decoders(rows, {name: claim}, margin, alpha)[0]["value"]
     counts, needed = samples[-1].counts, evidence.needed(law.cells, margin)
-    drafts = [s.drafts() for s in samples]
+    drafts = [s.count_drafts() for s in samples]
     drafted, accepted, rounds = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
-    total, place = sum(s.n for s in samples), largest_difference(counts, law)
+    total, place = sum(s.n for s in samples), find_largest_difference(counts, law)
     last = {r["test"]: r for r in rows}
     independence, certificate = last.get(evidence.INDEPENDENCE), last["TV certificate"]
     law_rejected = last["all looks"]["verdict"] == "rejected"  # of single rows
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
-    if independence and rejected and not (law_rejected and not dependent(samples[-1].batches, law)):
+    if independence and rejected and not (law_rejected and not has_dependent_rows(samples[-1].batches, law)):
         where = independence["note"]
         reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
         reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=where, reason=reason)
     elif v.kind == "lossy":  # measured on the fresh seed, at a look whose size was fixed beforehand
-        certificate["tv_low"] = tv_low(samples[0].counts, counts, law, certificate["alpha"])
+        certificate["tv_low"] = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"])
         certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
         low, high = interval = certificate["tv_low"], certificate["tv_high"]
         reason = f"on {law.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"

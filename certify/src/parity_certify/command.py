@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from parity_certify.calls import COUNTS, Sampled, tokens_of
+from parity_certify.calls import COUNTS, Sampled, check_tokens
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.laws import Law
@@ -39,15 +39,15 @@ class Engine:
         self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
         self.number = 0
         self.lines: queue.Queue[bytes] = queue.Queue()  # b"" at the end
-        threading.Thread(target=self.read_lines, daemon=True).start()
+        threading.Thread(target=self.queue_lines, daemon=True).start()
 
-    def read_lines(self) -> None:
+    def queue_lines(self) -> None:
         assert self.process.stdout is not None
         for line in iter(self.process.stdout.readline, b""):
             self.lines.put(line)
         self.lines.put(b"")
 
-    def ask(self, request: dict[str, Any]) -> str:
+    def send_request(self, request: dict[str, Any]) -> str:
         """The line that answers a request."""
         stdin, line = self.process.stdin, json.dumps(request).encode() + b"\n"
 
@@ -72,7 +72,7 @@ class Engine:
         last = f"; stderr: {shorten(lines[-1])}" if lines else ""
         raise ParityError(f"the engine ended without an answer (exit code {code}){last}")
 
-    def parse(self, line: str, rows: int) -> Sampled:
+    def parse_answer(self, line: str, rows: int) -> Sampled:
         """Tokens and drafts of an answer; ParityError for anything else."""
         try:
             answer = json.loads(line)
@@ -88,14 +88,14 @@ class Engine:
             allowed = "tokens, a list for each prompt; drafted, accepted and rounds, integers"
             raise ParityError(f"line {shorten(line)!r}: allowed: {allowed}")
         try:
-            return Sampled(tokens_of(tokens, rows, self.law), *drafts)
+            return Sampled(check_tokens(tokens, rows, self.law), *drafts)
         except ValueError as error:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
         request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
         try:
-            sampled = self.parse(self.ask(request), len(prompts))
+            sampled = self.parse_answer(self.send_request(request), len(prompts))
         except ParityError as error:
             raise ParityError(f"command: {self.name}: request {self.number}: {error}") from None
         self.number += 1
@@ -103,7 +103,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
+def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
     """The command as a sampler; its process ends with the block."""
     name = " ".join(command)
     with tempfile.TemporaryFile() as errors:
@@ -133,5 +133,5 @@ def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **
     if settings.get("processes", 1) != 1:
         raise ParityError(f"processes {settings['processes']}: allowed: 1, for a command is one process")
     common: dict[str, Any] = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
-    with running(command, law, timeout) as engine:
+    with start_engine(command, law, timeout) as engine:
         return certify_sampler(engine, law, **common | settings)

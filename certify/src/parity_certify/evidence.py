@@ -21,8 +21,8 @@ import numpy as np
 
 from parity_certify import result_rows as R
 from parity_certify.calls import Drawn
-from parity_certify.independence import rows_independent
-from parity_certify.joint_tests import code_rows, log_e, tv_bound, tv_interval
+from parity_certify.independence import measure_dependence
+from parity_certify.joint_tests import bound_tv, compute_log_e, compute_tv_interval, make_code_rows
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
@@ -31,29 +31,29 @@ INDEPENDENCE = "rows independent"
 SHARES = 2  # of the false-alarm rate: the law of a row, and the independence of rows (Holm)
 
 
-def floor(law: np.ndarray, n: int) -> float:
+def estimate_tv_floor(law: np.ndarray, n: int) -> float:
     """About the expected TVhat of a perfect sampler: E|N(0, s^2)| = s sqrt(2 / pi), and at most 2 p a cell."""
     return float(0.5 * np.minimum(np.sqrt(2 / np.pi * law * (1 - law) / n), 2 * law).sum())
 
 
-def expected_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
+def estimate_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
     """The bound that nine perfect samplers in ten stay below: TVhat's floor and 1.3 of its largest standard error."""
     slack = math.sqrt(math.log(1 / alpha) / (2 * n))
-    return floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
+    return estimate_tv_floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
 
 
 def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
     """Sequences with which a perfect sampler's bound is below `margin` (nine times in ten)."""
     low, high = 1, 1
-    while expected_bound(law, high, alpha) > margin:
+    while estimate_bound(law, high, alpha) > margin:
         low, high = high, 2 * high
     while high - low > max(1, low // 100):
         middle = (low + high) // 2
-        low, high = (middle, high) if expected_bound(law, middle, alpha) > margin else (low, middle)
+        low, high = (middle, high) if estimate_bound(law, middle, alpha) > margin else (low, middle)
     return -(-high // 100) * 100
 
 
-def sample_rows(
+def make_sample_rows(
     drawn: Drawn, law: Law, seed: int, *, alpha: float, draws: int = DRAWS, looks: dict[int, float] | None = None
 ) -> list[Row]:
     """Rows of the sample of one seed.
@@ -62,15 +62,15 @@ def sample_rows(
             e-process stopped the sample. Then it has no p-values, and its bound says so. None without a folder
     """
     n, length = drawn.n, law.length + (len(law.prompts) > 1)
-    wide, at, width = law.wide()
+    wide, at, width = law.prepend_prompt()
     settings = {"seed": seed, "draws": 1 if drawn.stopped else draws}
     codes = np.repeat(at, drawn.counts)
-    *tests, e_value, certificate = code_rows("exact", law.name, codes, wide, width, length, **settings)
+    *tests, e_value, certificate = make_code_rows("exact", law.name, codes, wide, width, length, **settings)
     note = certificate["note"]
     place: dict[str, Any] = {"model": law.name, "seed": seed, "note": note}
-    spent = [p_of_e(drawn.best, factor=2)]
+    spent = [convert_to_p_value(drawn.best, factor=2)]
     if drawn.stopped:
-        tests = [R.not_run("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
+        tests = [R.make_not_run_row("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
         certificate |= {"effect": 1.0, "verdict": "not run"}
         certificate["note"] = "; ".join(n for n in (note, f"stopped as soon as p <= {alpha / SHARES:g}") if n)
     else:
@@ -80,46 +80,53 @@ def sample_rows(
         else:
             looks[n] = p
             share = 2.0 ** (list(looks).index(n) + 1)
-        bound = min(1.0, tv_bound(drawn.counts, law.cells, R.ALPHA / share))
+        bound = min(1.0, bound_tv(drawn.counts, law.cells, R.ALPHA / share))
         confidence = R.describe_confidence(R.ALPHA)
         certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} ({confidence})", "alpha": R.ALPHA / share}
-        certificate["tv_low"], certificate["tv_high"] = tv_interval(drawn.counts, law.cells, R.ALPHA / share)
+        certificate["tv_low"], certificate["tv_high"] = compute_tv_interval(drawn.counts, law.cells, R.ALPHA / share)
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:
         r["decides"] = False
-    e_value |= {"statistic": R.number(drawn.best), "p_value": p_of_e(drawn.best)}
+    e_value |= {"statistic": R.clean_number(drawn.best), "p_value": convert_to_p_value(drawn.best)}
     common = {"effect": certificate["statistic"], "minimum_detectable_effect": e_value["minimum_detectable_effect"]}
-    decision = R.row("exact", "all looks", n, statistic=R.number(drawn.best), p_value=min(1, *spent), **place | common)
+    decision = R.make_row(
+        "exact", "all looks", n, statistic=R.clean_number(drawn.best), p_value=min(1, *spent), **place | common
+    )
     deciding = [decision]
     if drawn.batches and len(drawn.batches[0].prompts):  # counts alone have no order
-        deciding.append(independence_row(drawn, law, seed))
-    R.family(deciding, alpha)
-    by_prompt = prompt_rows(drawn.counts, law, seed) if len(law.prompts) > 1 else []
+        deciding.append(make_independence_row(drawn, law, seed))
+    R.adjust_family(deciding, alpha)
+    by_prompt = make_prompt_rows(drawn.counts, law, seed) if len(law.prompts) > 1 else []
     return [*tests, e_value, decision, certificate, *deciding[1:], *by_prompt]
 
 
-def independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
+def make_independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
     """The row of the test that rows do not depend on each other."""
-    dependence = rows_independent(drawn.batches, law)
-    values: Row = {"model": law.name, "seed": seed, "note": dependence.where, "statistic": R.number(dependence.log_e)}
-    values |= {"minimum_detectable_effect": dependence.least, "p_value": p_of_e(dependence.log_e)}
-    return R.row("exact", INDEPENDENCE, drawn.n, **values)
+    dependence = measure_dependence(drawn.batches, law)
+    values: Row = {
+        "model": law.name,
+        "seed": seed,
+        "note": dependence.where,
+        "statistic": R.clean_number(dependence.log_e),
+    }
+    values |= {"minimum_detectable_effect": dependence.least, "p_value": convert_to_p_value(dependence.log_e)}
+    return R.make_row("exact", INDEPENDENCE, drawn.n, **values)
 
 
-def p_of_e(log_evidence: float, factor: float = 1) -> float:
+def convert_to_p_value(log_evidence: float, factor: float = 1) -> float:
     """p-value of an e-process by its largest value, times a factor."""
     return min(1.0, factor * math.exp(-min(max(log_evidence, 0.0), 690.0)))
 
 
-def prompt_rows(counts: np.ndarray, law: Law, seed: int) -> list[Row]:
+def make_prompt_rows(counts: np.ndarray, law: Law, seed: int) -> list[Row]:
     """A row a prompt, counts [K * V^L]: TVhat behind it alone and its e-value; a fault may stand behind one prompt."""
     rows = []
     for prompt, own, p in zip(law.prompts, counts.reshape(len(law.prompts), -1), law.joint, strict=True):
         n = int(own.sum())
         if n:
-            evidence, tv = float(log_e(own, p)), float(0.5 * np.abs(own / n - p).sum())
-            values: Row = {"effect": tv, "minimum_detectable_effect": R.detectable_tv(n), "decides": False}
-            values |= {"model": law.name, "seed": seed, "statistic": evidence, "p_value": p_of_e(evidence)}
-            values["note"] = f"TVhat; a perfect sampler's is about {floor(p, n):.3f}"
-            rows.append(R.row("exact", f"prompt {' '.join(map(str, prompt))}", n, **values))
+            evidence, tv = float(compute_log_e(own, p)), float(0.5 * np.abs(own / n - p).sum())
+            values: Row = {"effect": tv, "minimum_detectable_effect": R.compute_detectable_tv(n), "decides": False}
+            values |= {"model": law.name, "seed": seed, "statistic": evidence, "p_value": convert_to_p_value(evidence)}
+            values["note"] = f"TVhat; a perfect sampler's is about {estimate_tv_floor(p, n):.3f}"
+            rows.append(R.make_row("exact", f"prompt {' '.join(map(str, prompt))}", n, **values))
     return rows

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def replace_whole(path: Path) -> Iterator[Path]:
     """A temporary file to write, which then replaces `path`: a reader sees the old file, none, or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
@@ -37,18 +37,18 @@ def whole(path: Path) -> Iterator[Path]:
 
 def publish(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
-    with whole(path) as part:
+    with replace_whole(path) as part:
         part.write_bytes(data)
 
 
-def canonical(value: Any) -> str:
+def dump_canonical(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def digest(value: Any) -> str:
     """The key of a specification: the first 8 hex digits of the SHA-256 of its canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:8]
+    return hashlib.sha256(dump_canonical(value).encode()).hexdigest()[:8]
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from parity_certify.errors import ParityError
 
 
-def leaf(module: str) -> Any:
+def import_named_module(module: str) -> Any:
     """A module by name; ParityError where there is none."""
     try:
         return import_module(module)
@@ -35,7 +35,7 @@ def load(name: str) -> Any:
         spec.loader.exec_module(loaded)  # type: ignore[union-attr]
     else:
         sys.path.insert(0, os.getcwd())
-        loaded = leaf(module)
+        loaded = import_named_module(module)
     if not hasattr(loaded, function):
         raise ParityError(f"{module}: has no {function!r}")
     return getattr(loaded, function)
@@ -55,7 +55,7 @@ class Loaded:
         return Loaded, (self.name,)
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of "30s", "2m", "1h" or "30"."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
     try:
@@ -67,7 +67,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-def option(text: str) -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, Any]:
     """`k=v`, v read as JSON where it is JSON (4, 0.5, true), else as text."""
     key, equals, value = text.partition("=")
     if not equals:
@@ -78,6 +78,6 @@ def option(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def name_of(function: Any) -> str:
+def get_function_name(function: Any) -> str:
     """The function's name, also under functools.partial."""
     return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

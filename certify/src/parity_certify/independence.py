@@ -1,6 +1,6 @@
 """Whether rows depend on each other: right laws one by one, but copies, pairs, or noise that rows share.
 
-    rows_independent(batches, law) -> log e-value, and where it is largest
+    measure_dependence(batches, law) -> log e-value, and where it is largest
 
 Rows are taken in the order in which they were drawn, and, behind several prompts, also prompt by prompt. For each lag d
 and each pair of rows (i, j = i + d) two products are summed over positions t, both with mean zero given everything
@@ -23,7 +23,7 @@ import numpy as np
 from scipy import special
 
 from parity_certify.calls import Batch
-from parity_certify.laws import Law, first_of
+from parity_certify.laws import Law, count_prefixes
 
 LAGS = (1, 64)  # the first and the last
 MOST = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
@@ -38,20 +38,20 @@ class Dependence(NamedTuple):
     least: float  # share of rows that are copies at one lag that would have been found
 
 
-def log_terms(total: float, variance: float, step: float) -> np.ndarray:
+def compute_log_terms(total: float, variance: float, step: float) -> np.ndarray:
     """Logarithms of the supermartingales of one sum, a rate and a sign each."""
     price = (np.expm1(RATES * step) - RATES * step) / step**2 * variance
     return np.concatenate([RATES * total - price, -RATES * total - price])
 
 
-def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> Dependence:
+def measure_dependence(batches: Sequence[Batch], law: Law, most: int = MOST) -> Dependence:
     prompts = np.concatenate([b.prompts for b in batches])[:most]
     tokens = np.concatenate([b.tokens for b in batches])[:most].astype(np.int64)
     n, L, V = len(prompts), law.length, law.vocab
     behind = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token, as rows of the table
     code = np.zeros(n, dtype=np.int64)
     for t in range(L):
-        behind[1][:, t] = first_of(V, t) + code
+        behind[1][:, t] = count_prefixes(V, t) + code
         code = code * V + tokens[:, t]
     rank = (law.tables.cumsum(-1) - law.tables / 2 - 0.5)[(*behind, tokens)]
     spread = ((1 - (law.tables**3).sum(-1)) / 12)[behind]  # variance of a mid-rank
@@ -66,8 +66,8 @@ def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> De
         chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
         ranks = (rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()
         agreement = ((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()
-        terms[f"ranks, {order} {lag} apart"] = log_terms(*ranks, step=0.25)
-        terms[f"agreement, {order} {lag} apart"] = log_terms(*agreement, step=1.0)
+        terms[f"ranks, {order} {lag} apart"] = compute_log_terms(*ranks, step=0.25)
+        terms[f"agreement, {order} {lag} apart"] = compute_log_terms(*agreement, step=1.0)
     if not terms:
         return Dependence(0.0, "", 1.0)
     logs = np.concatenate(list(terms.values()))
@@ -77,7 +77,7 @@ def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> De
     return Dependence(log_e, max(terms, key=lambda name: terms[name].max()), least)
 
 
-def dependent(batches: Sequence[Batch], law: Law) -> bool:
+def has_dependent_rows(batches: Sequence[Batch], law: Law) -> bool:
     """Whether evidence against independence is of rows in their order: it exceeds that of nine shuffles by far more
     than they differ among themselves. A wrong law of single rows leaves as much when they are shuffled."""
     few = MOST // 4  # as the answer needs no more, and takes ten tests
@@ -85,6 +85,6 @@ def dependent(batches: Sequence[Batch], law: Law) -> bool:
     tokens = np.concatenate([b.tokens for b in batches])[:few]
     rng = np.random.default_rng(0)
     shuffles = (rng.permutation(len(prompts)) for _ in range(9))
-    shuffled = [rows_independent([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles]
+    shuffled = [measure_dependence([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles]
     far = max(math.log(20), 2 * (max(shuffled) - min(shuffled)))
-    return rows_independent(batches, law, few).log_e > max(shuffled) + far
+    return measure_dependence(batches, law, few).log_e > max(shuffled) + far

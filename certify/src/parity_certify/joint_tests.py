@@ -24,7 +24,7 @@ from scipy import special
 
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
+from parity_certify.seeding import derive_row_key
 
 TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals")
 POOL = 5.0  # cells of pair and conditional tables that expect fewer draws than this are pooled
@@ -48,7 +48,7 @@ def digits(vocab: int, length: int) -> np.ndarray:
     return np.array(list(itertools.product(range(vocab), repeat=length)))
 
 
-def pool(expected: np.ndarray, least: float = POOL) -> np.ndarray:
+def pool_cells(expected: np.ndarray, least: float = POOL) -> np.ndarray:
     """Group numbers [m] of a table's cells: the smallest are merged until all expect `least`; -1 where impossible."""
     order = np.argsort(expected, kind="stable")
     order = order[expected[order] > 0]
@@ -59,14 +59,14 @@ def pool(expected: np.ndarray, least: float = POOL) -> np.ndarray:
     return group
 
 
-def tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
+def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
     """The pair and (position, token before) tables of a joint, pooled for n draws; tables of one cell are left out."""
     cells = digits(vocab, length)
     folds, shares, df, pairs = [], [], [], 0
 
     def add(code: np.ndarray, inside: np.ndarray) -> bool:
         mass = np.bincount(code[inside], law[inside], vocab**2)
-        group = pool(n * mass)
+        group = pool_cells(n * mass)
         if group.max() < 1:
             return False
         folds.append((group[code][:, None] == np.arange(group.max() + 1)) & inside[:, None])
@@ -87,7 +87,7 @@ def tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
     return Tables(law, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), begin, np.array(df), pairs)
 
 
-def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
+def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
     """The four statistics [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
     c, can = counts.astype(float), t.law > 0
     expected = t.n * t.law[can]
@@ -112,11 +112,11 @@ def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
 def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
     """The statistics of `draws` runs of n draws from the law itself: [B, 4]."""
     law = t.law / t.law.sum()
-    parts = [statistics(rng.multinomial(t.n, law, size=min(2000, draws - b)), t) for b in range(0, draws, 2000)]
+    parts = [compute_statistics(rng.multinomial(t.n, law, size=min(2000, draws - b)), t) for b in range(0, draws, 2000)]
     return np.concatenate(parts)
 
 
-def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
+def compute_p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of their smallest, against null [B, 4].
     The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B
     are exchangeable."""
@@ -132,30 +132,30 @@ def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     return result
 
 
-def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
+def compute_tv(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
     """TV between the empirical law of counts [..., K] and `law`: [...]."""
     return 0.5 * np.abs(counts / counts.sum(-1, keepdims=True) - law).sum(-1)
 
 
-def tv_bound(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
+def bound_tv(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
     """A bound on the TV that fails with probability at most alpha, whatever the sampler's law: TV <= E TVhat (Jensen),
     and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
-    return float(total_variation(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
+    return float(compute_tv(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
 
 
-def tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
+def compute_tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
     """Two-sided interval of the TV. Below: E TVhat <= TV + sqrt((K - 1) / n) / 2 (Cauchy-Schwarz), K possible cells."""
     n, cells = counts.sum(), np.count_nonzero((law > 0) | (counts > 0))
-    low = total_variation(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
-    return max(0.0, float(low)), min(1.0, tv_bound(counts, law, alpha / 2))
+    low = compute_tv(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
+    return max(0.0, float(low)), min(1.0, bound_tv(counts, law, alpha / 2))
 
 
-def tv_estimate(counts: np.ndarray, law: np.ndarray) -> float:
+def estimate_tv(counts: np.ndarray, law: np.ndarray) -> float:
     """The TV of counts [K] without the bias of the plug-in, which sampling noise alone makes larger than 0: of the laws
     on the line from `law` to the empirical one, the TV of that whose expected plug-in is the observed one. A cell's
     deviation is taken as normal."""
     n, gap = counts.sum(), counts / counts.sum() - law
-    observed = float(total_variation(counts, law))
+    observed = float(compute_tv(counts, law))
 
     def expected(share: float) -> float:
         mean, p = share * np.abs(gap), np.clip(law + share * gap, 0, 1)
@@ -171,7 +171,7 @@ def tv_estimate(counts: np.ndarray, law: np.ndarray) -> float:
     return low * observed
 
 
-def log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
+def compute_log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
     """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022).
 
     E = B(a + c) / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts
@@ -189,7 +189,7 @@ def log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
     return special.logsumexp(logs, axis=0) - math.log(len(CONCENTRATIONS)) - (c * np.log(p)).sum(-1)
 
 
-def joint_rows(
+def make_joint_rows(
     layer: str,
     counts: np.ndarray,
     law: np.ndarray,
@@ -203,40 +203,42 @@ def joint_rows(
     """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate. The
     certificate's column `alpha` is the probability with which its bound may fail."""
     n = int(counts.sum())
-    tv, limit, support = float(total_variation(counts, law)), R.detectable_tv(n), int((law > 0).sum())
+    tv, limit, support = float(compute_tv(counts, law)), R.compute_detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
     if support == 1:  # a deterministic target: any other sequence is impossible, there is nothing random to test
         wrong = n - int(counts[law > 0].sum())
-        rows = [R.not_run(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")]
-        if wrong:
-            rows[-1] = R.row(layer, "all four", n, p_value=R.SMALLEST, **common)
-    elif n < support:
-        rows = [R.not_run(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
-    else:
-        t = tables(law, vocab, length, n)
-        observed = statistics(counts[None], t)
-        p = p_values(observed, simulate_null(t, R.null_draws(draws), rng))[0]
         rows = [
-            R.row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
+            R.make_not_run_row(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")
+        ]
+        if wrong:
+            rows[-1] = R.make_row(layer, "all four", n, p_value=R.SMALLEST, **common)
+    elif n < support:
+        rows = [R.make_not_run_row(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
+    else:
+        t = make_tables(law, vocab, length, n)
+        observed = compute_statistics(counts[None], t)
+        p = compute_p_values(observed, simulate_null(t, R.count_null_draws(draws), rng))[0]
+        rows = [
+            R.make_row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
             for k, test in enumerate(TESTS)
         ]
         for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
             if not have:
-                rows[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
-        rows.append(R.row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
-    evidence = float(log_e(counts, law))
+                rows[at] = R.make_not_run_row(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
+        rows.append(R.make_row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
+    evidence = float(compute_log_e(counts, law))
     p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
-    rows.append(R.row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
+    rows.append(R.make_row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
     alpha = R.get_alpha()
-    low, high = tv_interval(counts, law, alpha)
-    bound = tv_bound(counts, law, alpha)
-    certificate = R.row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
+    low, high = compute_tv_interval(counts, law, alpha)
+    bound = bound_tv(counts, law, alpha)
+    certificate = R.make_row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
     certificate |= {"verdict": f"TV <= {bound:.4f} ({R.describe_confidence(alpha)})", "alpha": alpha, "cells": support}
-    certificate |= {"tv": min(max(tv_estimate(counts, law), low), high), "tv_low": low, "tv_high": high}
+    certificate |= {"tv": min(max(estimate_tv(counts, law), low), high), "tv_low": low, "tv_high": high}
     return [*rows, certificate]
 
 
-def code_rows(
+def make_code_rows(
     layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
 ) -> list[Row]:
     """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws. The note counts
@@ -245,22 +247,22 @@ def code_rows(
     outside = int(counts[law == 0].sum())
     note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
     values = {"model": model, "seed": seed, "note": note}
-    rng = np.random.default_rng([seed, row_key(seed, model) % 2**32])
-    return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)
+    rng = np.random.default_rng([seed, derive_row_key(seed, model) % 2**32])
+    return make_joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)
 
 
-def false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
+def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
     """How often a correct sampler is rejected when one looks after each of 20 shards of 500 draws: by the e-process,
     and by chi-square on pooled cells, which has its size for one look only. effect: the rate; note: its interval."""
     from scipy import stats  # slow to import
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)
     running = rng.multinomial(shard, law / law.sum(), size=(replicates, looks)).cumsum(1)  # [replicates, looks, K]
-    evidence = np.stack([log_e(running[:, k], law) for k in range(looks)], 1)
+    evidence = np.stack([compute_log_e(running[:, k], law) for k in range(looks)], 1)
     plain = np.empty((replicates, looks))
     for k in range(looks):
         n = (k + 1) * shard
-        group = pool(n * law)
+        group = pool_cells(n * law)
         fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
         expected = (n * law) @ fold
         plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * (n / expected.sum()), axis=1).pvalue
@@ -274,5 +276,7 @@ def false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, mode
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
         values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
-        rows.append(R.row("sequential", f"false alarms: {test}", looks * shard, effect=float(hit.mean()), **values))
+        rows.append(
+            R.make_row("sequential", f"false alarms: {test}", looks * shard, effect=float(hit.mean()), **values)
+        )
     return rows

@@ -55,14 +55,14 @@ class Law:
     @cached_property
     def joint(self) -> np.ndarray:
         """[K, V^L], each row a law."""
-        return np.stack([joint_of(table, self.length) for table in self.tables])
+        return np.stack([compute_joint(table, self.length) for table in self.tables])
 
     @cached_property
     def cells(self) -> np.ndarray:
         """Law of (prompt, sequence), prompts drawn evenly: [K * V^L]."""
         return self.joint.ravel() / len(self.prompts)
 
-    def wide(self) -> tuple[np.ndarray, np.ndarray, int]:
+    def prepend_prompt(self) -> tuple[np.ndarray, np.ndarray, int]:
         """`cells` as the law of sequences of one token more, the first the prompt's number, as `joint_tests` reads it:
         law [W^(L + 1)], where each cell stands in it [K * V^L], and W."""
         V, K, L = self.vocab, len(self.prompts), self.length
@@ -76,25 +76,25 @@ class Law:
         return law, at, W
 
 
-def first_of(vocab: int, depth: int) -> int:
+def count_prefixes(vocab: int, depth: int) -> int:
     """Number of prefixes shorter than `depth`."""
     return sum(vocab**i for i in range(depth))
 
 
-def level(vocab: int, depth: int) -> slice:
+def select_level(vocab: int, depth: int) -> slice:
     """Rows of a table that stand for the prefixes of `depth` tokens."""
-    return slice(first_of(vocab, depth), first_of(vocab, depth + 1))
+    return slice(count_prefixes(vocab, depth), count_prefixes(vocab, depth + 1))
 
 
-def joint_of(table: np.ndarray, length: int) -> np.ndarray:
+def compute_joint(table: np.ndarray, length: int) -> np.ndarray:
     """Law [V^L] of conditionals [N, V]."""
     V, joint = table.shape[-1], np.ones(1)
     for depth in range(length):
-        joint = (joint[:, None] * table[level(V, depth)]).ravel()
+        joint = (joint[:, None] * table[select_level(V, depth)]).ravel()
     return joint
 
 
-def absorbed(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
+def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
     """Conditionals [N, V] with the end token certain behind itself."""
     if end is None:
         return table
@@ -102,7 +102,7 @@ def absorbed(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
     if not 0 <= end < V:
         raise ParityError(f"end {end}: allowed: a token, 0 to {V - 1}")
     for depth in range(1, length):
-        table[level(V, depth)][(digits(V, depth) == end).any(1)] = np.eye(V)[end]
+        table[select_level(V, depth)][(digits(V, depth) == end).any(1)] = np.eye(V)[end]
     return table
 
 
@@ -157,7 +157,7 @@ def law(source: Any, *, vocab: int, length: int, prompts: Any = ((0,),), end: in
             if p.shape != (len(prefixes), vocab):
                 raise ParityError(f"law: shape {p.shape} for {prefixes.shape} prefixes; allowed: [n, {vocab}]")
             parts.append(check_law(p, f"prompt {k}, {depth} tokens"))
-        tables.append(absorbed(np.concatenate(parts), length, end))
+        tables.append(absorb_end(np.concatenate(parts), length, end))
     return Law(name or getattr(source, "__name__", "law"), prompts, np.stack(tables), length, end)
 
 
@@ -165,7 +165,7 @@ def random_law(vocab: int, length: int, seed: int = 0) -> Law:
     """A table model of random laws, with a draft model beside it."""
     check_size(vocab, length, 1)
     rng = np.random.default_rng(seed)
-    target, draft = rng.dirichlet(np.ones(vocab), (2, first_of(vocab, length))) * 0.9 + 0.1 / vocab
+    target, draft = rng.dirichlet(np.ones(vocab), (2, count_prefixes(vocab, length))) * 0.9 + 0.1 / vocab
     return Law(f"random {seed}", np.zeros((1, 1), dtype=np.int64), target[None], length, None, {"draft": draft})
 
 
@@ -174,13 +174,13 @@ def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> No
     if any((table != law.tables[0]).any() for table in law.tables):
         raise ParityError("law: its prompts have different laws; allowed: one table, for all prompts")
 
-    def levels(table: Any) -> list[list[list[str]]]:
+    def split_levels(table: Any) -> list[list[list[str]]]:
         texts = [[repr(float(x)) for x in row] for row in table]
-        return [texts[level(law.vocab, t)] for t in range(law.length)]
+        return [texts[select_level(law.vocab, t)] for t in range(law.length)]
 
     draft = law.extra.get("draft") if draft is None else draft
     content = FORMAT | {"vocab": law.vocab, "length": law.length, "prompts": law.prompts.tolist(), "end": law.end}
-    content |= {"target": levels(law.tables[0]), "draft": None if draft is None else levels(draft)}
+    content |= {"target": split_levels(law.tables[0]), "draft": None if draft is None else split_levels(draft)}
     Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

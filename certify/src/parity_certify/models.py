@@ -1,6 +1,6 @@
 """Models made for being certified: tiny checkpoints of real architectures, as folders that any engine loads.
 
-    write("llama", FOLDER, vocab=4, seed=0)              a target; its laws are neither flat nor one-hot
+    write_model("llama", FOLDER, vocab=4, seed=0)              a target; its laws are neither flat nor one-hot
     write_companion(FOLDER, OTHER, tv=0.3)               a draft model whose conditionals are that far away
     write_gemma4(FOLDER), write_mellum(FOLDER)           a target with what drafts for it
 
@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity_certify.adapters.transformers import all_shared, law, load, quiet, vocab_of
+from parity_certify.adapters.transformers import (
+    compute_law,
+    get_vocab_size,
+    load_model,
+    patch_gemma4_config,
+    silence_transformers,
+)
 from parity_certify.errors import ParityError
 
 SPREAD = 0.75
@@ -64,7 +70,7 @@ MTP_NAMES = {
 }  # fmt: skip
 
 
-def configuration(kind: str, vocab: int, **changes: int) -> Any:
+def make_config(kind: str, vocab: int, **changes: int) -> Any:
     import transformers as t
 
     if kind == "janus":
@@ -92,7 +98,7 @@ def check_changes(kind: str, changes: dict[str, int]) -> None:
             raise ParityError(f"{key} {size}: allowed: an even number, 2 or more")
 
 
-def new(kind: str, vocab: int, seed: int, **changes: int) -> Any:
+def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
     """A model with random weights whose laws are neither flat nor one-hot; changes: `head_dim`, `hidden_size`."""
     import transformers
 
@@ -101,15 +107,15 @@ def new(kind: str, vocab: int, seed: int, **changes: int) -> Any:
     if not 3 <= vocab <= 8:
         raise ParityError(f"vocab {vocab}: allowed: 3 to 8")
     check_changes(kind, changes)
-    quiet()
+    silence_transformers()
     torch.manual_seed(seed)
-    model = getattr(transformers, MAKES[kind][0])(configuration(kind, vocab, **changes)).eval()
-    randomise(model)
-    sharpen(model, vocab)
+    model = getattr(transformers, MAKES[kind][0])(make_config(kind, vocab, **changes)).eval()
+    randomise_weights(model)
+    scale_output(model, vocab)
     return model
 
 
-def randomise(model: Any) -> None:
+def randomise_weights(model: Any) -> None:
     """Normal weights, from torch's generator as it stands."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -117,13 +123,13 @@ def randomise(model: Any) -> None:
                 weight.normal_(std=EMBEDDING if any(e in name for e in ("embed", "wte", "shared")) else MATRIX)
 
 
-def entropy(model: Any, vocab: int) -> float:
+def measure_entropy(model: Any, vocab: int) -> float:
     """Mean entropy of the conditionals over short prefixes, as a share of the largest."""
-    p = conditionals(model, 2)
+    p = compute_conditionals(model, 2)
     return float(-(p * np.log(np.maximum(p, 1e-30))).sum(-1).mean() / math.log(vocab))
 
 
-def sharpen(model: Any, vocab: int) -> None:
+def scale_output(model: Any, vocab: int) -> None:
     """Scale the output matrix, untied from the embeddings, until the entropy is SPREAD, to within a hundredth."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head.weight.data_ptr() == embedding.weight.data_ptr():
@@ -136,48 +142,48 @@ def sharpen(model: Any, vocab: int) -> None:
         middle = math.sqrt(low * high)
         with torch.no_grad():
             head.weight.copy_(own * middle)
-        share = entropy(model, vocab)
+        share = measure_entropy(model, vocab)
         if abs(share - SPREAD) < 0.01:
             return
         low, high = (middle, high) if share > SPREAD else (low, middle)
 
 
-def conditionals(model: Any, length: int = 3) -> np.ndarray:
+def compute_conditionals(model: Any, length: int = 3) -> np.ndarray:
     """Of all prefixes behind one-token prompts: [V, N, V]."""
-    return law(model, np.arange(vocab_of(model))[:, None], length).tables
+    return compute_law(model, np.arange(get_vocab_size(model))[:, None], length).tables
 
 
-def mean_tv(one: np.ndarray, two: np.ndarray) -> float:
+def compute_mean_tv(one: np.ndarray, two: np.ndarray) -> float:
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
-def companion(model: Any, tv: float, seed: int = 1) -> Any:
+def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
     """A model of the same architecture whose conditionals are `tv` away (mean over prefixes, to within a hundredth)."""
     if not 0 < tv < 0.6:
         raise ParityError(f"tv {tv:g}: allowed: above 0, below 0.6")
     generator = torch.Generator().manual_seed(seed)
     other = copy.deepcopy(model)
     noise = [torch.randn(w.shape, generator=generator) * w.std() for w in model.parameters()]
-    own_laws, low, high = conditionals(model), 0.0, 8.0
+    own_laws, low, high = compute_conditionals(model), 0.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
         with torch.no_grad():
             for w, own, z in zip(other.parameters(), model.parameters(), noise, strict=True):
                 if w.ndim >= 2:
                     w.copy_((own + middle * z) / math.sqrt(1 + middle**2 / 4))
-        distance = mean_tv(own_laws, conditionals(other))
+        distance = compute_mean_tv(own_laws, compute_conditionals(other))
         if abs(distance - tv) < 0.01:
             return other
         low, high = (middle, high) if distance < tv else (low, middle)
     raise ParityError(f"tv {tv:g}: no companion that far away (nearest {distance:.3f}); allowed: a smaller one")
 
 
-def save(model: Any, folder: Path, letters: str | None = None) -> Path:
+def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
     """A folder with configuration, weights, and a tokenizer of one letter a token: text and tokens are the same."""
     import tokenizers as tk
     import transformers
 
-    letters = letters or LETTERS[: vocab_of(model)]
+    letters = letters or LETTERS[: get_vocab_size(model)]
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
@@ -189,23 +195,23 @@ def save(model: Any, folder: Path, letters: str | None = None) -> Path:
     return folder
 
 
-def write(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **changes: int) -> Path:
-    return save(new(kind, vocab, seed, **changes), folder)
+def write_model(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **changes: int) -> Path:
+    return save_model(make_model(kind, vocab, seed, **changes), folder)
 
 
 def write_companion(target: Path, folder: Path, tv: float = 0.3) -> Path:
-    return save(companion(load(target), tv), folder)
+    return save_model(make_companion(load_model(target), tv), folder)
 
 
 def write_companions(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
     """An assistant at that TV, and one with a tokenizer of its own: the target's letters in another order, and two that
     only it has."""
     assistant = write_companion(target, out / f"{target.name}-assistant", tv)
-    model = load(target)
-    V = vocab_of(model)
-    other = new(str(model.config.model_type), min(8, V + 2), seed=1)
+    model = load_model(target)
+    V = get_vocab_size(model)
+    other = make_model(str(model.config.model_type), min(8, V + 2), seed=1)
     letters = LETTERS[:V][::-1] + "yz"[: min(8, V + 2) - V]
-    return [assistant, save(other, out / f"{target.name}-other-tokenizer", letters)]
+    return [assistant, save_model(other, out / f"{target.name}-other-tokenizer", letters)]
 
 
 def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
@@ -213,11 +219,11 @@ def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     from safetensors.torch import load_file, save_file
     from transformers.modeling_layers import MtpModel
 
-    model = new("mellum", vocab, seed)
+    model = make_model("mellum", vocab, seed)
     torch.manual_seed(seed + 1)
     head = MtpModel(model, 1)
-    randomise(head.layers)
-    file = save(model, folder / "mellum") / "model.safetensors"
+    randomise_weights(head.layers)
+    file = save_model(model, folder / "mellum") / "model.safetensors"
     weights = load_file(file)
     for name, weight in head.layers[0].state_dict().items():
         stem, rest = name.split(".", 1)
@@ -230,10 +236,13 @@ def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     """A Gemma 4 target and its assistant, which reads the target's keys and values (several tokens at one position)."""
     import transformers as t
 
-    all_shared()
+    patch_gemma4_config()
     torch.manual_seed(seed + 1)
     shared = t.Gemma4TextConfig(vocab_size=vocab, **GEMMA4 | IDS | {"num_kv_shared_layers": 2})
     config = t.Gemma4AssistantConfig(text_config=shared, backbone_hidden_size=16, tie_word_embeddings=False)
     drafter = t.Gemma4AssistantForCausalLM(config).eval()
-    randomise(drafter)
-    return [save(new("gemma4", vocab, seed), folder / "gemma4"), save(drafter, folder / "gemma4-assistant")]
+    randomise_weights(drafter)
+    return [
+        save_model(make_model("gemma4", vocab, seed), folder / "gemma4"),
+        save_model(drafter, folder / "gemma4-assistant"),
+    ]

@@ -21,7 +21,7 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 """
 
 
-def badge(c: Certificate) -> str:
+def draw_badge(c: Certificate) -> str:
     a, b = 52, 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
@@ -30,23 +30,23 @@ def badge(c: Certificate) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20">{boxes}{words}</svg>\n'
 
 
-def badge_line(c: Certificate, folder: Path) -> str:
+def format_badge_line(c: Certificate, folder: Path) -> str:
     """A line of Markdown for a README."""
     return f"![parity: {c.verdict.pill}]({folder}/badge.svg)"
 
 
-def table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
-    def cell(value: Any) -> str:
+def format_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
+    def format_cell(value: Any) -> str:
         if isinstance(value, float):
             return f'<td class="n">{value:.4g}</td>'
         return f"<td>{escape('' if value is None else str(value))}</td>"
 
     head = "".join(f"<th>{escape(c.replace('_', ' '))}</th>" for c in columns)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(format_cell, row))}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
+def format_page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
     """The page: verdict, what fits, where, how to see it again, every row, the badge. It is self-contained."""
     v, b = c.verdict, c.beside
     parts = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
@@ -66,38 +66,38 @@ def page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
     if about.get("command"):
         parts.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
     sampled = [(key, value) for key, value in about.items() if key != "command"]
-    parts.append("<h2>What was sampled</h2>" + table(sampled, ("what", "value")))
-    parts.append("<h2>Rows</h2>" + table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
-    parts.append(f"<h2>Badge for a README</h2><pre>{escape(badge_line(c, folder))}</pre>")
+    parts.append("<h2>What was sampled</h2>" + format_table(sampled, ("what", "value")))
+    parts.append("<h2>Rows</h2>" + format_table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
+    parts.append(f"<h2>Badge for a README</h2><pre>{escape(format_badge_line(c, folder))}</pre>")
     head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(c.name)}</title>"
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Text that XML can hold."""
     return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
 
 
-def junit(c: Certificate) -> bytes:
+def format_junit(c: Certificate) -> bytes:
     """One test case, as the pages of continuous integration read it: lossy is a failure, inconclusive an error."""
     v = c.verdict
     totals = {"tests": "1", "failures": str(int(v.exit_code == 1)), "errors": str(int(v.exit_code == 2))}
     suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
-    case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": printable(c.name)})
+    case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": make_printable(c.name)})
     case.set("time", f"{c.beside.get('seconds') or 0:.3f}")
     if v.exit_code:
         kind = "failure" if v.exit_code == 1 else "error"
-        ET.SubElement(case, kind, {"message": printable(v.sentence), "type": v.kind})
+        ET.SubElement(case, kind, {"message": make_printable(v.sentence), "type": v.kind})
     lines = [v.sentence, f"tested: {'; '.join(v.tested)}", f"not tested: {'; '.join(v.untested)}"]
-    ET.SubElement(case, "system-out").text = "\n".join(map(printable, lines))
+    ET.SubElement(case, "system-out").text = "\n".join(map(make_printable, lines))
     return ET.tostring(suite, encoding="utf-8", xml_declaration=True)
 
 
-def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
+def write_files(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """All files, in a folder."""
-    publish(folder / "report.html", page(c, folder, about).encode())
-    publish(folder / "junit.xml", junit(c))
-    publish(folder / "badge.svg", badge(c).encode())
+    publish(folder / "report.html", format_page(c, folder, about).encode())
+    publish(folder / "junit.xml", format_junit(c))
+    publish(folder / "badge.svg", draw_badge(c).encode())
     content: dict[str, Any] = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows}
-    content |= {"beside": c.beside, "about": about, "exit_code": c.exit_code, "badge": badge_line(c, folder)}
+    content |= {"beside": c.beside, "about": about, "exit_code": c.exit_code, "badge": format_badge_line(c, folder)}
     write_json(folder / "certificate.json", content)

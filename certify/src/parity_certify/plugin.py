@@ -73,8 +73,8 @@ def certify(
     elif isinstance(target, str | Path):
         from parity_certify.adapters import transformers
 
-        model = transformers.load(target)
-        known = transformers.law(model, [[0], [1]] if prompts is None else prompts, length, options, end=end)
+        model = transformers.load_model(target)
+        known = transformers.compute_law(model, [[0], [1]] if prompts is None else prompts, length, options, end=end)
     else:
         known = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
     wanted = n or needed(known.cells, margin, 0.025)

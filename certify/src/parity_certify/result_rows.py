@@ -7,7 +7,7 @@ A row is a plain dict with at least
 
 n        independent units that the test used: sequences, tokens or prompts
 effect   what the test measures, in its own units (a TV distance, a mean difference, ...)
-p_holm   p_value after Holm's correction within the decoder's family of the layer (`family`); not over decoders
+p_holm   p_value after Holm's correction within the decoder's family of the layer (`adjust_family`); not over decoders
 verdict  "rejected", "not rejected", "not run", or a certificate's own words
 repeat   0 for the run itself, k for its k-th repetition on a fresh seed
 decides  whether the row counts in the decoder's verdict (a diagnostic row, or one summed up by another, does not)
@@ -51,30 +51,32 @@ def describe_confidence(alpha: float) -> str:
     return f"{100 * (1 - alpha):g} %"
 
 
-def null_draws(usual: int) -> int:
+def count_null_draws(usual: int) -> int:
     """Draws of a Monte-Carlo null: at a level below ALPHA as many times more, or its smallest p-value might never
     reject."""
     return max(usual, math.ceil((usual + 1) * ALPHA / get_alpha()) - 1)
 
 
-def number(value: Any) -> float | None:
+def clean_number(value: Any) -> float | None:
     """A float that JSON can hold; None for a missing or undefined one."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
+def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
     """A row with every column present."""
     p = None if p_value is None else max(float(p_value), SMALLEST)
     columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
     columns["verdict"] = "not run" if p is None else "rejected" if p <= get_alpha() else "not rejected"
-    columns |= {k: number(v) if isinstance(v, float | np.floating) else v for k, v in values.items()}
+    columns |= {k: clean_number(v) if isinstance(v, float | np.floating) else v for k, v in values.items()}
     return {"layer": layer, "test": test, "n": int(n), "p_value": p} | columns
 
 
-def not_run(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
+def make_not_run_row(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
     """The row of a test that the data cannot support: a note, never a number."""
-    return row(layer, test, n, **values | {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False})
+    return make_row(
+        layer, test, n, **values | {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False}
+    )
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -86,7 +88,7 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-def family(rows: Iterable[Row], alpha: float | None = None) -> None:
+def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
     """Fill p_holm and verdict of the rows that were run, as one family, at alpha or else at `get_alpha`."""
     alpha = get_alpha() if alpha is None else alpha
     run = [r for r in rows if r["p_value"] is not None]
@@ -95,17 +97,17 @@ def family(rows: Iterable[Row], alpha: float | None = None) -> None:
         r["verdict"] = "rejected" if p <= alpha else "not rejected"
 
 
-def monte_carlo_p(observed: float, null: np.ndarray) -> float:
+def compute_monte_carlo_p(observed: float, null: np.ndarray) -> float:
     """(1 + b) / (1 + B), b the number of null draws [B] that are at least as large as the observed one."""
     return (1 + int((null >= observed).sum())) / (1 + len(null))
 
 
-def detectable_z(standard_error: float) -> float:
+def compute_detectable_z(standard_error: float) -> float:
     """The effect that a two-sided z-test rejects with probability POWER."""
     return float((special.ndtri(POWER) - special.ndtri(get_alpha() / 2)) * standard_error)
 
 
-def detectable_tv(n: int) -> float:
+def compute_detectable_tv(n: int) -> float:
     """The smallest TV that any one-sided test could find (with probability POWER) if it knew the event to look at, one
     of probability near one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005 at
     ALPHA."""

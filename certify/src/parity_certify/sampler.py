@@ -19,11 +19,11 @@ from scipy import special
 
 from parity_certify import evidence
 from parity_certify import result_rows as R
-from parity_certify.calls import Batch, Drawn, Sample, Store, codes_of, plan_batches, runner
-from parity_certify.certificate import Certificate, conclude
+from parity_certify.calls import Batch, Drawn, Sample, Store, compute_codes, open_runner, plan_batches
+from parity_certify.certificate import Certificate, make_certificate
 from parity_certify.errors import ParityError
-from parity_certify.files import canonical
-from parity_certify.import_by_name import name_of
+from parity_certify.files import dump_canonical
+from parity_certify.import_by_name import get_function_name
 from parity_certify.independence import LAGS
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
@@ -33,7 +33,7 @@ MOST = 4  # times the sequences that were asked for: the largest repeat of a rej
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
 
 
-def agree_too_often(
+def has_copies(
     codes: np.ndarray, prompts: np.ndarray, law: Law, first: np.ndarray, second: np.ndarray, others: np.ndarray
 ) -> bool:
     """Whether rows `first` and `second`, numbers into codes [n], hold the same cell more often than rows of independent
@@ -53,21 +53,21 @@ def agree_too_often(
 def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     """ParityError for samples that are copies of others: of the same row under the seed before, or of the last row with
     the same prompt."""
-    codes = np.concatenate([codes_of(b, law) for b in batches])
+    codes = np.concatenate([compute_codes(b, law) for b in batches])
     prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
     rows = np.split(np.arange(ends[-1]), ends[:-1])  # of each batch
     pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches of alike sizes
     before = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     now = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
-    if agree_too_often(codes, prompts, law, before, now, np.roll(before, 1)):
+    if has_copies(codes, prompts, law, before, now, np.roll(before, 1)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
     order = np.argsort(prompts, kind="stable")
-    if agree_too_often(codes, prompts, law, order[:-1], order[1:], order[6:]):
+    if has_copies(codes, prompts, law, order[:-1], order[1:], order[6:]):
         raise ParityError("sampler: repeats its last sample (a cache?); allowed: independent samples")
 
 
-def gather(
+def gather_samples(
     sample: Sample,
     law: Law,
     seed: int,
@@ -93,18 +93,18 @@ def gather(
     drawn = drawn or Drawn(np.zeros(len(law.cells), dtype=np.int64))
     number, limit = len(drawn.batches), n
 
-    def add(one: Batch) -> None:
+    def add_batch(one: Batch) -> None:
         nonlocal number
         number += 1
         drawn.add(one, law)
         drawn.stopped = stop and drawn.best >= math.log(2 * evidence.SHARES / alpha)
 
-    while drawn.n < limit and not drawn.stopped and (one := store.get(seed, number)) is not None:
-        add(one)
+    while drawn.n < limit and not drawn.stopped and (one := store.read_batch(seed, number)) is not None:
+        add_batch(one)
     shown, before = time.perf_counter(), drawn.n
     begin = shown - drawn.seconds
 
-    def fits(size: int, planned: int) -> int:
+    def limit_size(size: int, planned: int) -> int:
         size = min(size, limit - before - planned)
         if deadline == math.inf:
             return size
@@ -114,20 +114,20 @@ def gather(
 
     if drawn.stopped or before >= limit:
         return drawn
-    with runner(sample, law, processes) as run:
+    with open_runner(sample, law, processes) as run:
         try:
-            for one in run(plan_batches(seed, number, batch, vary, fits)):
-                store.put(seed, number, one)
+            for one in run(plan_batches(seed, number, batch, vary, limit_size)):
+                store.write_batch(seed, number, one)
                 drawn.fresh += len(one.prompts)
                 drawn.seconds = time.perf_counter() - begin
-                add(one)
+                add_batch(one)
                 if estimate is not None:
                     estimate(drawn)
                     estimate = None
                 if time.perf_counter() - shown > EVERY:
                     shown = time.perf_counter()
                     left = (limit - drawn.n) * drawn.seconds / drawn.fresh
-                    tell(f"{drawn.n} of {limit} sequences, about {duration_of(left)} left")
+                    tell(f"{drawn.n} of {limit} sequences, about {format_duration(left)} left")
                 if drawn.stopped:
                     break
         except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def gather(
     return drawn
 
 
-def duration_of(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
@@ -190,56 +190,58 @@ def certify_sampler(
     check_settings(n=n, minutes=minutes, budget=budget, repeat=repeat, margin=margin, alpha=alpha)
     check_settings(batch=batch, processes=processes)
     begin, seconds = time.monotonic(), 0.95 * min(60 * (minutes or math.inf), budget or math.inf)
-    store, name = Store(folder), name or name_of(sample)
+    store, name = Store(folder), name or get_function_name(sample)
     about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist()}
-    about["law"] = canonical([round(float(p), 9) for p in law.cells[:64]])
+    about["law"] = dump_canonical([round(float(p), 9) for p in law.cells[:64]])
     store.check({"sampler": spec or name, "batch": batch, "vary": vary, **about})
 
-    def whole_batches(size: int) -> int:
+    def round_to_batches(size: int) -> int:
         return -(-size // batch) * batch
 
-    def judged(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
-        rows = evidence.sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
+    def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
+        rows = evidence.make_sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
         store.write_looks(seed, looks)
         return rows
 
     def is_rejected(rows: list[Row]) -> bool:
         return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
 
-    def estimate(drawn: Drawn) -> None:
+    def tell_estimate(drawn: Drawn) -> None:
         """Tell what fits, by the speed so far, and what can be seen with it."""
         rate = drawn.fresh / drawn.seconds
         size = wanted if soon == math.inf else min(wanted, drawn.n + max(0, int(rate * (soon - time.monotonic()))))
-        bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
+        bound, least = evidence.estimate_bound(law.cells, size), R.compute_detectable_tv(size)
         limits = f"if it is lossless, expect TV <= {bound:.3f}; smaller faults may be found, down to TV {least:.3f}"
         before = drawn.n - drawn.fresh
         sequences = f"{f'continues after {before} of ' if before else ''}{size} sequences"
-        tell(f"{sequences}, about {duration_of((size - before) / rate)}: {limits}")
+        tell(f"{sequences}, about {format_duration((size - before) / rate)}: {limits}")
 
-    wanted = whole_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
+    wanted = round_to_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
     settings: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
     soon = begin + 2 / 3 * seconds
-    first = gather(sample, law, seeds[0], wanted, store, stop=True, estimate=estimate, deadline=soon, **settings)
+    first = gather_samples(
+        sample, law, seeds[0], wanted, store, stop=True, estimate=tell_estimate, deadline=soon, **settings
+    )
     check_repeats(first.batches, law)
-    rows, samples = judged(first, seeds[0], store.looks(seeds[0])), [first]
+    rows, samples = make_rows(first, seeds[0], store.read_looks(seeds[0])), [first]
     least = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
     if len(seeds) > 1 and is_rejected(rows):
-        size, most = whole_batches(repeat or max(first.n, min(2 * first.n, wanted))), MOST * max(first.n, wanted)
+        size, most = round_to_batches(repeat or max(first.n, min(2 * first.n, wanted))), MOST * max(first.n, wanted)
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
-        second, looks, again = None, store.looks(seeds[1]) or {}, rows
+        second, looks, again = None, store.read_looks(seeds[1]) or {}, rows
         while True:
             shared: dict[str, Any] = {"stop": False, "drawn": second, "deadline": begin + seconds}
-            second = gather(sample, law, seeds[1], size, store, **shared, **settings)
-            again = judged(second, seeds[1], looks)
+            second = gather_samples(sample, law, seeds[1], size, store, **shared, **settings)
+            again = make_rows(second, seeds[1], looks)
             if repeat or second.n < size or is_rejected(again) or size >= most:
                 break
-            size = whole_batches(min(2 * size, most))
+            size = round_to_batches(min(2 * size, most))
             tell(f"not rejected after {second.n} sequences; goes on to {size}")
         rows += [r | {"repeat": 1} for r in again]
         check_repeats([*first.batches, *second.batches], law)
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
-    result = conclude(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     tested, untested = describe_scope(first, law, vary and batch > 1, least)
     result.verdict = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
     result.beside |= {"budget": budget, "seconds": time.monotonic() - begin}

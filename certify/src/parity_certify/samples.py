@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from parity_certify.calls import COUNTS, Batch, Drawn, tokens_of
-from parity_certify.certificate import Certificate, conclude
+from parity_certify.calls import COUNTS, Batch, Drawn, check_tokens
+from parity_certify.certificate import Certificate, make_certificate
 from parity_certify.errors import ParityError
-from parity_certify.evidence import sample_rows
-from parity_certify.joint_tests import log_e
+from parity_certify.evidence import make_sample_rows
+from parity_certify.joint_tests import compute_log_e
 from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
-from parity_certify.sampler import agree_too_often, check_settings
+from parity_certify.sampler import check_settings, has_copies
 
 CHANCE = 1e-4  # equal counts that are less likely than this are no chance
 Line = dict[str, Any]
@@ -87,7 +87,7 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
             raise ParityError(f"tokens: {' / '.join(counts)[:80]!r}; allowed: integers, as in 2 1 3") from None
     else:
         raise ParityError('neither tokens nor counts; allowed: "tokens": [2, 1, 3] or "counts": {"2 1 3": 412}')
-    return tokens_of(rows, len(rows), law) @ law.powers, weights
+    return check_tokens(rows, len(rows), law) @ law.powers, weights
 
 
 def log_largest_probability(counts: np.ndarray) -> float:
@@ -115,21 +115,21 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
         if len(lines) == drawn[seed].n
     }
 
-    def agree(first: np.ndarray, second: np.ndarray, back: int) -> bool:
+    def is_repeated(first: np.ndarray, second: np.ndarray, back: int) -> bool:
         """Whether rows [K, n] are copies of others, compared with those that stand next to them."""
         codes, n = np.concatenate([first.ravel(), second.ravel()]), first.size
         prompts = np.tile(np.repeat(np.arange(K), first.shape[1]), 2)
         at = np.arange(n)
-        return agree_too_often(prompts * law.joint.shape[1] + codes, prompts, law, at, at + n, np.roll(at, back))
+        return has_copies(prompts * law.joint.shape[1] + codes, prompts, law, at, at + n, np.roll(at, back))
 
     if len(rows) == len(drawn):
         size = min(codes.shape[1] for codes in rows.values())
         one, two = (codes[:, :size] for codes in rows.values())
-        if agree(one, two, back=1):
+        if is_repeated(one, two, back=1):
             raise ParityError(what)
     for seed, codes in rows.items():
         half = codes.shape[1] // 2
-        if agree(codes[:, :half], codes[:, -half:], 1) or agree(
+        if is_repeated(codes[:, :half], codes[:, -half:], 1) or is_repeated(
             codes[:, : 2 * half : 2], codes[:, 1 : 2 * half : 2], -1
         ):
             raise ParityError(f"seed {seed}: holds its samples twice; allowed: independent ones")
@@ -174,7 +174,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
         if sizes.min() != sizes.max() or not sizes.min():
             allowed = "equally many behind each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
-        sample.best = max(0.0, float(log_e(sample.counts, law.cells)))
+        sample.best = max(0.0, float(compute_log_e(sample.counts, law.cells)))
     try:
         check_copies(drawn, order, law)
     except ParityError as error:
@@ -189,12 +189,12 @@ def certify_samples(
     check_settings(margin=margin, alpha=alpha)
     file = Path(file)
     (seed, first), (again, second) = read_samples(file, law).items()
-    name, rows, samples = name or file.stem, sample_rows(first, law, seed, alpha=alpha), [first]
+    name, rows, samples = name or file.stem, make_sample_rows(first, law, seed, alpha=alpha), [first]
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        rows += [r | {"repeat": 1} for r in sample_rows(second, law, again, alpha=alpha)]
+        rows += [r | {"repeat": 1} for r in make_sample_rows(second, law, again, alpha=alpha)]
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
-    result = conclude(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     untested = ("independence of rows", "other prompts and longer outputs", *result.warnings)
     result.verdict = replace(result.verdict, untested=untested)
     return result

@@ -1,6 +1,6 @@
 """Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals; no baseline sample is needed.
 
-    battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **place) -> rows
+    run_battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **place) -> rows
 
 tokens  [n, L] int   what the decoder drew
 law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
@@ -8,7 +8,7 @@ law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..
                      rows from a on are not looked at
 width   int          positions in a grid row
 rng     Generator    numpy's, for the randomised PIT
-slot    [n, L] int   optional stratum; use `slots(step)`
+slot    [n, L] int   optional stratum; use `assign_slots(step)`
 groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators
 place                columns of the rows: model, method, key, seed, repeat
 
@@ -43,19 +43,19 @@ ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), a
 SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
 
 
-def tensor_law(p: Tensor) -> Law:
+def wrap_law(p: Tensor) -> Law:
     """The callable for laws [n, L, V] that have been computed."""
     return lambda a, b: p[a:b]
 
 
-def slots(step: np.ndarray) -> np.ndarray:
+def assign_slots(step: np.ndarray) -> np.ndarray:
     """Slot [n, L] of each position in its pass, from the pass that made it final, step [n, L]; 0 for forced ones."""
     i = np.arange(step.shape[1])
     before = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
     return np.where(step > 0, i - np.maximum.accumulate(np.where(step != before, i, 0), 1), 0)
 
 
-def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
+def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
     """Groups as indicators [G, V]."""
     if groups is None:
         return np.zeros((0, vocab))
@@ -68,7 +68,7 @@ def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
     return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # of two groups, one says all
 
 
-def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
+def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
     """Names [F], differences d and variances [F, n, L] of every f, for laws p [n, L, V] and tokens x [n, L]."""
     at = x[..., None]
     log_p = torch.where(p > 0, p, 1).log_()
@@ -76,7 +76,7 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
     names, d = ["log p"], [p.gather(-1, at)[..., 0].log() - mean]
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
 
-    def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | float = 1.0) -> None:
+    def add_indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | float = 1.0) -> None:
         chance = chance.clamp(0, 1)
         names.append(name)
         d.append((hit.to(p.dtype) - chance) * exists)
@@ -85,17 +85,17 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
     top = p.topk(min(5, p.shape[-1]))
     for k in (1, 5):
         if k < p.shape[-1]:
-            indicator(f"top-{k} hit", (top.indices[..., :k] == at).any(-1), top.values[..., :k].sum(-1))
+            add_indicator(f"top-{k} hit", (top.indices[..., :k] == at).any(-1), top.values[..., :k].sum(-1))
     i = torch.arange(x.shape[1])
     for name, back, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
         other = x.roll(back, 1)
-        indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.to(p.dtype))
+        add_indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.to(p.dtype))
     for g, member in enumerate(G):
-        indicator(f"group {g}", member[x] > 0, p @ member)
+        add_indicator(f"group {g}", member[x] > 0, p @ member)
     return names, torch.stack(d), torch.stack(var)
 
 
-def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
+def draw_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
     """U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), plus v [n, L] of its own."""
     at = x[..., None]
     own = p.gather(-1, at)
@@ -103,34 +103,39 @@ def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
     return (p * ahead).sum(-1) + v * own[..., 0]
 
 
-def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
+def make_z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
     """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
     if tokens == 0 or var <= 1e-12:
         needs = "a token that is not certain (all variances are zero)"
-        return R.not_run("teacher-forced", test, tokens, needs, **place)
+        return R.make_not_run_row("teacher-forced", test, tokens, needs, **place)
     short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
     if short > 1:
-        return R.not_run("teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place)
+        return R.make_not_run_row(
+            "teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place
+        )
     z, error = d / var**0.5, var**0.5 / tokens
-    values = {"statistic": z, "effect": d / tokens, "minimum_detectable_effect": R.detectable_z(error)}
-    return R.row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
+    values = {"statistic": z, "effect": d / tokens, "minimum_detectable_effect": R.compute_detectable_z(error)}
+    return R.make_row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
 
 
 @cache
-def detectable_w(alpha: float = R.ALPHA) -> float:
+def compute_detectable_w(alpha: float = R.ALPHA) -> float:
     """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
     critical = stats.chi2.isf(alpha, BINS - 1)
     return optimize.brentq(lambda c: stats.ncx2.sf(critical, BINS - 1, c) - R.POWER, 1e-3, 1e3) ** 0.5
 
 
-def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
+def make_pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     """Chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
     n = int(bins.sum())
     if n < 5 * BINS:
-        return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
+        return R.make_not_run_row("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
     statistic, p = stats.chisquare(bins)
-    values = {"effect": (statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w(R.get_alpha()) / n**0.5}
-    return R.row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **place)
+    values = {
+        "effect": (statistic / n) ** 0.5,
+        "minimum_detectable_effect": compute_detectable_w(R.get_alpha()) / n**0.5,
+    }
+    return R.make_row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **place)
 
 
 class Stratum:
@@ -155,7 +160,7 @@ class Stratum:
         where = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
         np.add.at(self.bins, (group[live], where[live]), 1)
 
-    def rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
+    def make_rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
         """A row per function and group."""
         result = []
         for s in range(self.size):
@@ -163,12 +168,12 @@ class Stratum:
             for f, name in enumerate(names):
                 if name != "equals upper" or suffix != ", row 0":
                     d, var, largest, live = self.sums[f][:, s]
-                    result.append(z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
-            result.append(pit_row("rank PIT" + suffix, self.bins[s], place))
+                    result.append(make_z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
+            result.append(make_pit_row("rank PIT" + suffix, self.bins[s], place))
         return result
 
 
-def battery(
+def run_battery(
     tokens: np.ndarray,
     law: Law,
     width: int,
@@ -198,28 +203,30 @@ def battery(
             break
         p, x = torch.as_tensor(laws), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        impossible = check(p, x, a, place.get("model", ""), strict)
+        impossible = check_laws(p, x, a, place.get("model", ""), strict)
         if impossible.any() and not outside:
             first = a + int(impossible.nonzero()[0, 0]), int(impossible.nonzero()[0, 1])
         outside += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
-        names, d, var = centred(p, x, width, torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype))
+        names, d, var = subtract_means(
+            p, x, width, torch.as_tensor(make_indicators(groups, p.shape[-1]), dtype=p.dtype)
+        )
         d, var = (v.masked_fill(impossible, 0).double() for v in (d, var))
-        u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
+        u = draw_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
         for stratum in strata:
             stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
     result = []
     if outside:
         values: dict[str, Any] = {"row": first[0], "position": first[1], "effect": outside / (n * L)}
         values["note"] = f"{outside} of {n * L} tokens have probability zero"
-        result.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
+        result.append(R.make_row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
     for stratum in strata:
-        result += stratum.rows(names, place)
-    R.family(result)
+        result += stratum.make_rows(names, place)
+    R.adjust_family(result)
     return result
 
 
-def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
+def check_laws(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
     """Where a token of x [n, L] has probability zero [n, L]; ParityError that names model, position and row for a law
     that is none, a token outside the vocabulary or, if `strict`, one of probability zero. Rows count from `first`."""
     if p.shape[:2] != x.shape:

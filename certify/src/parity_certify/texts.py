@@ -28,8 +28,8 @@ from parity_certify import result_rows as R
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
-from parity_certify.sampler import CHANCE, EVERY, check_settings, duration_of
-from parity_certify.teacher_forced import battery
+from parity_certify.sampler import CHANCE, EVERY, check_settings, format_duration
+from parity_certify.teacher_forced import run_battery
 from parity_certify.verdict import Verdict
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
@@ -45,7 +45,7 @@ UNTESTED = (
 Text = dict[str, Any]
 
 
-def read(file: Path) -> list[Text]:
+def read_texts(file: Path) -> list[Text]:
     """Texts of a file; ParityError that names the first line that is none."""
     if not file.is_file():
         raise ParityError(f"{file}: no such file")
@@ -85,7 +85,7 @@ class Judged:
         if self.texts > 1 and now - max(self.shown, self.begin + 2 - EVERY) > EVERY:  # the first after two seconds
             self.shown = now
             left = min((self.total - self.texts) * (now - self.begin) / self.texts, self.end - now)
-            self.tell(f"{self.texts} of {self.total} texts, about {duration_of(left)} left")
+            self.tell(f"{self.texts} of {self.total} texts, about {format_duration(left)} left")
 
 
 class OfTarget:
@@ -96,10 +96,10 @@ class OfTarget:
     """
 
     def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged):
-        from parity_certify.adapters.transformers import vocab_of
+        from parity_certify.adapters.transformers import get_vocab_size
 
         self.model, self.texts, self.options, self.judged = model, texts, options, judged
-        self.vocab = V = vocab_of(model)
+        self.vocab = V = get_vocab_size(model)
         for i, text in enumerate(texts):
             if not text.get("prompt"):
                 raise ParityError(
@@ -118,11 +118,11 @@ class OfTarget:
 
     def law_of_text(self, i: int) -> Tensor:
         """Laws [L, V] of text i: one forward, processors as in plain sampling."""
-        from parity_certify.adapters.transformers import plain_laws
+        from parity_certify.adapters.transformers import compute_laws
 
         if i not in self.last:
             prompt, tokens = torch.tensor([self.texts[i]["prompt"]]), torch.tensor([self.texts[i]["tokens"]])
-            self.last = {i: torch.cat(plain_laws(self.model, prompt, tokens, self.options, None))}
+            self.last = {i: torch.cat(compute_laws(self.model, prompt, tokens, self.options, None))}
         return self.last[i]
 
     def law(self, a: int, b: int) -> Tensor | None:
@@ -188,7 +188,7 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
                 raise ParityError(f"texts: text {i + 1} is a copy of text {earlier + 1}; allowed: independent texts")
 
 
-def rows_of(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
+def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
     """The battery on all texts as one family, and, not deciding, each test on each of PLACES groups of positions."""
     longest = max(len(t["tokens"]) for t in source.texts)
     wide = -(-longest // PLACES)
@@ -196,7 +196,7 @@ def rows_of(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) ->
     place: dict[str, Any] = {"method": "sampler", "seed": seed, "model": model, "strict": False}
     rng = np.random.default_rng(seed)
     settings: dict[str, Any] = {"slot": np.minimum(at // wide, PLACES - 1), "chunk": source.chunk, "rng": rng}
-    rows = battery(source.tokens, source.law, source.tokens.shape[1], **settings, **place)
+    rows = run_battery(source.tokens, source.law, source.tokens.shape[1], **settings, **place)
     for r in rows:
         r["test"], slot, number = r["test"].partition(", slot ")
         r["decides"] = not slot
@@ -208,11 +208,11 @@ def rows_of(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) ->
             r["p_holm"], r["verdict"] = None, "measured"
     left_out = ("equals upper", *(("equals left",) if isinstance(source, OfEngine) else ()))
     rows = [r for r in rows if r["test"] not in left_out]
-    R.family((r for r in rows if r["decides"]), alpha)
+    R.adjust_family((r for r in rows if r["decides"]), alpha)
     return rows
 
 
-def conclude(rows: list[Row], judged: Judged, alpha: float) -> Verdict:
+def judge_texts(rows: list[Row], judged: Judged, alpha: float) -> Verdict:
     """The verdict on all texts."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     about: dict[str, Any] = {"n": judged.texts, "alpha": alpha, "untested": UNTESTED}
@@ -257,7 +257,7 @@ def certify_texts(
     """
     check_settings(alpha=alpha, minutes=minutes, budget=budget)
     begin, limit = time.monotonic(), min(60 * (minutes or math.inf), budget or math.inf)
-    lines = read(texts)
+    lines = read_texts(texts)
     source: OfTarget | OfEngine
     if target is None:
         if options:
@@ -265,14 +265,14 @@ def certify_texts(
         judged, name = Judged(lines, math.inf, tell), "engine's log-probabilities"
         source, tests = OfEngine(lines, judged), f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
     else:
-        from parity_certify.adapters.transformers import load
+        from parity_certify.adapters.transformers import load_model
 
-        model, tests = load(target), "all tests: the target's conditionals"
+        model, tests = load_model(target), "all tests: the target's conditionals"
         judged, name = Judged(lines, 0.95 * limit - (time.monotonic() - begin), tell), str(model.config.model_type)
         source = OfTarget(model, lines, options or {}, judged)
     check_copies(lines, source)
-    rows = rows_of(source, name, alpha, seed)
-    v = conclude(rows, judged, alpha)
+    rows = make_rows(source, name, alpha, seed)
+    v = judge_texts(rows, judged, alpha)
     beside: dict[str, Any] = {"n": [judged.texts], "of": len(lines), "tokens": judged.tokens, "tests": tests}
     beside |= {"alpha": alpha, "budget": None if limit == math.inf else limit, "seconds": time.monotonic() - begin}
     return Certificate(v, rows, beside=beside)

@@ -8,7 +8,7 @@ Each dict holds the `Verdict` under "value"; its other columns are made from tha
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
                          the minimum detectable effect
     lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x without the plug-in's bias
-                         (`joint_tests.tv_estimate`), with its interval, if the exact layer measured it, else the layer
+                         (`joint_tests.estimate_tv`), with its interval, if the exact layer measured it, else the layer
                          that rejected, with its effect
     equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
                          if it did not: differs by more than eps
@@ -93,25 +93,25 @@ class Verdict:
         """Plain values, with the words and the exit code that are made from them."""
         return asdict(self) | {"words": self.words, "exit_code": self.exit_code}
 
-    def breaks(self, claim: str) -> bool:
+    def contradicts(self, claim: str) -> bool:
         """Whether it contradicts what a decoder claims: "lossless", "lossy" or WITHIN."""
         if self.within:
             return self.kind == "lossy" and claim == WITHIN
         return self.kind == {"lossless": "lossy", WITHIN: "lossy", "lossy": "certified"}.get(claim)
 
 
-def layer_p(rows: list[Row], alpha: float) -> float | None:
+def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
     """A decoder's p-value in a layer: the smallest p_holm of its deciding rows; None if none was run.
 
     Rows that come without p_holm (the paired ones, made one score at a time) are given it here, as one family.
     """
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     if any(r["p_holm"] is None for r in deciding):
-        R.family(deciding, alpha)
+        R.adjust_family(deciding, alpha)
     return min((r["p_holm"] for r in deciding), default=None)
 
 
-def verdicts(
+def judge_decoders(
     rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA
 ) -> list[dict[str, Any]]:
     """One dict a decoder: method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to p-value
@@ -124,7 +124,7 @@ def verdicts(
         for d in decoders:
             own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
             runs[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
-        ps = {d: p for d in decoders if (p := layer_p(runs[d][layer][0], alpha)) is not None}
+        ps = {d: p for d in decoders if (p := compute_layer_p(runs[d][layer][0], alpha)) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
     result = []
@@ -132,30 +132,30 @@ def verdicts(
         layers = adjusted[method, key]
         p_of = dict(zip(layers, R.holm(list(layers.values())).tolist(), strict=True))
         certificates = [r for r in runs[method, key].get("exact", ([],))[0] if r["test"] == "TV certificate"]
-        value = judge(p_of, runs[method, key], certificates, margin, alpha)
+        value = judge_decoder(p_of, runs[method, key], certificates, margin, alpha)
         claim = claims.get(key, claims.get(method, ""))
         reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
         columns = {"method": method, "key": key, "claim": claim, "minimum_detectable_effect": reach}
         columns |= {"rejected_by": [layer for layer, p in p_of.items() if p <= alpha], "p_decoders": p_of}
-        result.append(columns | columns_of(value, claim))
+        result.append(columns | make_columns(value, claim))
     return result
 
 
-def columns_of(value: Verdict, claim: str) -> dict[str, Any]:
+def make_columns(value: Verdict, claim: str) -> dict[str, Any]:
     """A verdict as columns of a table: the value itself, its fields, and the words made of them."""
     low, high = value.interval or (None, None)
     return {
-        "value": value, "verdict": value.words, "verdict_kind": value.kind, "mismatch": value.breaks(claim),
+        "value": value, "verdict": value.words, "verdict_kind": value.kind, "mismatch": value.contradicts(claim),
         "tv_bound": value.bound, "tv": value.estimate, "tv_low": low, "tv_high": high, "note": value.reason,
     }  # fmt: skip
 
 
-def judge(
+def judge_decoder(
     p_of: Mapping[str, float], runs: Mapping[str, Runs], certificates: list[Row], margin: float, alpha: float
 ) -> Verdict:
     """The verdict on one decoder: its p-values by layer, its rows by layer, the exact layer's certificates."""
     rejected = [layer for layer, p in p_of.items() if p <= alpha]
-    repeated = {layer: 0.0 if layer == CERTAIN else layer_p(runs[layer][1], alpha) for layer in rejected}
+    repeated = {layer: 0.0 if layer == CERTAIN else compute_layer_p(runs[layer][1], alpha) for layer in rejected}
     once = [layer for layer, p in repeated.items() if p is None]
     confirmed = [layer for layer, p in repeated.items() if p is not None and p <= alpha]
     bound = max((r["effect"] for r in certificates), default=None)

@@ -27,8 +27,8 @@ from parity_certify import evidence
 from parity_certify.calls import Sampled
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
-from parity_certify.import_by_name import name_of
-from parity_certify.laws import CELLS, Law, check_law, first_of
+from parity_certify.import_by_name import get_function_name
+from parity_certify.laws import CELLS, Law, check_law, count_prefixes
 from parity_certify.result_rows import ALPHA, describe_confidence
 from parity_certify.sampler import certify_sampler, check_settings
 
@@ -53,8 +53,8 @@ def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
     if kind not in KINDS:
         raise ParityError(f"problems: {kind!r}; allowed: {', '.join(KINDS)}, or a Problem")
     rng = np.random.default_rng([0, KINDS.index(kind)])
-    target = rng.dirichlet(np.ones(vocab), first_of(vocab, drafts + 1)) * 0.9 + 0.1 / vocab
-    draft = rng.dirichlet(np.ones(vocab), first_of(vocab, drafts)) * 0.9 + 0.1 / vocab
+    target = rng.dirichlet(np.ones(vocab), count_prefixes(vocab, drafts + 1)) * 0.9 + 0.1 / vocab
+    draft = rng.dirichlet(np.ones(vocab), count_prefixes(vocab, drafts)) * 0.9 + 0.1 / vocab
     if kind == "point":
         draft = np.eye(vocab)[rng.integers(vocab, size=len(draft))]
     if kind == "equal":
@@ -71,7 +71,7 @@ def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
     """The problem with laws that are laws, or ParityError."""
 
     def check(which: str, table: Any, depth: int) -> np.ndarray:
-        table, shape = np.asarray(table, dtype=float), (first_of(vocab, depth), vocab)
+        table, shape = np.asarray(table, dtype=float), (count_prefixes(vocab, depth), vocab)
         if table.shape != shape:
             raise ParityError(f"problems: {problem.name}, {which}: shape {table.shape}; allowed: {shape}")
         return check_law(table, f"{problem.name}, {which}")
@@ -80,7 +80,7 @@ def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
     return Problem(problem.name, draft, target)
 
 
-def draw(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_tokens(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Tokens [n] of laws whose running sums are [n, V]."""
     return (rng.random(len(sums))[:, None] >= sums / sums[:, -1:]).sum(1)
 
@@ -97,7 +97,7 @@ class Drafted:
 
     def __post_init__(self) -> None:
         self.vocab = self.problem.target.shape[1]
-        self.first = [first_of(self.vocab, t) for t in range(self.drafts + 2)]
+        self.first = [count_prefixes(self.vocab, t) for t in range(self.drafts + 2)]
         self.p_sums, self.q_sums = self.problem.target.cumsum(-1), self.problem.draft.cumsum(-1)
         try:
             self.takes_rng = "rng" in inspect.signature(self.verify).parameters
@@ -132,7 +132,7 @@ class Drafted:
         """Tokens [n, K] drawn from the draft laws, draft laws [n, K, V] and target laws [n, K + 1, V] along them."""
         prefix, tokens, where = np.zeros(n, dtype=np.int64), [], [np.zeros(n, dtype=np.int64)]
         for i in range(self.drafts):
-            tokens.append(draw(self.q_sums[where[i]], rng))
+            tokens.append(draw_tokens(self.q_sums[where[i]], rng))
             prefix = prefix * self.vocab + tokens[i]
             where.append(self.first[i + 1] + prefix)
         rows = np.stack(where, 1)
@@ -143,7 +143,7 @@ class Drafted:
         prefix = np.zeros(len(out), dtype=np.int64)
         for t in range(self.drafts + 1):
             empty = np.flatnonzero(out[:, t] < 0)
-            out[empty, t] = draw(self.p_sums[self.first[t] + prefix[empty]], rng)
+            out[empty, t] = draw_tokens(self.p_sums[self.first[t] + prefix[empty]], rng)
             prefix = prefix * self.vocab + out[:, t]
         return out
 
@@ -217,7 +217,7 @@ class Drafted:
         return self.pad(lines), accepted, n * self.drafts
 
 
-def check_verify(sampler: Drafted) -> None:
+def check_verifier(sampler: Drafted) -> None:
     """ParityError for a verifier that fails, or returns the same tokens for the same drafts whatever its seed."""
     try:
         one, two = (sampler.run(200, np.random.default_rng(0), seed)[0] for seed in (1, 2))
@@ -270,21 +270,21 @@ def certify_verifier(
     cases = [make_problem(p, vocab, drafts) if isinstance(p, str) else p for p in problems]
     cases = [check_problem(case, vocab, drafts) for case in cases]
     settings: dict[str, Any] = {"repeat": repeat, "margin": margin, "alpha": alpha / len(cases), "seeds": seeds}
-    settings |= {"draws": draws, "claim": claim, "name": name or name_of(verify), "tell": tell}
+    settings |= {"draws": draws, "claim": claim, "name": name or get_function_name(verify), "tell": tell}
     certificates: list[Certificate] = []
     for case in cases:
         sampler = Drafted(verify, case, shape, branches, drafts)
         if not certificates:
-            check_verify(sampler)
+            check_verifier(sampler)
         law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
         size = n or int(SPARE * evidence.needed(law.cells, margin))
         certificates.append(certify_sampler(sampler, law, n=size, batch=batch or max(100, size // 10), **settings))
         if certificates[-1].verdict.kind == "lossy":
             break
-    return combine(certificates, [case.name for case in cases], alpha)
+    return combine_certificates(certificates, [case.name for case in cases], alpha)
 
 
-def combine(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
+def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
     """One certificate of those of all problems: the worst verdict, the largest bound."""
     worst = max(certificates, key=lambda c: (WORST.index(c.verdict.kind), c.verdict.bound or 0.0))
     tested, v = tuple(names[: len(certificates)]), worst.verdict

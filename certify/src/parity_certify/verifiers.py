@@ -15,7 +15,7 @@ import numpy as np
 TINY = 1e-300
 
 
-def draw(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) -> np.ndarray:
+def draw_tokens(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) -> np.ndarray:
     """Tokens [...] from weights [..., V]."""
     total = weights.cumsum(-1)
     if normalise:
@@ -23,11 +23,11 @@ def draw(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) 
     return np.minimum((rng.random(weights.shape[:-1])[..., None] >= total).sum(-1), weights.shape[-1] - 1)
 
 
-def at_tokens(laws: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+def gather_tokens(laws: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return np.take_along_axis(laws, tokens[..., None], -1)[..., 0]
 
 
-def returned(tokens: np.ndarray, accepted: np.ndarray, last: np.ndarray) -> np.ndarray:
+def join_accepted(tokens: np.ndarray, accepted: np.ndarray, last: np.ndarray) -> np.ndarray:
     """The accepted drafts and the token behind them; -1 elsewhere."""
     n, K = tokens.shape
     out = np.concatenate([np.where(np.arange(K) < accepted[:, None], tokens, -1), np.full((n, 1), -1)], 1)
@@ -42,7 +42,7 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     if fault == "greedy drafts, soft laws":
         q = 0.6 * q + 0.4 / q.shape[-1]
     u = np.repeat(rng.random((n, 1)), K, 1) if fault == "one uniform" else rng.random((n, K))
-    here, drafted = at_tokens(p[:, :K], tokens), at_tokens(q, tokens)
+    here, drafted = gather_tokens(p[:, :K], tokens), gather_tokens(q, tokens)
     if fault == "p and q swapped":
         here, drafted = drafted, here
     good = u * drafted < here + (0.02 * drafted if fault == "acceptance + .02" else 0)
@@ -59,8 +59,8 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     if fault == "bonus from the residual":
         bonus = np.where(residual.sum(1, keepdims=True) > 0, residual, p[:, K])
     weights = np.where((accepted == K)[:, None], bonus, residual)
-    last = draw(weights, rng, normalise=fault != "residual not normalised")
-    out = returned(tokens, accepted, last)
+    last = draw_tokens(weights, rng, normalise=fault != "residual not normalised")
+    out = join_accepted(tokens, accepted, last)
     if fault == "draft behind the rejected one kept":
         more = accepted < K - 1
         out[rows[more], accepted[more] + 1] = tokens[rows[more], accepted[more] + 1]
@@ -73,7 +73,9 @@ def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     rows, u = np.arange(n), rng.random((n, K))
     weight, accepted = np.ones((n, K + 1)), np.zeros(n, dtype=np.int64)
     for i in range(1, K + 1):
-        ratio = at_tokens(p[:, i - 1], tokens[:, i - 1]) / np.maximum(at_tokens(q[:, i - 1], tokens[:, i - 1]), TINY)
+        ratio = gather_tokens(p[:, i - 1], tokens[:, i - 1]) / np.maximum(
+            gather_tokens(q[:, i - 1], tokens[:, i - 1]), TINY
+        )
         weight[:, i] = np.minimum(weight[:, i - 1] * ratio, 1)
         if i < K:
             rest = np.maximum(weight[:, i, None] * p[:, i] - q[:, i], 0).sum(1)
@@ -84,14 +86,14 @@ def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     stop = np.minimum(accepted, K - 1)
     share = 1 if fault == "the chain's residual" else weight[rows, accepted][:, None]
     residual = np.maximum(share * p[rows, stop] - q[rows, stop], 0)
-    return returned(tokens, accepted, draw(np.where((accepted == K)[:, None], p[:, K], residual), rng))
+    return join_accepted(tokens, accepted, draw_tokens(np.where((accepted == K)[:, None], p[:, K], residual), rng))
 
 
 def sample_and_match(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw from the target at every position, and go on while the drafts agree: exact, whatever the drafts."""
-    own = draw(p, rng)
+    own = draw_tokens(p, rng)
     accepted = np.cumprod(own[:, :-1] == tokens, 1).sum(1)
-    return returned(tokens, accepted, own[np.arange(len(own)), accepted])
+    return join_accepted(tokens, accepted, own[np.arange(len(own)), accepted])
 
 
 def tree(
@@ -114,7 +116,7 @@ def tree(
         else:
             if fault == "siblings against p" and (parents == at).any():
                 law = last
-            return [*out, int(draw(law, rng))]
+            return [*out, int(draw_tokens(law, rng))]
 
 
 Entry = tuple[Any, str, tuple[str, ...]]  # the verifier, its shape, and the problems that it is made for

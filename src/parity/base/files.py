@@ -6,13 +6,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parity_certify.files import canonical, digest, publish, read_arrays, read_json, whole, write_arrays, write_json
+from parity_certify.files import (
+    digest,
+    dump_canonical,
+    publish,
+    read_arrays,
+    read_json,
+    replace_whole,
+    write_arrays,
+    write_json,
+)
 
 from parity.base.errors import ParityError
 
 __all__ = [  # one name for files, whoever writes them
-    "canonical", "digest", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
-    "read_config_as", "read_json", "sums", "whole", "write_arrays", "write_json",
+    "digest", "dump_canonical", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
+    "read_config_as", "read_json", "replace_whole", "sums", "write_arrays", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from parity.base.digests import check as check
 from parity.base.digests import parts as parts
 from parity.base.digests import sha256 as sha256
 from parity.base.errors import ParityError
-from parity.base.files import read_config_as, sums, whole
+from parity.base.files import read_config_as, replace_whole, sums
 from parity.base.headers import HELD as HELD
 from parity.base.headers import PICKLED as PICKLED
 from parity.base.headers import check_whole
@@ -277,5 +277,5 @@ def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, A
     """Save a safetensors file, complete or not at all, its sizes in the header; mapped tensors are written from their
     file."""
     header = None if config is None else {"config": json.dumps(config, sort_keys=True)}
-    with whole(file) as temporary:
+    with replace_whole(file) as temporary:
         save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata=header)

@@ -11,7 +11,7 @@ from typing import Any
 
 from parity_certify import verdict
 from parity_certify.certificate import FEW_ROUNDS, Certificate
-from parity_certify.import_by_name import name_of
+from parity_certify.import_by_name import get_function_name
 from parity_certify.result_rows import Row
 
 
@@ -54,9 +54,9 @@ def certify(
     from parity.equality.exact import exact  # brings torch, which the command's other ways do without
     from parity.equality.targets.discrete import targets
 
-    name = name_of(decoder)
+    name = get_function_name(decoder)
     rows = exact(decoder, targets(models), options, claim=claim, n=n, seeds=seeds, threads=threads)
-    value = verdict.verdicts(rows, {name: claim}, margin)[0]["value"]
+    value = verdict.judge_decoders(rows, {name: claim}, margin)[0]["value"]
     defaults = {k: p.default for k, p in inspect.signature(decoder).parameters.items() if p.default is not p.empty}
     used = " ".join(f"{k}={v}" for k, v in (defaults | options).items())
     gaps = find_gaps(rows)

@@ -6,27 +6,29 @@ decoder FILE.py:FUNCTION --option k=v      a decoder written for Parity
 import argparse
 from typing import Any
 
-from parity_certify.__main__ import code_of, finish, folder_of, main
-from parity_certify.import_by_name import load, option
+from parity_certify.__main__ import choose_folder, digest_code, finish, main
+from parity_certify.import_by_name import load, parse_option
 
 from parity.certify import certify
 
 
-def decoder(a: argparse.Namespace) -> int:
+def run_decoder(a: argparse.Namespace) -> int:
     """any object with the signature of Parity's discrete decoders"""
     from parity.base.command import pin_threads
 
     pin_threads(1)  # tensors are small: chunks run side by side instead
     settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "seeds": (a.seed, a.seed + 1)}
     certificate = certify(load(a.decoder), threads=a.threads, **settings, **dict(a.option))
-    spec = {"decoder": a.decoder, "code": code_of(a.decoder), "options": dict(a.option), **settings}
-    return finish(certificate, folder_of(a, certificate.name, spec), spec)
+    spec = {"decoder": a.decoder, "code": digest_code(a.decoder), "options": dict(a.option), **settings}
+    return finish(certificate, choose_folder(a, certificate.name, spec), spec)
 
 
-def add_decoder(way: Any) -> None:
-    p = way(decoder)
+def add_decoder(add_command: Any) -> None:
+    p = add_command(run_decoder)
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
-    p.add_argument("--option", type=option, action="append", default=[], metavar="K=V", help="an option of the decoder")
+    p.add_argument(
+        "--option", type=parse_option, action="append", default=[], metavar="K=V", help="an option of the decoder"
+    )
     p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")
     p.add_argument("--margin", type=float, default=0.025, help="TV below which a bound certifies (%(default)s)")
     p.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")

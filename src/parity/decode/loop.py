@@ -26,7 +26,7 @@ from torch import Tensor
 from parity.base.command import note, progress
 from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, is_plain_decoding, make_plain_options, needs
@@ -313,4 +313,4 @@ def decode(
     refill = refill and declaration(kind, spec["method"]).REFILLS
     parts = batches(kind, loaded, spec, rows, batch, paced, refill)
     total = 1 if refill else -(-len(rows["ids"]) // batch)
-    return Shard(join(list(progress(parts, total, f"{spec['method']} {canonical(spec['options'])}"))))
+    return Shard(join(list(progress(parts, total, f"{spec['method']} {dump_canonical(spec['options'])}"))))

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.base.files import canonical, read_arrays, write_arrays
+from parity.base.files import dump_canonical, read_arrays, write_arrays
 
 SECONDS = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
 TIMES = (*SECONDS, "single_pass_cost", "load")
@@ -61,7 +61,7 @@ class Shard:
 
 
 def write_shard(path: Path, columns: dict[str, np.ndarray], provenance: dict[str, Any]) -> None:
-    write_arrays(path, provenance=np.array(canonical(provenance)), **columns)
+    write_arrays(path, provenance=np.array(dump_canonical(provenance)), **columns)
 
 
 def read_shard(path: Path) -> Shard:
@@ -115,7 +115,7 @@ def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
 
 def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
     """Where the store keeps the shard of these rows."""
-    whole = hashlib.sha256(canonical([kind, spec, code]).encode())
+    whole = hashlib.sha256(dump_canonical([kind, spec, code]).encode())
     for name, column in sorted(rows.items()):
         whole.update(f"{name} {column.dtype} {column.shape}\n".encode())
         whole.update(np.ascontiguousarray(column).tobytes())

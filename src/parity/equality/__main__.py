@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from parity_certify import result_rows as R
-from parity_certify.import_by_name import leaf
+from parity_certify.import_by_name import import_named_module
 
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.files import write_json
@@ -43,24 +43,30 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = leaf(f"parity_decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    module, kind = (
+        import_named_module(f"parity_decoders.{a.kind}.{a.method}"),
+        import_named_module(f"parity.equality.targets.{a.kind}"),
+    )
     decoder, targets = getattr(module, a.method), kind.targets(getattr(module, "TARGETS", a.models))
     common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
     with R.set_alpha(a.alpha):
-        rows = leaf("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
+        rows = import_named_module("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
     if a.pathwise:
-        pathwise = leaf("parity.equality.pathwise").pathwise
+        pathwise = import_named_module("parity.equality.pathwise").pathwise
         rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
     return {"rows": rows}
 
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = leaf(f"parity_decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    module, kind = (
+        import_named_module(f"parity_decoders.{a.kind}.{a.method}"),
+        import_named_module(f"parity.equality.targets.{a.kind}"),
+    )
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
-    run = leaf("parity.equality.exact").exact
+    run = import_named_module("parity.equality.exact").exact
     with R.set_alpha(a.alpha):
         return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
 
@@ -74,14 +80,14 @@ def tests(a: argparse.Namespace) -> dict[str, Any]:
 
 def faults(a: argparse.Namespace) -> dict[str, Any]:
     """Of a kind, or with "long" before it the faults that short sequences do not show ("long" alone: discrete)."""
-    module = leaf(f"parity.equality.faults.{a.kind.removeprefix('long') or 'discrete'}")
+    module = import_named_module(f"parity.equality.faults.{a.kind.removeprefix('long') or 'discrete'}")
     long = a.kind.startswith("long")
     trials = module.long_trials(a.n) if long else module.trials(a.n, a.seeds, a.draws or 1999, a.threads)
-    return {"rows": leaf("parity.equality.faults").planted(trials, a.seeds)}
+    return {"rows": import_named_module("parity.equality.faults").planted(trials, a.seeds)}
 
 
 def calibration(a: argparse.Namespace) -> dict[str, Any]:
-    run = leaf("parity.equality.calibration").calibration
+    run = import_named_module("parity.equality.calibration").calibration
     rows, p_values = run(replicates=a.replicates, seed=a.seeds[0], draws=a.draws or 9999)
     return {"rows": rows, "p_values": p_values}
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.teacher_forced import slots
+from parity_certify.teacher_forced import assign_slots
 from scipy import special
 from torch import Tensor
 
@@ -40,7 +40,7 @@ BETS = {"agreement": SHARES, "ranks": np.concatenate([SHARES, -SHARES])}
 def by_pass(step: np.ndarray) -> dict[str, np.ndarray]:
     """Numbers [n, L] of tokens by the slot and number of the pass `step` in which they became final; or by the place
     where that pass began; or, for a draft that was drawn in the window of the pass before, by that."""
-    slot, final = slots(step), np.zeros((len(step), int(step.max()) + 1), dtype=int)
+    slot, final = assign_slots(step), np.zeros((len(step), int(step.max()) + 1), dtype=int)
     np.add.at(final, (np.arange(len(step))[:, None], step), 1)
     final[:, 0] = 0
     before = np.take_along_axis(final, np.maximum(step - 1, 0), 1)
@@ -98,7 +98,7 @@ class Alike:
         own = np.flatnonzero(self.drawn)
         if not len(own):
             needs = "two rows in a batch, and tokens that are drawn"
-            return R.not_run("teacher-forced", "rows of a batch", 0, needs, **place)
+            return R.make_not_run_row("teacher-forced", "rows of a batch", 0, needs, **place)
         best = {at: logs[:, own].max(0) for at, logs in self.won.items()}
         terms = np.concatenate([logs[:, own].ravel() for logs in self.won.values()])
         log_e = float(special.logsumexp(terms) - math.log(len(terms)))
@@ -109,7 +109,7 @@ class Alike:
         values["minimum_detectable_effect"] = enough.min() if len(enough) else None
         values["note"] = f"most in {bet} by {key} of rows {own[best[bet, key].argmax()]} apart"
         p = min(1.0, math.exp(-log_e))
-        return R.row("teacher-forced", "rows of a batch", int(self.drawn.max()), p_value=p, **values, **place)
+        return R.make_row("teacher-forced", "rows of a batch", int(self.drawn.max()), p_value=p, **values, **place)
 
 
 def growth(chance: np.ndarray, most: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -30,12 +30,12 @@ P = dict[str, list[float]]
 def exact_p(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
     """The joint statistics and the e-value on (3, 5): counts drawn from the law itself, as a perfect decoder would."""
     law = next(t.law for t in targets() if t.name == "random-0 3x5")
-    t = C.tables(law, 3, 5, n)
+    t = C.make_tables(law, 3, 5, n)
     null = C.simulate_null(t, draws, rng)
     counts = rng.multinomial(n, law / law.sum(), size=replicates)
-    ps = C.p_values(C.statistics(counts, t), null)
+    ps = C.compute_p_values(C.compute_statistics(counts, t), null)
     of_test = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
-    return of_test | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.log_e(counts, law), 0)))}
+    return of_test | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.compute_log_e(counts, law), 0)))}
 
 
 def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
@@ -48,8 +48,8 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     p = conditionals(model, tokens)
     of_test: P = defaultdict(list)
     for own in np.split(np.arange(rows), replicates):
-        law = teacher_forced.tensor_law(p[own])
-        battery = teacher_forced.battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
+        law = teacher_forced.wrap_law(p[own])
+        battery = teacher_forced.run_battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
         run = [row for row in battery if row["p_value"] is not None]
         for row in run:
             if ", row" not in row["test"]:
@@ -88,14 +88,14 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int) -> P:
     some = samples.reshape(replicates, n, 3)[:, :50]
     energy = [energy_p(x, y, rng, 199)[1] for x, y in zip(some, fresh, strict=True)]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
-    t = C.tables(np.full(27, 1 / 27), 3, 3, n)
+    t = C.make_tables(np.full(27, 1 / 27), 3, 3, n)
     null = C.simulate_null(t, draws, rng)
     counts = np.array([np.bincount(c, minlength=27) for c in cells])
     return {
         "continuous: KS of PIT": [k[1] for k in ks],
         "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
         "continuous: energy": energy,
-        "continuous: binned, all four": list(C.p_values(C.statistics(counts, t), null)[:, 4]),
+        "continuous: binned, all four": list(C.compute_p_values(C.compute_statistics(counts, t), null)[:, 4]),
     }
 
 
@@ -116,7 +116,7 @@ def size_row(test: str, ps: list[float], seed: int) -> Row:
     note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)"
     note += "; at most .05 by design" if at_most else ""
     values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
-    return R.row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high}
+    return R.make_row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high}
 
 
 def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
@@ -131,5 +131,5 @@ def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tup
     of_test |= continuous_p(replicates, next(streams), draws)
     law = next(t.law for t in targets() if t.name == "random-0 3x4")
     rows = [size_row(test, ps, seed) for test, ps in of_test.items()]
-    rows += C.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
+    rows += C.measure_false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
     return rows, {k: [float(p) for p in v] for k, v in of_test.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from parity_certify import result_rows as R
-from parity_certify.import_by_name import name_of
+from parity_certify.import_by_name import get_function_name
 from parity_certify.result_rows import Row
 from parity_decoders.steps import Step
 
@@ -22,7 +22,7 @@ from parity.equality.targets import Decoder
 def over_targets(rows: list[Row]) -> list[Row]:
     """The rows, those of each test corrected as one family."""
     for test in dict.fromkeys(r["test"] for r in rows):
-        R.family(r for r in rows if r["test"] == test)
+        R.adjust_family(r for r in rows if r["test"] == test)
     return rows
 
 
@@ -71,7 +71,7 @@ def exact(
     layer    of the rows
     """
 
-    about = {"method": method or name_of(decoder)}
+    about = {"method": method or get_function_name(decoder)}
 
     def run(some: Sequence[Any], repeat: int) -> list[Row]:
         rows, seed = [], seeds[repeat]
@@ -85,7 +85,7 @@ def exact(
             rows += [r | about | place for r in target.rows_of(drawn, layer, seed, draws)]
         if family == "targets":
             return over_targets(rows)
-        R.family(r for r in rows if r["decides"])
+        R.adjust_family(r for r in rows if r["decides"])
         return rows
 
     first = run(targets, 0)

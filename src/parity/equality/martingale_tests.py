@@ -122,12 +122,12 @@ def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], st
     """The row of a test of many tables; its note names the table of the smallest p."""
     real = t.df > 0
     if not real.any():
-        return R.not_run(layer, test, n, f"tokens that vary by {LEAST:g}", **place)
+        return R.make_not_run_row(layer, test, n, f"tokens that vary by {LEAST:g}", **place)
     p = np.where(real, special.chdtrc(np.maximum(t.df, 1), t.chi2), 1.0)
     best, T = int(p.argmin()), int(real.sum())
     note = f"least of {T}: {names(best)}" if T > 1 else ""
     values = {"statistic": t.chi2[best], "effect": t.moved[best], "minimum_detectable_effect": detectable(t)}
-    return R.row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **values, **place)
+    return R.make_row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **values, **place)
 
 
 def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
@@ -135,7 +135,7 @@ def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], 
     p = 2 * special.ndtr(-np.abs(z))
     best = int(p.argmin())
     note = f"least of {len(z)}: {names(best)}" if len(z) > 1 else ""
-    return R.row(layer, test, n, p_value=min(1.0, len(z) * float(p[best])), statistic=z[best], note=note, **values)
+    return R.make_row(layer, test, n, p_value=min(1.0, len(z) * float(p[best])), statistic=z[best], note=note, **values)
 
 
 def detectable_z(error: float, tests: int = 1) -> float:
@@ -236,7 +236,7 @@ def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) ->
     z = math.sqrt(n) * (t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / (6 * n))
     values = {"statistic": z, "effect": abs(off.sum() / expected.sum()), **place}
     values["minimum_detectable_effect"] = detectable_z(scale * math.sqrt(n) / expected.sum())
-    return R.row(layer, "likelihood spread", n, p_value=2 * float(stats.t.sf(abs(z), n - 1)), **values)
+    return R.make_row(layer, "likelihood spread", n, p_value=2 * float(stats.t.sf(abs(z), n - 1)), **values)
 
 
 def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:
@@ -280,7 +280,7 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
     note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
     of_one_pair = (math.log(len(each) / R.get_alpha()) + usual) / math.log(2) - usual
     values = {"effect": most, "minimum_detectable_effect": of_one_pair * len(each) / max(compared, 1), **place}
-    return R.row(layer, "agreement", compared, p_value=p_value, note=note, **values)
+    return R.make_row(layer, "agreement", compared, p_value=p_value, note=note, **values)
 
 
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
@@ -346,4 +346,4 @@ def score_rows(
 def support_row(layer: str, impossible: np.ndarray, **place: Any) -> Row:
     note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
     values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
-    return R.row(layer, "support", impossible.size, **values)
+    return R.make_row(layer, "support", impossible.size, **values)

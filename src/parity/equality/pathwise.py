@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from parity_certify import result_rows as R
-from parity_certify.import_by_name import name_of
+from parity_certify.import_by_name import get_function_name
 from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
 from parity_decoders.discrete.ar import ar
@@ -37,7 +37,7 @@ def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same to
         rate, first = f"{differs.mean():.2g}, {low:.2g} to {high:.2g}", f"row {row}, position {position}"
         values["note"] = f"{differs.sum()} of {n} differ (rate {rate}); first: {first}"
         values["verdict"] = "rejected" if exact else "differs by rounding"
-    result = R.row("pathwise", test, n, **place | values)
+    result = R.make_row("pathwise", test, n, **place | values)
     if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest there is
         result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
     return result
@@ -60,7 +60,12 @@ def pathwise(
         for (repeat, seed), dtype in itertools.product(enumerate(seeds), (torch.float64, torch.float32)):
             runs: Any = ((decoder, options or {}), (ar, {}))
             a, b = (sequences[target.draw(d, n, seed, o, threads=threads, dtype=dtype)] for d, o in runs)
-            place = {"model": target.name, "method": method or name_of(decoder), "seed": seed, "repeat": repeat}
+            place = {
+                "model": target.name,
+                "method": method or get_function_name(decoder),
+                "seed": seed,
+                "repeat": repeat,
+            }
             test = f"same tokens, {str(dtype).removeprefix('torch.')}"
             rows.append(token_row(a, b, exact=dtype == torch.float64, test=test, **place))
     return rows

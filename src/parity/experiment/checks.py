@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.base.text_files import read_table
 from parity.experiment import checkpoint_files, pins, prompt_files, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
@@ -174,7 +174,7 @@ def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any
         for i, variant in enumerate(variants):
             variants[i] = options(kind, method, variant, f"{key}.{method}.{i}")
             has_base |= is_plain_decoding(kind, method, variants[i])
-            first = first_index.setdefault(canonical(variants[i]), i)
+            first = first_index.setdefault(dump_canonical(variants[i]), i)
             if first != i:
                 raise ConfigError(f"{key}.{method}.{i} = {variant}: the same variant as {key}.{method}.{first}")
     if not has_base:

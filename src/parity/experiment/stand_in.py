@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ConfigError
-from parity.base.files import canonical, read_json
+from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
 from parity.experiment.module_metadata import modules, read_constant
 from parity.experiment.options import KINDS, list_bounds, options
@@ -153,6 +153,6 @@ def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> 
         for variant in variants:
             complete = options(kind, method, variant)  # a default may be too large as well
             small.append(variant | {key: limit for key, limit in limits[method].items() if complete[key] > limit})
-        section["methods"][method] = list({canonical(variant): variant for variant in small}.values())
+        section["methods"][method] = list({dump_canonical(variant): variant for variant in small}.values())
     for figure in section.get("study") or []:
         figure["where"] = {key: least(key, value) for key, value in (figure.get("where") or {}).items()}

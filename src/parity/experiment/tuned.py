@@ -16,7 +16,7 @@ import yaml
 
 from parity.base import machine
 from parity.base.errors import ConfigError
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.experiment import weights
 from parity.experiment.cells import CONDITIONS, kinds
 from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, options
@@ -136,7 +136,7 @@ def put_choice(config: Config, kind: str) -> None:
         message = f"{key}: {FILE}: {problem}; {case.model} at batch {case.batch} takes {method} at its defaults"
         print(f"{message}. `parity tune` finds what is fastest here", file=sys.stderr)
     else:
-        print(f"{key}: {entry['method']} {canonical(entry['options'])}, as {FILE} has it", file=sys.stderr)
+        print(f"{key}: {entry['method']} {dump_canonical(entry['options'])}, as {FILE} has it", file=sys.stderr)
     variants = getattr(config, KINDS[kind]).methods.setdefault(entry["method"], [])
     if entry["options"] not in variants:
         variants.append(entry["options"])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.files import canonical, read_arrays, write_arrays
+from parity.base.files import dump_canonical, read_arrays, write_arrays
 from parity.embedded import stories
 from parity.inputs import readers
 from parity.models.anysubset.load import load
@@ -43,7 +43,7 @@ class Task:
 
 
 def write(path: Path, task: Task) -> None:
-    write_arrays(path, **vars(task) | {"ids": np.array(task.ids), "extra": np.array(canonical(task.extra))})
+    write_arrays(path, **vars(task) | {"ids": np.array(task.ids), "extra": np.array(dump_canonical(task.extra))})
 
 
 def read(path: Path) -> Task:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, mean_ratio, ratio_and_error
 
 KINDS = ("discrete",)
@@ -106,7 +106,7 @@ def measure_requests(sample: Any) -> dict[str, Any]:
     alone = ~np.isnan(shard.single_seconds)
     figures: dict[str, Any] = {
         "acceptance_length": Estimate(*ratio_and_error(shard.kept.sum(1), passes)),
-        "acceptance_by_slot": canonical([round(share, 4) for share in by_slot(shard.kept)]),
+        "acceptance_by_slot": dump_canonical([round(share, 4) for share in by_slot(shard.kept)]),
         "request_tokens_per_second": Estimate(*mean_and_error(free / waited, sample.groups)),
     }
     if alone.any():

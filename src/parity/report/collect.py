@@ -21,7 +21,7 @@ from scipy import stats
 
 from parity.base import machine
 from parity.base.command import provenance
-from parity.base.files import canonical, read_arrays, read_json
+from parity.base.files import dump_canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
@@ -165,14 +165,22 @@ class Gathered:
 def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """A cell's settings as columns; `report.settings` documents the JSON in them."""
     spec = cell.spec
-    row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"], "options": canonical(spec["options"])}
+    row = {
+        "kind": cell.kind,
+        "model": spec["model"],
+        "method": spec["method"],
+        "options": dump_canonical(spec["options"]),
+    }
     row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
     whose = claimant(cell.kind, spec["method"], spec["options"])
     row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
     if "sampling" in spec:
-        row["sampling"] = canonical(spec["sampling"])
+        row["sampling"] = dump_canonical(spec["sampling"])
     if task is not None:
-        row |= {"task": task["kind"], "settings": canonical({k: v for k, v in task["settings"].items() if v != ""})}
+        row |= {
+            "task": task["kind"],
+            "settings": dump_canonical({k: v for k, v in task["settings"].items() if v != ""}),
+        }
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.verdict import Verdict, columns_of, verdicts
+from parity_certify.verdict import Verdict, judge_decoders, make_columns
 
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import claimant, declaration, is_plain_decoding, list_lengths, needs, runs_on_enumerable
 from parity.experiment.schema import Config
@@ -79,14 +79,18 @@ def judge(
         exact = t.ran.options if t.ran is not None and not t.long else None
         longest = next(iter(list_lengths(t.cell.kind, t.cell.spec["method"], own).items()), ("", 0))
         scopes[key] = Scope(t.cell.kind, longest, own, exact or (scopes[key].exact if key in scopes else None))
-        place = {"key": key, "method": t.cell.spec["method"], "options": canonical(t.ran.options if t.ran else own)}
+        place = {
+            "key": key,
+            "method": t.cell.spec["method"],
+            "options": dump_canonical(t.ran.options if t.ran else own),
+        }
         place |= {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
         rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.results["rows"]]
     if any(t.cell.kind == "anysubset" for t in tested):
         for key, repeat in ((key, repeat) for key in claims for repeat in (0, 1)):
             own_rows = (r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
-            R.family(own_rows, settings.equality.alpha)
-    judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+            R.adjust_family(own_rows, settings.equality.alpha)
+    judged = judge_decoders(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
         tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
         v |= add_reach(v, tests, scope, settings.equality.alpha)
@@ -116,7 +120,7 @@ def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {}
     reason = f"no draft was accepted in the {where}: speculation was not tested"
     value = replace(value, kind="inconclusive", reason=reason, bound=None, estimate=None, interval=None)
-    return columns_of(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted", "scope": ""}
+    return make_columns(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted", "scope": ""}
 
 
 def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +276,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
         "pill": write_pill(value, ("mixture" if scope.kind == "continuous" else "small model") if exact else ""),
         "scope": line,
         "reach": "; ".join([*tested, *lacking]),
-        "tested_options": canonical(scope.exact if exact else scope.own),
+        "tested_options": dump_canonical(scope.exact if exact else scope.own),
         "tested_models": "; ".join(describe_models(lengths) for lengths in (exact, long) if lengths),
         "own_options": "not tested" if untested else "tested",
     }

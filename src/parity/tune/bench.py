@@ -12,7 +12,7 @@ import torch
 from parity.base import machine
 from parity.base.devices import take_device
 from parity.base.errors import ConfigError
-from parity.base.files import canonical
+from parity.base.files import dump_canonical
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.experiment import checks, tuned
@@ -88,7 +88,7 @@ def list_candidates(case: Case) -> Iterator[Variant]:
     shares = SHARES[case.kind]
     yield Variant(find_plain_method(kind), make_plain_options(kind))
     sizes = list_option_sizes(case.spec)
-    names = {f"{find_plain_method(kind)} {canonical(make_plain_options(kind))}"}
+    names = {f"{find_plain_method(kind)} {dump_canonical(make_plain_options(kind))}"}
     for size in SIZES:
         for method in methods(kind):
             bounds = list_bounds(kind, method, sizes)
@@ -101,7 +101,7 @@ def list_candidates(case: Case) -> Iterator[Variant]:
                 )
             except ConfigError:
                 continue  # lossy, or the model lacks the network that it needs
-            if (name := f"{method} {canonical(chosen)}") not in names:
+            if (name := f"{method} {dump_canonical(chosen)}") not in names:
                 names.add(name)
                 yield Variant(method, chosen)
 

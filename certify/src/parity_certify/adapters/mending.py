@@ -18,7 +18,7 @@ from parity_certify.sampler import certify_sampler
 STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 
 
-def fresh(processor: Any) -> Any:
+def copy_processor(processor: Any) -> Any:
     """A copy whose state is its own; what it only reads (models, keys) is shared."""
     new = copy.copy(processor)
     vars(new).update({k: dict(v) for k, v in vars(new).items() if isinstance(v, dict)})
@@ -29,10 +29,10 @@ class Replayed:
     """A logits processor as it would be had it been called once for each token since the prompt's end (`start`)."""
 
     def __init__(self, processor: Any, start: int):
-        self.first, self.start = fresh(processor), start
+        self.first, self.start = copy_processor(processor), start
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        processor = fresh(self.first)
+        processor = copy_processor(self.first)
         for t in range(self.start, input_ids.shape[1]):
             processor(input_ids[:, :t], torch.zeros_like(scores))
         return processor(input_ids, scores)
@@ -48,7 +48,7 @@ class Mended(Generate):
     def __call__(self, prompts: Any, seed: int) -> Any:
         make = self.model._get_logits_processor
 
-        def replayed(*args: Any, **kwargs: Any) -> Any:
+        def make_replayed(*args: Any, **kwargs: Any) -> Any:
             processors = make(*args, **kwargs)
             start = kwargs.get("input_ids_seq_length", args[1] if len(args) > 1 else prompts.shape[1])
             for i, p in enumerate(processors):
@@ -57,14 +57,14 @@ class Mended(Generate):
                     processors[i] = Replayed(p, start)
             return processors
 
-        self.model._get_logits_processor = replayed
+        self.model._get_logits_processor = make_replayed
         try:
             return super().__call__(prompts, seed)
         finally:
             del self.model._get_logits_processor
 
 
-def located(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
+def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
     """A diagnosis if mending makes n sequences consistent; None where there is nothing to mend, or it does not help."""
     mended = Mended(sampler)
     mended(law.prompts[:1], seed)

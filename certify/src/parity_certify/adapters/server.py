@@ -48,7 +48,7 @@ class Server:
         self.body = {"max_tokens": length, **PLAIN, **WHOLE, **fields} | ({"model": model} if model else {})
         self.__name__ = "server"
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
+    def send_request(self, path: str, body: dict[str, Any] | None = None) -> str:
         """The answer's text; ParityError for a server that is not there, slow, or refuses."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
@@ -64,55 +64,55 @@ class Server:
                 raise ParityError(f"server {self.url}: no answer in {self.timeout:g} s; allowed: --timeout") from None
             raise ParityError(f"server {self.url}: not there ({reason})") from None
 
-    def engine(self) -> str:
+    def describe_engine(self) -> str:
         """What the server says of itself."""
         for path in ("/version", "/props", "/v1/models"):
             try:
-                answer = json.loads(self.ask(path))
+                answer = json.loads(self.send_request(path))
             except (ParityError, ValueError):
                 continue
             build = answer.get("version") or answer.get("build_info")
             return str(build or [m.get("id") for m in answer.get("data", [])])
-        self.ask("/v1/models")
+        self.send_request("/v1/models")
         return "unknown"
 
-    def counters(self) -> list[int] | None:
+    def read_counters(self) -> list[int] | None:
         """vLLM's counts of drafts so far; None where there are none."""
         try:
-            page = self.ask("/metrics")
+            page = self.send_request("/metrics")
         except ParityError:
             return None
         numbers = [re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? ([0-9.e+]+)$", page, re.M) for name in COUNTERS]
         return [round(sum(map(float, n))) for n in numbers] if all(numbers) else None
 
-    def tokens(self, text: str) -> list[int]:
+    def parse_tokens(self, text: str) -> list[int]:
         """Token numbers of an answer, a letter each."""
         if any(c not in self.letters for c in text):
             raise ParityError(f"server: answered {text!r}; allowed: letters of {''.join(self.letters)}")
         return [self.letters.index(c) for c in text]
 
-    def one(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
+    def complete_prompt(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
         """Tokens, and drafts offered and accepted (-1: not counted)."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:
-            answer = json.loads(self.ask("/v1/completions", self.body | {"prompt": text, "seed": seed}))
+            answer = json.loads(self.send_request("/v1/completions", self.body | {"prompt": text, "seed": seed}))
             choice, timings = answer["choices"][0], answer.get("timings") or {}
         except ParityError:
             raise
         except (ValueError, KeyError, IndexError, TypeError):
             raise ParityError(f"server {self.url}: an answer without choices") from None
         ids = choice.get("token_ids")
-        tokens = self.tokens(choice["text"]) if ids is None else [int(t) for t in ids]
+        tokens = self.parse_tokens(choice["text"]) if ids is None else [int(t) for t in ids]
         if self.end is not None and len(tokens) < self.length:
             tokens.append(self.end)
         return tokens, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        before = self.counters()
+        before = self.read_counters()
         seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(prompts)).tolist()
         with ThreadPoolExecutor(self.parallel) as pool:
-            tokens, drafted, accepted = zip(*pool.map(self.one, prompts, seeds), strict=True)
-        if before is not None and (after := self.counters()) is not None:
+            tokens, drafted, accepted = zip(*pool.map(self.complete_prompt, prompts, seeds), strict=True)
+        if before is not None and (after := self.read_counters()) is not None:
             return Sampled(list(tokens), after[0] - before[0], after[1] - before[1])
         if max(drafted) >= 0:
             return Sampled(list(tokens), sum(max(0, d) for d in drafted), sum(max(0, a) for a in accepted))

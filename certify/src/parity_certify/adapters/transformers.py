@@ -1,8 +1,8 @@
 """transformers' `generate`, in its speculative ways, and the law that plain sampling has under the same options.
 
-    target, assistant = load("llama"), load("llama-assistant")
+    target, assistant = load_model("llama"), load_model("llama-assistant")
     sampler = Generate(target, 4, {"assistant_model": assistant, "num_assistant_tokens": 4})
-    certify_sampler(sampler, law(target, prompts, 4, sampler.options))
+    certify_sampler(sampler, compute_law(target, prompts, 4, sampler.options))
 
 The law is read with `generate(custom_generate=...)`: transformers prepares its logits processors (guidance, watermark,
 temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits of every prefix, each step
@@ -26,7 +26,7 @@ from parity_certify import diagnosis
 from parity_certify.calls import Sampled
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
-from parity_certify.laws import Law, absorbed, check_law, check_prompts, check_size, first_of
+from parity_certify.laws import Law, absorb_end, check_law, check_prompts, check_size, count_prefixes
 
 SPECULATIVE = (  # how tokens are drafted: no part of the law
     "assistant_model", "assistant_tokenizer", "tokenizer", "num_assistant_tokens", "num_assistant_tokens_schedule",
@@ -37,25 +37,25 @@ SPECULATIVE = (  # how tokens are drafted: no part of the law
 OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
 
 
-def load(folder: Path | str) -> Any:
+def load_model(folder: Path | str) -> Any:
     """A model of transformers from a folder, for generation; ParityError where there is none, or it is not whole."""
     import transformers
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ParityError(f"{folder}: no config.json; allowed: a folder that save_pretrained wrote")
-    quiet()
+    silence_transformers()
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         if config.model_type == "gemma4_assistant":
-            all_shared()
+            patch_gemma4_config()
         model = getattr(transformers, config.architectures[0])
         return model.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ParityError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
-def all_shared() -> None:
+def patch_gemma4_config() -> None:
     """Let a Gemma 4 assistant be made: 5.23.0 asks for a layer that stores keys where, as there, all layers read the
     target's."""
     from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
@@ -72,7 +72,7 @@ def all_shared() -> None:
     Config.kv_sharing_modes = property(modes)
 
 
-def tokenizer_of(folder: Path | str) -> Any:
+def load_tokenizer(folder: Path | str) -> Any:
     """The folder's tokenizer; None where it has none."""
     import transformers
 
@@ -81,7 +81,7 @@ def tokenizer_of(folder: Path | str) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def with_fixed_order(tokenizer: Any) -> Any:
+def sort_vocabulary(tokenizer: Any) -> Any:
     """A copy of a tokenizer that gives its vocabulary in the same order in every process, highest number first. The
     original gives another order in each. Universal assisted decoding records its drafts' laws in that order, and the
     fault would not show in one that agrees with the numbers."""
@@ -95,7 +95,7 @@ def with_fixed_order(tokenizer: Any) -> Any:
     return fixed
 
 
-def quiet() -> None:
+def silence_transformers() -> None:
     """No warnings for each of thousands of calls."""
     import transformers
 
@@ -104,11 +104,11 @@ def quiet() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
-def vocab_of(model: Any) -> int:
+def get_vocab_size(model: Any) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
-def generation(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
+def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
     """Keywords of `generate`: sampling of `length` tokens with nothing cut off that was not asked for."""
     import transformers
 
@@ -122,7 +122,7 @@ def generation(options: dict[str, Any], length: int, end: int | None) -> dict[st
 
 
 @contextlib.contextmanager
-def endless(model: Any, end: int | None) -> Iterator[None]:
+def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
     """The model with the end token of the test and no other."""
     own = model.generation_config
     model.generation_config = copy.deepcopy(own)
@@ -133,7 +133,7 @@ def endless(model: Any, end: int | None) -> Iterator[None]:
         model.generation_config = own
 
 
-def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
+def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
     """Laws [B, V] of plain sampling at each of the L places of paths [B, L] behind inputs [B, P]. Options that only say
     how to draft are left out."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
@@ -153,8 +153,8 @@ def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any
             laws.append(p if sampled else torch.nn.functional.one_hot(scores.argmax(-1), p.shape[-1]).to(p.dtype))
         return whole
 
-    keywords = generation(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
-    with endless(model, end), torch.no_grad(), warnings.catch_warnings():
+    keywords = make_keywords(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
+    with replace_end_token(model, end), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             model.generate(inputs=inputs, custom_generate=walk, **keywords)
@@ -163,19 +163,21 @@ def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any
     return laws
 
 
-def law(model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None) -> Law:
+def compute_law(
+    model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None
+) -> Law:
     """The law of plain sampling with the options behind prompts [K, P], in float64."""
-    V = vocab_of(model)
+    V = get_vocab_size(model)
     prompts = check_prompts(prompts, V)
     check_size(V, length, len(prompts))
-    quiet()
+    silence_transformers()
     exact = copy.deepcopy(model).double().eval()
     paths, tables = torch.from_numpy(digits(V, length).astype(np.int64)), []
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
-        laws = plain_laws(exact, inputs, paths, options or {}, end)
+        laws = compute_laws(exact, inputs, paths, options or {}, end)
         parts = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # one row a prefix of t tokens
-        tables.append(absorbed(check_law(np.concatenate(parts), f"prompt {k}"), length, end))
+        tables.append(absorb_end(check_law(np.concatenate(parts), f"prompt {k}"), length, end))
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
@@ -209,11 +211,11 @@ class Generate:
     """
 
     def __init__(self, model: Any, length: int, options: dict[str, Any] | None = None, end: int | None = None):
-        quiet()
+        silence_transformers()
         self.model, self.length, self.end = model, length, end
         self.options = dict(options or {})
         if self.options.get("assistant_tokenizer") is not None:
-            self.options["assistant_tokenizer"] = with_fixed_order(self.options["assistant_tokenizer"])
+            self.options["assistant_tokenizer"] = sort_vocabulary(self.options["assistant_tokenizer"])
         self.other: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
         assistant = self.options.get("assistant_model")
         if assistant is not None:
@@ -225,18 +227,18 @@ class Generate:
         self.__name__ = "transformers generate"
 
     @contextlib.contextmanager
-    def counted(self, drafts: list[int]) -> Iterator[bool]:
+    def count_drafts(self, drafts: list[int]) -> Iterator[bool]:
         """The model with its candidate generators counted (and replaced, where another is asked for)."""
         make = getattr(self.model, "_get_candidate_generator", None)
         if make is None or not self.speculates:
             yield False
             return
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def make_counting(*args: Any, **kwargs: Any) -> Any:
             inner = make(*args, **kwargs)
             return Counting(self.other(inner) if self.other else inner, drafts, self.log)
 
-        self.model._get_candidate_generator = wrapped
+        self.model._get_candidate_generator = make_counting
         try:
             yield True
         finally:
@@ -246,9 +248,9 @@ class Generate:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         drafts, rows = [0, 0, 0], []
-        keywords = generation(self.options, self.length, self.end)
+        keywords = make_keywords(self.options, self.length, self.end)
         start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
-        with endless(self.model, self.end), self.counted(drafts) as counts, warnings.catch_warnings():
+        with replace_end_token(self.model, self.end), self.count_drafts(drafts) as counts, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for prompt in torch.from_numpy(np.asarray(prompts)):
                 inputs = prompt[None]
@@ -265,19 +267,19 @@ class Continuous(Generate):
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
         import transformers
 
-        keywords = {"eos_token_id": -1} | generation(self.options, self.length, self.end)
+        keywords = {"eos_token_id": -1} | make_keywords(self.options, self.length, self.end)
         del keywords["cache_implementation"]
         config = transformers.GenerationConfig(**keywords)
         sizes: dict[str, Any] = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64}
         engine = transformers.ContinuousBatchingConfig(seed=seed, **sizes)
-        with endless(self.model, self.end):
+        with replace_end_token(self.model, self.end):
             answers = self.model.generate_batch(
                 inputs=np.asarray(prompts).tolist(), generation_config=config, continuous_batching_config=engine
             )
         return [np.array(request.generated_tokens) for request in answers.values()]
 
 
-def recorded(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
+def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
     """The law that the engine records for its drafts, by prefix (a mean where it depends on where the block began), the
     prefixes [K, N] behind which it drafts at all, and its block length: from n more runs."""
     K, V = len(target.prompts), target.vocab
@@ -291,7 +293,7 @@ def recorded(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndar
             for i, p in enumerate(laws.numpy()):
                 depth = len(tokens) - len(laws) + i
                 if depth < target.length and np.isfinite(p).all() and p.shape == (V,):
-                    node = first_of(V, depth) + sum(t * V**e for e, t in enumerate(reversed(tokens[:depth])))
+                    node = count_prefixes(V, depth) + sum(t * V**e for e, t in enumerate(reversed(tokens[:depth])))
                     sums[k, node] += p
                     times[k, node] += 1
     sampler.log = None
@@ -300,8 +302,8 @@ def recorded(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndar
     return Law("drafts", target.prompts, tables, target.length, target.end), offered, block
 
 
-def suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
+def list_suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
     """Named faults of a sampler of transformers; drafts without laws (look-up) leave those of the target alone."""
-    draft, offered, block = recorded(sampler, target)
-    bare = law(sampler.model, target.prompts, target.length, end=target.end)
-    return diagnosis.suspects(target, draft, block, bare=bare, offered=offered)
+    draft, offered, block = record_draft_law(sampler, target)
+    bare = compute_law(sampler.model, target.prompts, target.length, end=target.end)
+    return diagnosis.list_suspects(target, draft, block, bare=bare, offered=offered)

@@ -70,7 +70,7 @@ def trials_on_long(
         rows: list[Row] = []
         for model in models:
             rows += model.rows_of(model.draw(decoder, 0, seed, options)._replace(ordered=True), "long", seed, 0)
-        R.family(rows)
+        R.adjust_family(rows)
         return rows
 
     every = {name: (decoder, "none", "") for name, (decoder, _) in correct.items()} | faulty

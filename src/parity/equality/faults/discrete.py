@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.joint_tests import TESTS, joint_rows, total_variation, tv_interval
+from parity_certify.joint_tests import TESTS, compute_tv, compute_tv_interval, make_joint_rows
 from parity_certify.result_rows import Row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
@@ -190,12 +190,12 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
     @cache
     def distance(decoder: Decoder) -> dict[str, float]:
         counts = counts_of(decoder, many, seeds[0] + 10_000)
-        low, high = tv_interval(counts, law)
-        return {"effect": float(total_variation(counts, law)), "tv_low": low, "tv_high": high, "floor": floor}
+        low, high = compute_tv_interval(counts, law)
+        return {"effect": float(compute_tv(counts, law)), "tv_low": low, "tv_high": high, "floor": floor}
 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
         rng, counts = np.random.default_rng([seed, size]), counts_of(decoder, size, seed)
-        rows = joint_rows("mutants", counts, law, 3, 5, rng=rng, draws=draws, model=target.name)
+        rows = make_joint_rows("mutants", counts, law, 3, 5, rng=rng, draws=draws, model=target.name)
         columns = distance(decoder) | {"detected": hit(rows)}
         return [r | columns for r in rows if r["test"] in outcome]
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from parity_certify import result_rows as R
-from parity_certify.import_by_name import leaf
+from parity_certify.import_by_name import import_named_module
 
 from parity.base.files import read_arrays, read_json, write_arrays
 from parity.decode.shard_io import Shard, join, read_rows, read_shards, rows_of
@@ -93,4 +93,4 @@ class CellFiles:
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
     """The rows of a layer at the level `equality.alpha`, and what it has beside them."""
     with R.set_alpha(cell.settings.get("alpha", R.ALPHA)):
-        return {"rows": leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}
+        return {"rows": import_named_module(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.joint_tests import code_rows, digits
+from parity_certify.joint_tests import digits, make_code_rows
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
+from parity_certify.seeding import derive_row_key
 from parity_decoders.noise import Noise, counted_noise
 
 from parity.base.errors import ParityError
@@ -60,7 +60,7 @@ class Enumerated:
         strict: bool = False,
         dtype: torch.dtype = torch.float64,
     ) -> np.ndarray:
-        key = row_key(seed, self.name)
+        key = derive_row_key(seed, self.name)
 
         def chunk(first: int) -> np.ndarray:
             with named(self.name + (f", from {first} on:" if first else ",")):
@@ -74,7 +74,7 @@ class Enumerated:
             return np.concatenate(list(pool.map(chunk, range(0, n, CHUNK))))
 
     def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        return code_rows(layer, self.name, drawn, self.law, *self.shape, seed=seed, draws=draws)
+        return make_code_rows(layer, self.name, drawn, self.law, *self.shape, seed=seed, draws=draws)
 
 
 @contextmanager
@@ -99,4 +99,4 @@ def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) ->
 
 def generator_of(name: str, seed: int) -> torch.Generator:
     """The generator of a random model, a function of its name and a seed."""
-    return torch.Generator().manual_seed(row_key(seed, name) % 2**63)
+    return torch.Generator().manual_seed(derive_row_key(seed, name) % 2**63)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify.result_rows import Row
-from parity_certify.teacher_forced import slots
+from parity_certify.teacher_forced import assign_slots
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import Infilling, invert_order, make_infilling
 from torch import Tensor
@@ -147,7 +147,7 @@ class LongTarget(Long):
         known = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
         laws = self.laws(start, tokens)
         tokens = torch.where(rank < start.end[:, None], tokens, 0)
-        slot = np.take_along_axis(slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
+        slot = np.take_along_axis(assign_slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
         return Drawn(tokens.numpy(), laws.numpy(), known.numpy(), slot, ordered)
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:

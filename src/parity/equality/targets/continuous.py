@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify import result_rows as R
-from parity_certify.joint_tests import joint_rows
+from parity_certify.joint_tests import make_joint_rows
 from parity_certify.result_rows import Row
-from parity_certify.teacher_forced import slots
+from parity_certify.teacher_forced import assign_slots
 from parity_decoders.noise import counted_noise
 from parity_decoders.protocols.continuous import LOG_2PI, Pair, Start
 from scipy import spatial, stats
@@ -85,10 +85,10 @@ def energy_p(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, permutation
     matrix."""
     m = len(x)
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
-    s = np.tile(np.repeat([1.0, -1.0], m), (1 + R.null_draws(permutations), 1))
+    s = np.tile(np.repeat([1.0, -1.0], m), (1 + R.count_null_draws(permutations), 1))
     s[1:] = rng.permuted(s[1:], axis=1)
     energies = -((s @ distance) * s).sum(1) / m**2
-    return float(energies[0]), R.monte_carlo_p(energies[0], energies[1:])
+    return float(energies[0]), R.compute_monte_carlo_p(energies[0], energies[1:])
 
 
 def ks_row(layer: str, test: str, u: np.ndarray, **place: Any) -> Row:
@@ -101,7 +101,7 @@ def ks_row(layer: str, test: str, u: np.ndarray, **place: Any) -> Row:
     largest = ks[int(np.argmin([each.pvalue for each in ks]))].statistic
     values = {"statistic": largest, "effect": largest}
     values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)
-    return R.row(layer, test, n, p_value=float(R.holm([each.pvalue for each in ks]).min()), **values, **place)
+    return R.make_row(layer, test, n, p_value=float(R.holm([each.pvalue for each in ks]).min()), **values, **place)
 
 
 def continuous_rows(
@@ -125,19 +125,19 @@ def continuous_rows(
         raise ParityError(f"model {model_name}, position {position}, row {row}: sample is not finite")
     place["model"] = model_name
     if n < 1000:
-        return [R.not_run(layer, t, n, "n >= 1000", **place) for t in ("KS of PIT", "energy", "all four")]
+        return [R.make_not_run_row(layer, t, n, "n >= 1000", **place) for t in ("KS of PIT", "energy", "all four")]
     u = model.rosenblatt(samples)
     rows = [ks_row(layer, "KS of PIT", u, **place)]
     m = min(energy_n, n)
     fresh = exact_sampler(model, m, rng)
     statistic, p = energy_p(samples[:m].reshape(m, -1), fresh.reshape(m, -1), rng)
     values = {"statistic": statistic, "effect": max(statistic, 0.0) ** 0.5}
-    rows.append(R.row(layer, "energy", m, p_value=p, **values, **place))
+    rows.append(R.make_row(layer, "energy", m, p_value=p, **values, **place))
     cells = np.minimum((u * bins).astype(int), bins - 1) @ bins ** np.arange(L * D - 1, -1, -1)
     counts = np.bincount(cells, minlength=bins ** (L * D))
     uniform = np.full(len(counts), 1 / len(counts))
-    rows += joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
-    R.family(r for r in rows if r["decides"])
+    rows += make_joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
+    R.adjust_family(r for r in rows if r["decides"])
     return rows
 
 
@@ -210,7 +210,7 @@ class LongTarget(Long):
         ]
         pit, score, variance = torch.cat(chunks, 1).reshape(3, n, L * D).numpy()
         part, even = np.clip((pit * PARTS).astype(int), 0, PARTS - 1), np.full((*pit.shape, PARTS), 1 / PARTS)
-        slot = slots(step.numpy().astype(int)).repeat(D, 1)
+        slot = assign_slots(step.numpy().astype(int)).repeat(D, 1)
         return Drawn(part, even, np.zeros(pit.shape, bool), slot, ordered, pit, (score, variance))
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:

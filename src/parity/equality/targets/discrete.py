@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
-from parity_certify.teacher_forced import slots
+from parity_certify.teacher_forced import assign_slots
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
@@ -204,7 +204,7 @@ class LongTarget(Long):
 
     def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
         known = np.zeros(tokens.shape, bool)
-        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), known, slots(step.numpy().astype(int)), ordered)
+        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), known, assign_slots(step.numpy().astype(int)), ordered)
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
         """Of a token of a large vocabulary, tests see only the eighth of its law that it is in."""

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
+from parity_certify.seeding import derive_row_key
 from parity_decoders.noise import Noise, counted_noise
 from torch import Tensor
 
@@ -116,11 +116,13 @@ def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
     """The row of the test; one reused number rejects."""
     n, again, where = recorder.compare()
     if n == 0:
-        return R.not_run(layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place)
+        return R.make_not_run_row(
+            layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place
+        )
     note = f"{again} of {n} numbers used again, first in {where}" if again else f"{n} numbers, none used again"
     least = 1 - (1 - R.POWER) ** (1 / n)
     values = {"effect": again / n, "minimum_detectable_effect": least, "note": note, **place}
-    return R.row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)
+    return R.make_row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)
 
 
 class Difference(NamedTuple):
@@ -188,7 +190,7 @@ class Long:
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
         """The target's own n sequences, all in one batch, so that its rows are at very different positions."""
-        key, start = row_key(seed, self.name), self.start(seed)
+        key, start = derive_row_key(seed, self.name), self.start(seed)
 
         def start_of(rows: np.ndarray) -> Any:
             return start[rows] if isinstance(start, Tensor) else type(start)(*(x[rows] for x in start))
@@ -259,12 +261,12 @@ def batch_row(layer: str, difference: Difference, tested: Sequence[Row], **place
     values = {"effect": difference.share, "minimum_detectable_effect": least, **place}
     if not difference.size:
         note = f"the same tokens in batches of {', '.join(str(size) for size, _ in SIZES)}"
-        return R.row(layer, "batches", difference.compared, p_value=1.0, note=note, **values)
+        return R.make_row(layer, "batches", difference.compared, p_value=1.0, note=note, **values)
     run = [r for r in tested if r["p_value"] is not None]
     best = min(run, key=lambda r: r["p_value"])
     note = f"in batches of {difference.size}: {best['test']}" + (f", {best['note']}" if best["note"] else "")
     p = min(1.0, len(run) * best["p_value"])
-    return R.row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
+    return R.make_row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
 
 
 def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:

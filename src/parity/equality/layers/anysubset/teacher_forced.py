@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from parity_certify.result_rows import Row, family
-from parity_certify.teacher_forced import battery, slots, tensor_law
+from parity_certify.result_rows import Row, adjust_family
+from parity_certify.teacher_forced import assign_slots, run_battery, wrap_law
 from parity_decoders.protocols.anysubset import Infilling
 
 from parity.equality.alike import Alike
@@ -47,8 +47,8 @@ def rows(cell: CellFiles) -> list[Row]:
     if not tested:
         return []
     place = {**cell.place, "model": "text", "seed": spec["seed"]}
-    rng, slot = np.random.default_rng([spec["seed"], 9]), slots(step) if ordered else None
-    result = battery(tokens, tensor_law(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
+    rng, slot = np.random.default_rng([spec["seed"], 9]), assign_slots(step) if ordered else None
+    result = run_battery(tokens, wrap_law(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
     result.append(alike.row(**place))
-    family(result)
+    adjust_family(result)
     return result

@@ -134,10 +134,10 @@ def tests_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: An
     n, spread = len(x), y.std(0) + 1e-9
     statistic, p = energy_p(x / spread, y / spread, rng, 1999)
     values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
-    rows = [R.row("teacher-forced", "energy", n, **values, **place)]
+    rows = [R.make_row("teacher-forced", "energy", n, **values, **place)]
     each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
     largest, p = each[int(np.argmin([k.pvalue for k in each]))].statistic, float(R.holm([k.pvalue for k in each]).min())
-    return [*rows, R.row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
+    return [*rows, R.make_row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
 
 
 def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
@@ -148,7 +148,7 @@ def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
         "spread ratio": float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean())),
     }
     place |= {"decides": False, "verdict": "measured"}
-    return [R.row("teacher-forced", test, len(x), effect=effect, **place) for test, effect in effects.items()]
+    return [R.make_row("teacher-forced", test, len(x), effect=effect, **place) for test, effect in effects.items()]
 
 
 def compare_conditions(
@@ -172,7 +172,7 @@ def compare_conditions(
             x, y = (done.tokens[:, 0].double().cpu().numpy() for done in (own, plain))
             family += tests_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
             result += shifts(x, y, **here) if repeat == 0 else []
-        R.family(family)
+        R.adjust_family(family)
         result += family
         if not any(r["verdict"] == "rejected" for r in family):
             break

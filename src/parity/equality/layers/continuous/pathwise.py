@@ -40,6 +40,6 @@ def distance_row(tokens: np.ndarray, pictures: np.ndarray, *, eps: float, **plac
     psnr, near = 10 * np.log10(4 / max(square, 1e-30)), error <= eps
     values = {"statistic": float(error), "effect": float(error / eps) if eps else None, "psnr": float(psnr)}
     note = f"largest error {error:.1e}, {psnr:.0f} dB between the pictures; eps {eps:g}"
-    result = R.row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **place)
+    result = R.make_row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **place)
     result["p_value"] = result["p_holm"] = 1.0 if near else R.SMALLEST  # certain, not statistical
     return result | {"verdict": WITHIN if near else "differs by more than eps"}

@@ -102,12 +102,12 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
     n, d, common = len(size), x - y, {**place, "seed": seed}
     tests = [f"{both.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
     if n < LEAST:
-        return [R.not_run("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
+        return [R.make_not_run_row("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
     if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
         common |= {"effect": float(d[0])}
-        return [R.not_run("paired", test, n, "prompts whose differences differ", **common) for test in tests]
+        return [R.make_not_run_row("paired", test, n, "prompts whose differences differ", **common) for test in tests]
     error = float(d.std(ddof=1) / n**0.5)
-    values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.detectable_z(error)}
+    values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.compute_detectable_z(error)}
     t = stats.ttest_rel(x, y)
     settings = {"paired": True, "vectorized": True, "method": "BCa", "batch": 200, "n_resamples": resamples}
     settings["confidence_level"] = 1 - R.get_alpha()
@@ -121,9 +121,9 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
     diagnostic = values | {"decides": False}
     tost = diagnostic | {"minimum_detectable_effect": reach, "verdict": tost_verdict}
     result = [
-        R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values),
-        R.row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
-        R.row("paired", tests[2], n, p_value=p, **tost),
+        R.make_row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values),
+        R.make_row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
+        R.make_row("paired", tests[2], n, p_value=p, **tost),
     ]
     for row, (low, high) in zip(result, (t.confidence_interval(1 - alpha), boot, (-margin, margin)), strict=True):
         row |= {"low": float(low), "high": float(high)}
@@ -155,15 +155,15 @@ def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> 
     alike. Effect: the plain MMD at the median; the smallest detectable one is the largest that is not rejected."""
     n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
     if n < LEAST:
-        return R.not_run("paired", test, n, f"n >= {LEAST} images", **common)
-    squares = mmd_statistics(both.x, both.y, swap_signs(n, R.null_draws(swaps), np.random.default_rng(seed)))
+        return R.make_not_run_row("paired", test, n, f"n >= {LEAST} images", **common)
+    squares = mmd_statistics(both.x, both.y, swap_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)))
     sd = squares.std(1, keepdims=True)
     scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
     middle = squares[BANDWIDTHS.index(1.0)]
     smallest = float(max(np.quantile(middle, 1 - R.get_alpha()) - middle.mean(), 0) ** 0.5)
     effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
-    return R.row("paired", test, n, p_value=R.monte_carlo_p(scaled[0], scaled[1:]), **values)
+    return R.make_row("paired", test, n, p_value=R.compute_monte_carlo_p(scaled[0], scaled[1:]), **values)
 
 
 def fid_row(real: np.ndarray, both: Matched, *, seed: int = 0, swaps: int = 99, **place: Any) -> Row:
@@ -175,13 +175,13 @@ def fid_row(real: np.ndarray, both: Matched, *, seed: int = 0, swaps: int = 99, 
     x, y, test, common = both.x, both.y, "FID difference", {**place, "seed": seed}
     n, d = x.shape
     if n <= d:  # a singular covariance: the distance is mostly bias
-        return R.not_run("paired", test, n, f"n >= {d + 1} images", **common)
+        return R.make_not_run_row("paired", test, n, f"n >= {d + 1} images", **common)
     half, differences = fid.reference_half(real), []
-    for sign in swap_signs(n, R.null_draws(swaps), np.random.default_rng(seed)):
+    for sign in swap_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)):
         stay = (sign > 0)[:, None]
         differences.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
     difference, null = differences[0], np.array(differences[1:])
     sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
     values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}
-    values |= {"minimum_detectable_effect": R.detectable_z(sd)}
-    return R.row("paired", test, n, p_value=R.monte_carlo_p(abs(difference), abs(null)), **common | values)
+    values |= {"minimum_detectable_effect": R.compute_detectable_z(sd)}
+    return R.make_row("paired", test, n, p_value=R.compute_monte_carlo_p(abs(difference), abs(null)), **common | values)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.result_rows import Row, family
-from parity_certify.teacher_forced import battery, slots
+from parity_certify.result_rows import Row, adjust_family
+from parity_certify.teacher_forced import assign_slots, run_battery
 
 from parity.equality.alike import Alike
 from parity.equality.layers import CellFiles
@@ -44,10 +44,10 @@ def rows(cell: CellFiles) -> list[Row]:
         top1.append(top_probabilities(p, model.forced).cpu().numpy())
         return p
 
-    settings: dict[str, Any] = {"slot": slots(shard.step) if strict else None, "groups": loaded.groups()}
+    settings: dict[str, Any] = {"slot": assign_slots(shard.step) if strict else None, "groups": loaded.groups()}
     settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.place}
-    result = battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
+    result = run_battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
     result.append(alike.row(seed=seed, **cell.place))
-    family(result)
+    adjust_family(result)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result
