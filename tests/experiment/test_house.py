@@ -7,8 +7,8 @@ from pathlib import Path
 from parity.experiment import code_digest
 
 STAGES = (  # from the top: a module imports its own stage or those behind it
-    "recipes", "new", "tune", "compare", "report", "certify", "measure", "equality", "stand_ins", "metrics", "decode",
-    "inputs", "models", "experiment", "embedded", "base", "parity_decoders", "parity_certify",
+    "recipes", "new", "generate", "tune", "compare", "report", "certify", "measure", "equality", "stand_ins", "metrics",
+    "decode", "inputs", "models", "experiment", "embedded", "base", "parity_decoders", "parity_certify",
 )  # fmt: skip
 MODULES = sorted(
     ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__")

@@ -1,0 +1,208 @@
+"""Pictures and texts of any model of a configuration, by any decoder.
+
+    import parity
+
+    (made,) = parity.load("scenes").generate(["a large red circle on a blue background"], method="mtj", seed=2)
+    made.image.save("circle.png")
+
+A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.base import machine
+from parity.base.devices import take_device
+from parity.base.errors import ConfigError, ParityError
+from parity.decode import loop
+from parity.experiment import checks, pins, stand_in, tuned, weights
+from parity.experiment.cells import captions, kinds
+from parity.experiment.config_overlay import located, read_experiment
+from parity.experiment.options import methods, needs, options
+from parity.experiment.schema import Config
+from parity.experiment.tuned import Case
+from parity.inputs.prompts import encode
+from parity.models import fetch
+from parity.models.continuous.load import choose_label
+
+BLANK = "___"  # a word to fill in
+IMAGES_SEARCHED = 100_000  # numbered images among which those of a class are looked for
+
+
+@dataclass
+class Made:
+    """One picture or text.
+
+    prompt   the caption, the class, or the text with blanks
+    image    PIL.Image, of a picture; None of a text
+    text     the text filled in; None of a picture
+    tokens   [L] int64, or [L, D] of vectors
+    passes   of the target, one after another
+    seconds  of the batch that it was decoded in, divided by the batch
+    """
+
+    prompt: str
+    image: Any
+    text: str | None
+    tokens: torch.Tensor
+    passes: int
+    seconds: float
+    facts: dict[str, Any]
+
+
+class Generator:
+    """A model of a configuration, ready to make pictures or texts."""
+
+    def __init__(self, case: Case, config: Config):
+        self.case = case
+        self.kind = case.kind
+        self.config = config
+        self.dtype = case.setting.get("dtype", "float32")
+        self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
+        self.loaded: dict[str, Any] = {}  # by companion
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Fetch and verify the model's files."""
+        raw = self.case.spec.model_dump(exclude=None if self.case.spec.source == "embedded" else {"grid"})
+        read = captions(self.config, self.kind)
+        raw |= {"captions": read.model_dump()} if read else {}
+        folder = Path(f"results/checkpoints/{self.kind}/{self.case.model}-{self.case.setting['revision']}")
+        return fetch.make_manifest(self.kind, self.case.model, raw, folder)
+
+    def choose_method(self, method: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Complete a method's options; "auto" is what `parity tune` found, else a lossless method.
+
+        Raises ConfigError for a method that does not exist or that this model cannot run, and for a wrong option.
+        """
+        if method == tuned.AUTO:
+            entry, _ = tuned.find(self.case)
+            if entry and not given:
+                return entry["method"], entry["options"]
+            method = tuned.UNTUNED[self.kind]
+        if method not in methods(self.kind):
+            raise ConfigError(f"method {method!r}: allowed: {', '.join(methods(self.kind))}, {tuned.AUTO}")
+        chosen = options(self.kind, method, dict(given), method)
+        if self.kind == "discrete":
+            weights.check_needs(method, self.case.model, self.case.spec)
+        elif self.kind == "continuous":
+            weights.check_pair(self.case.model, bool(needs(self.kind, method)), self.case.spec)
+        return method, chosen
+
+    def load_networks(self, method: str) -> Any:
+        """Load the networks that a method needs, once."""
+        companion = needs(self.kind, method)
+        if companion not in self.loaded:
+            spec = {"method": method, "dtype": self.dtype}
+            self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device)
+        return self.loaded[companion]
+
+    def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:
+        """Make a picture of each caption or class, or fill in the blanks of each text; see `make_batches`."""
+        return [made for batch in self.make_batches(prompts, method, seed, **given) for made in batch]
+
+    def make_batches(
+        self, prompts: Sequence[str], method: str = "auto", seed: int = 0, n: int = 1, batch: int = 8, **given: Any
+    ) -> Iterator[list[Made]]:
+        """Yield the pictures or texts of `n` tries a prompt, batch by batch; what is given beside are options of the
+        method."""
+        method, chosen = self.choose_method(method, given)
+        if isinstance(prompts, str) or not prompts:
+            raise ParityError(f"prompts {prompts!r}: allowed: a list of one or more")
+        words = [prompt for prompt in prompts for _ in range(n)]
+        rows = self.make_rows(list(prompts), n)
+        loaded = self.load_networks(method)
+        spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
+        for first in range(0, len(words), batch):
+            part = {name: column[first : first + batch] for name, column in rows.items()}
+            start = time.perf_counter()
+            begun = loop.start_decoding(self.kind, loaded, spec)(part, loop.noise_of(part, loaded, spec))
+            model, starts, steps = begun
+            noted = loop.report_progress(steps, first, len(words), None)
+            done = loop.leaf(self.kind).record(model, starts, noted)
+            columns = loop.leaf(self.kind).columns(part, model, starts, done)
+            seconds = (time.perf_counter() - start) / len(part["ids"])
+            passes = columns["depth"] if self.kind == "continuous" else columns["nfe"]
+            passes = torch.as_tensor(passes).expand(len(part["ids"]))
+            facts = {"model": self.case.model, "revision": self.case.setting["revision"], "method": method}
+            facts |= {"options": chosen, "seed": seed}
+            images, texts = self.finish(loaded, done.tokens, part)
+            yield [
+                Made(word, images[i], texts[i], done.tokens[i], int(passes[i]), seconds, facts)
+                for i, word in enumerate(words[first : first + batch])
+            ]
+
+    def make_rows(self, prompts: list[str], n: int) -> dict[str, np.ndarray]:
+        """Make the rows that decoding reads, `n` a prompt. Raises ParityError for a prompt that the model cannot
+        read."""
+        if self.kind == "anysubset":
+            return self.make_text_rows(prompts, n)
+        if self.kind == "continuous":
+            return {"ids": np.array([str(image) for p in prompts for image in self.find_images(p, n)])}
+        encoded = {name: column.repeat(n, 0) for name, column in encode(self.manifest, prompts, self.device).items()}
+        ids = [f"{i:05d}/{r:03d}" for i in range(len(prompts)) for r in range(n)]
+        return {"ids": np.array(ids), "captions": np.array(prompts).repeat(n), **encoded}
+
+    def find_images(self, name: str, n: int) -> list[int]:
+        """Find the numbers of the first `n` images of a class, by its name or number, as the workflow counts them."""
+        loaded = self.load_networks("mar")
+        named = {loaded.class_of(image): image for image in range(loaded.classes)}
+        if name not in named:
+            shown = ", ".join(list(named)[:5])
+            raise ParityError(f"prompt {name!r}: no class of {self.case.model}; allowed: {shown}, ...")
+        label = choose_label(named[name], loaded.classes)
+        found = [image for image in range(IMAGES_SEARCHED) if choose_label(image, loaded.classes) == label]
+        return found[:n]
+
+    def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
+        """Make rows of texts whose blanks, `___`, are each a token to fill in."""
+        from parity.inputs.tasks import Row, hide, load_vocabulary, pack
+
+        words = load_vocabulary(self.manifest)
+        packed: list[Row] = []
+        for text in texts:
+            known = text.split(BLANK)
+            pieces = [(words.encode(known[0].strip()), False)]
+            for piece in known[1:]:
+                pieces += [([words.mask], True), (words.encode(piece.strip()), False)]
+            packed += [hide(*pieces)] * n
+        ids = [f"{i:05d}/{r:03d}" for i in range(len(texts)) for r in range(n)]
+        task = pack(ids, packed, words.mask, [None] * len(ids))
+        return {"ids": np.array(ids), "tokens": task.tokens, "known": task.known, "end": task.end}
+
+    def finish(self, loaded: Any, tokens: torch.Tensor, rows: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
+        """Turn tokens into pictures, or into texts."""
+        if self.kind == "anysubset":
+            texts = [loaded.words.decode(row[:end]) for row, end in zip(tokens.tolist(), rows["end"], strict=True)]
+            return [None] * len(texts), texts
+        from PIL import Image
+
+        images = [Image.fromarray(pixels) for pixels in loaded.pictures(tokens)]
+        return images, [None] * len(images)
+
+
+def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
+    """Load a model of a configuration by name, the first if none is named.
+
+    Raises ParityError for a model that the configuration does not have.
+    """
+    file = Path(configfile)
+    if not file.is_file():
+        raise ParityError(f"--configfile {file}: no such file; allowed: an experiment, in a clone of the project")
+    raw = read_experiment(file)
+    for section in ("image", "text", "continuous"):
+        if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
+            raw[section]["methods"].pop(tuned.AUTO, None)
+    raw = stand_in.replaced(located(raw, lambda name: name), stand_in.make_stand_ins)
+    config = checks.load(pins.filled(raw, pins.pin_reader()))
+    found = {case.model: case for kind in kinds(config) for case in tuned.cases(config, kind)}
+    if model and model not in found:
+        raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(found)}")
+    return Generator(found[model or next(iter(found))], config)

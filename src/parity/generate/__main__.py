@@ -1,0 +1,160 @@
+"""Make a picture from a caption, or fill in a text, with any decoder.
+
+    parity generate "a large red circle on a blue background" --model scenes --method mtj --out circle.png
+    parity generate captions.txt --n 4 --out pictures --grid
+    parity generate "tom went to the ___ . he bought a ___ ." --model xlnet
+
+A file's lines are prompts. Of a model of classes a prompt is a class; of a text model a text whose blanks are `___`.
+Options of a method follow as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity.base.command import pin_threads, run_command
+from parity.base.errors import ParityError
+from parity.generate import Generator, Made, load
+
+
+def read_given_prompts(given: list[str]) -> list[str]:
+    """Read the prompts: each argument itself, or the lines of the file that it names."""
+    prompts: list[str] = []
+    for argument in given:
+        if argument.endswith((".txt", ".prompts")) and Path(argument).is_file():
+            prompts += [line for line in Path(argument).read_text(encoding="utf-8").splitlines() if line.strip()]
+        else:
+            prompts.append(argument)
+    if not prompts:
+        raise ParityError(f"prompts {given}: none; allowed: one or more, or a file with a prompt a line")
+    return prompts
+
+
+def read_options(given: list[str]) -> dict[str, Any]:
+    """Read options of a method, NAME=VALUE, values as in YAML."""
+    chosen: dict[str, Any] = {}
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if not equals:
+            raise ParityError(f"--option {argument}: allowed: NAME=VALUE, such as window=16")
+        chosen[name] = yaml.safe_load(value)
+    return chosen
+
+
+def check_out(out: Path, count: int, grid: bool) -> None:
+    """Raise ParityError for a place that the pictures cannot go to, before a network is loaded."""
+    folder = out.parent if out.suffix else out
+    if not folder.is_dir():
+        raise ParityError(f"--out {out}: no folder {folder}; allowed: one that exists")
+    if out.suffix and out.suffix != ".png":
+        raise ParityError(f"--out {out}: allowed: a name that ends in .png, or a folder")
+    if out.suffix and count > 1 and not grid:
+        raise ParityError(f"--out {out}: one file for {count} pictures; allowed: a folder, or --grid")
+
+
+def name_file(out: Path, number: int, method: str, several_methods: bool) -> Path:
+    """Name the file of a picture."""
+    file = out if out.suffix else out / f"{number:05d}.png"
+    return file.with_stem(f"{file.stem}-{method}") if several_methods else file
+
+
+def save_picture(made: Made, file: Path) -> None:
+    """Save a picture with the facts of how it was made in its metadata."""
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    facts = {**made.facts, "passes": made.passes, "seconds": round(made.seconds, 4)}
+    info.add_text("parity", json.dumps(facts))
+    info.add_itxt("prompt", made.prompt)
+    made.image.save(file, pnginfo=info)
+    print(file)
+
+
+def save_grid(pictures: list[Made], file: Path) -> None:
+    """Save pictures in rows of about as many as there are rows."""
+    from PIL import Image
+
+    width, height = pictures[0].image.size
+    columns = math.ceil(math.sqrt(len(pictures)))
+    sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
+    for i, made in enumerate(pictures):
+        sheet.paste(made.image, (i % columns * width, i // columns * height))
+    sheet.save(file)
+    print(file)
+
+
+def show_progress(batches: Iterator[list[Made]], count: int, label: str) -> Iterator[Made]:
+    """Yield what is made, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        for batch in batches:
+            yield from batch
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=count)
+        for batch in batches:
+            yield from batch
+            bar.advance(task, len(batch))
+
+
+def run_method(generator: Generator, prompts: list[str], method: str, a: argparse.Namespace) -> str:
+    """Make and save all that is asked with one method; return a line with its mean passes and seconds."""
+    given = read_options(a.option) if method == a.method else {}
+    batches = generator.make_batches(prompts, method, a.seed, n=a.n, batch=a.batch, **given)
+    finished: list[Made] = []
+    for made in show_progress(batches, len(prompts) * a.n, method):
+        if made.image is None:
+            print(made.text)
+        elif not a.grid:
+            save_picture(made, name_file(a.out, len(finished), made.facts["method"], bool(a.compare)))
+        finished.append(made)
+    if a.grid and finished[0].image is not None:
+        file = a.out if a.out.suffix else a.out / "grid.png"
+        save_grid(finished, name_file(file, 0, finished[0].facts["method"], bool(a.compare)))
+    passes = sum(made.passes for made in finished) / len(finished)
+    seconds = sum(made.seconds for made in finished) / len(finished)
+    return f"{finished[0].facts['method']}: {passes:.1f} passes, {seconds:.3g} s each"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="parity generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prompt", nargs="+", help="a caption, a class, a text with blanks, or a .txt file of them")
+    parser.add_argument("--model", default="", help="of the configuration (its first)")
+    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
+    parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
+    parser.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the method")
+    parser.add_argument("--compare", default="", metavar="METHOD", help="make the same with another method, too")
+    parser.add_argument("--out", type=Path, default=Path("picture.png"), help="a .png or a folder (%(default)s)")
+    parser.add_argument("--grid", action="store_true", help="one file with all pictures")
+    parser.add_argument("--n", type=int, default=1, help="pictures a prompt (%(default)s)")
+    parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
+    a = parser.parse_args()
+    for name in ("n", "batch"):
+        if getattr(a, name) < 1:
+            raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
+    pin_threads(a.threads)
+    prompts = read_given_prompts(a.prompt)
+    generator = load(a.model, a.configfile)
+    if generator.kind != "anysubset":
+        check_out(a.out, len(prompts) * a.n, a.grid)
+    chosen = [a.method, *([a.compare] if a.compare else [])]
+    for method in chosen:
+        generator.choose_method(method, read_options(a.option) if method == a.method else {})
+    lines = [run_method(generator, prompts, method, a) for method in chosen]
+    print(*lines, sep="\n", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,117 @@
+"""`parity generate` and `parity.load`: the workflow's own pictures, and one line for what cannot be made."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import parity
+from parity.base.errors import ParityError
+from parity.decode import loop
+from parity.generate import __main__ as command
+from parity.inputs.prompts import encode, list_images
+from tests.workflow.conftest import ROOT
+
+CAPTIONS = ["a large red circle on a blue background", "a small green square on a yellow background"]
+STORY = "one morning anna could not find the ___ ."
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return parity.load("scenes", ROOT / "config.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(scenes):
+    return scenes.generate(CAPTIONS, method="mtj", seed=2, window=24)
+
+
+@pytest.fixture(autouse=True)
+def in_clone(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["parity generate", *map(str, arguments)])
+    command.main()
+
+
+def test_tokens_are_those_of_the_workflow(scenes, made):
+    method, options = scenes.choose_method("mtj", {"window": 24})
+    entries = list_images(CAPTIONS, 1)
+    ids = np.array([entry["id"] for entry in entries])
+    rows = {"ids": ids, "captions": np.array(CAPTIONS), **encode(scenes.manifest, CAPTIONS)}
+    spec = {**scenes.case.setting, "seed": 2, "method": method, "options": options}
+    shard = loop.decode("discrete", scenes.load_networks("mtj"), spec, rows, 2)
+    assert (np.stack([m.tokens.numpy() for m in made]) == shard.tokens).all()
+
+
+def test_coupled_decoders_make_plain_decodings_picture(scenes, made):
+    plain = scenes.generate(CAPTIONS[:1], method="ar", seed=2)
+    assert torch.equal(plain[0].tokens, made[0].tokens)
+    assert plain[0].passes > made[0].passes
+    assert plain[0].image.tobytes() == made[0].image.tobytes()
+
+
+def test_another_seed_makes_another_picture(scenes, made):
+    (other,) = scenes.generate(CAPTIONS[:1], method="mtj", seed=3)
+    assert not torch.equal(other.tokens, made[0].tokens)
+
+
+def test_classes_are_made_by_name():
+    (circle,) = parity.load("mar").generate(["red circle"], method="mar")
+    assert circle.image.size == (64, 64)
+
+
+def test_an_unknown_class_is_named_with_some_that_exist():
+    with pytest.raises(ParityError, match="no class of mar; allowed: "):
+        parity.load("mar").generate(["red cat"], method="mar")
+
+
+def test_blanks_of_a_text_are_filled_in():
+    (story,) = parity.load("xlnet").generate([STORY], method="assd")
+    before, after = STORY.split("___")
+    assert story.text.startswith(before)
+    assert story.text.endswith(after)
+    assert "<" not in story.text.removeprefix(before).removesuffix(after)
+
+
+def test_a_picture_says_how_it_was_made(scenes, made, tmp_path):
+    command.save_picture(made[0], tmp_path / "circle.png")
+    facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
+    assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
+
+
+def test_pictures_that_are_done_are_kept(scenes, made, tmp_path, monkeypatch):
+    def stop_after_one(*_, **__):
+        yield made[:1]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "load", lambda *_: scenes)
+    monkeypatch.setattr(scenes, "make_batches", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "--method", "sjdd"], "'sjdd': allowed: ar, "),
+        (["a", "--method", "sjd", "--option", "windw=3"], "windw"),
+        (["a", "--method", "sjd", "--option", "window"], "allowed: NAME=VALUE"),
+        (["a", "--model", "nope"], "'nope': not in config.yaml; allowed: scenes, xlnet, mar"),
+        (["a", "--out", "nowhere/a.png"], "no folder nowhere"),
+        (["a", "b", "--out", "a.png"], "one file for 2 pictures"),
+        (["a", "--out", "a.jpg"], "ends in .png"),
+        (["a", "--n", "0"], "--n 0: allowed: 1 or more"),
+        (["a", "--configfile", "none.yaml"], "no such file"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line_before_networks_load(monkeypatch, arguments, message):
+    monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
+    with pytest.raises(ParityError, match=message):
+        run(monkeypatch, *arguments)
