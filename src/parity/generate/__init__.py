@@ -22,9 +22,9 @@ from parity.base import machine
 from parity.base.devices import take_device
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
-from parity.experiment import checks, pins, stand_in, tuned, weights
+from parity.experiment import tuned, weights
 from parity.experiment.cells import captions, kinds
-from parity.experiment.config_overlay import located, read_experiment
+from parity.experiment.config_reader import read_config
 from parity.experiment.options import methods, needs, options
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
@@ -196,13 +196,8 @@ def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
     file = Path(configfile)
     if not file.is_file():
         raise ParityError(f"--configfile {file}: no such file; allowed: an experiment, in a clone of the project")
-    raw = read_experiment(file)
-    for section in ("image", "text", "continuous"):
-        if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
-            raw[section]["methods"].pop(tuned.AUTO, None)
-    raw = stand_in.replaced(located(raw, lambda name: name), stand_in.make_stand_ins)
-    config = checks.load(pins.filled(raw, pins.pin_reader()))
-    found = {case.model: case for kind in kinds(config) for case in tuned.cases(config, kind)}
+    config, _ = read_config(file)
+    found = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
     if model and model not in found:
         raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(found)}")
     return Generator(found[model or next(iter(found))], config)

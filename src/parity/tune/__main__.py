@@ -31,11 +31,10 @@ from parity.base.command import pin_threads, progress, run_command
 from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.experiment import checks, pins, stand_in, tuned
+from parity.experiment import tuned
 from parity.experiment.cells import captions, kinds
-from parity.experiment.config_overlay import read_experiment, resolve_paths
+from parity.experiment.config_reader import read_config
 from parity.experiment.options import KINDS, find_plain_method, make_option_schema
-from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.models import fetch
 from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, list_candidates
@@ -192,18 +191,6 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
         entries = {**tuned.read(out), case.key: entry}
         publish(out, yaml.safe_dump(entries, width=120, sort_keys=False).encode())
         print(tell(case, entry), flush=True)
-
-
-def read_config(file: Path) -> tuple[Config, list[str]]:
-    """Read the experiment of a file without `auto`, which this command is to answer, and the kinds of model that had
-    it."""
-    raw = read_experiment(file)
-    auto = []
-    for kind, section in KINDS.items():
-        if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
-            auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
-    raw = stand_in.use_stand_ins(resolve_paths(raw, lambda name: name), stand_in.make_stand_ins)
-    return checks.load(pins.fill_pins(raw, pins.make_pin_reader())), auto
 
 
 def main() -> None:
