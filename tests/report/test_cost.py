@@ -64,6 +64,13 @@ def test_a_measured_curve_rises_and_finds_the_cost_it_was_made_with():
     assert measure_cost(frame(ALONE)) is None
 
 
+def test_points_close_together_do_not_say_how_costs_go_on():
+    """Two methods of nearly as many nodes, whose times differ by chance."""
+    points = ((31.0, 2.0), (31.1, 3.0))
+    curve = measure_cost(frame(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
+    assert curve.at(64) < 6
+
+
 def test_a_point_lies_where_its_own_pass_cost_says():
     assert locate({**ALONE, "nodes_per_pass": 16.5, "pass_cost": 2.0}) == pytest.approx(1 + (AXIS - 1) / 15.5)
     assert math.isnan(locate(PLAIN)) and math.isnan(locate(ALONE))

@@ -32,7 +32,7 @@ STEPS = 61  # points of a line
 @dataclass(frozen=True)
 class PassCost:
     """What a pass over n nodes costs, in passes over one: straight lines through points, of which the first is (1, 1);
-    the last line goes on."""
+    behind the last point costs rise as from the first to it."""
 
     nodes: tuple[float, ...]  # rising
     costs: tuple[float, ...]
@@ -42,8 +42,7 @@ class PassCost:
         """The cost of a pass over n nodes."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
-        (a, b), (low, high) = self.nodes[-2:], self.costs[-2:]
-        return high + (high - low) / (b - a) * (n - b)
+        return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
 
 
 FLAT = PassCost((1.0,), (1.0,), "an idle GPU, where a pass takes as long as reading the weights")
