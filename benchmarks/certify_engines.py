@@ -72,9 +72,9 @@ def main() -> None:
             continue
         rejected |= c.exit_code == 1
         words = f"{c.verdict.words}, TV <= {c.verdict.bound:.3f}" if c.exit_code != 1 else str(c)
-        drafts = "" if c.beside["drafted"] is None else f"{c.beside['accepted']} of {c.beside['drafted']}"
+        drafts = "" if c.details["drafted"] is None else f"{c.details['accepted']} of {c.details['drafted']}"
         seconds = time.process_time() - begin
-        print(f"| {name} | {words} | {drafts} | {c.beside['needed']:,} | {seconds:.0f} s |", flush=True)
+        print(f"| {name} | {words} | {drafts} | {c.details['needed']:,} | {seconds:.0f} s |", flush=True)
     sys.exit(int(rejected))
 
 

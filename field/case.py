@@ -92,7 +92,7 @@ def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any
     settings = {k: case[k] for k in SETTINGS if k in case}
     budget = {} if "n" in case else {"budget": 45 * case.get("minutes", 5)}
     found = certify_sampler(sample, law, claim=case["claim"], name=case.get("name", "sampler"), **settings, **budget)
-    right = certify_sampler(plain(law), law, n=max(found.beside["n"]), draws=FEW, tell=quiet)
+    right = certify_sampler(plain(law), law, n=max(found.details["n"]), draws=FEW, tell=quiet)
     wrong = certify_sampler(sample, other, n=FEW, draws=FEW, tell=quiet)
     return found, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
@@ -122,7 +122,7 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
     settings = {k: case[k] for k in SETTINGS if k in case}
     found = certify_verifier(verify, claim=case["claim"], name=case.get("name", "verifier"), **common, **settings)
     correct = {"row": one_row, "batch": sample_and_match, "tree": tree}[shape]
-    right = certify_verifier(correct, n=max(found.beside["n"]), draws=FEW, tell=quiet, **common)
+    right = certify_verifier(correct, n=max(found.details["n"]), draws=FEW, tell=quiet, **common)
     wrong = certify_verifier(told_others(verify), n=FEW, draws=FEW, tell=quiet, **common)
     return found, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
@@ -136,7 +136,7 @@ def main() -> None:
         judge_sampler(adapter, case, models) if case["level"] == "sampler" else judge_verifier(adapter, case)
     )
     row = {"verdict": found.verdict.json(), "controls": controls, "seconds": round(time.monotonic() - begin, 1)}
-    row |= {k: found.beside.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
+    row |= {k: found.details.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
     row["seeds"] = list(dict.fromkeys(r["seed"] for r in found.rows))
     reach = [r["minimum_detectable_effect"] for r in found.rows if r["test"] == "all looks"]
     row["detectable"] = max((x for x in reach if x is not None), default=None)

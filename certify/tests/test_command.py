@@ -29,7 +29,7 @@ def test_the_example_in_c(tmp_path, flags, kind):
     law = read_law(tmp_path / "law.json")
     found = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
     assert found.verdict.kind == kind, str(found)
-    assert 0 < found.beside["accepted"] < found.beside["drafted"]
+    assert 0 < found.details["accepted"] < found.details["drafted"]
 
 
 ENGINE = """
@@ -57,7 +57,7 @@ def coin():
 
 def test_an_engine_without_counts_is_certified(tmp_path):
     found = certify_command(command(tmp_path / "engine.py"), coin(), margin=0.1, **QUIET)
-    assert found.verdict.kind == "certified" and found.beside["drafted"] is None
+    assert found.verdict.kind == "certified" and found.details["drafted"] is None
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_correct_sampler_is_certified_at_the_size_that_was_said():
     n = E.needed(LAW.cells, 0.12)
     found = certify_sampler(correct, LAW, margin=0.12, **QUIET)
     assert found.verdict.kind == "certified" and found.exit_code == 0, str(found)
-    assert found.beside["n"] == [n] and found.verdict.bound <= 0.12
+    assert found.details["n"] == [n] and found.verdict.bound <= 0.12
     tests = {r["test"] for r in found.rows}
     assert {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "e-value", "TV certificate"} <= tests
     few = certify_sampler(correct, LAW, n=300, margin=0.12, **QUIET)
@@ -66,9 +66,9 @@ def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
     v = found.verdict
     assert found.exit_code == 1 and v.words.startswith("lossy: TV = ") and found.mismatch, str(found)
     assert v.interval[0] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v.interval[1]
-    assert found.beside["where"]["prompt"] == PROMPTS[1] and found.beside["n"][0] < E.needed(LAW.cells, 0.12)
+    assert found.details["where"]["prompt"] == PROMPTS[1] and found.details["n"][0] < E.needed(LAW.cells, 0.12)
     longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
-    assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
+    assert longer.details["n"] == [found.details["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
     assert v.where.startswith(f"prompt {PROMPTS[1]}, then ")
     assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
     assert "  -   (stopped as soon as p <= 0.025)" in str(found)
@@ -123,7 +123,7 @@ def test_a_gap_of_speculation_is_told():
         assert all(text in gap for text, gap in zip(expected, found.warnings, strict=True))
         assert set(found.warnings) <= set(found.verdict.untested)
         if counts[2] > 0:
-            assert found.beside["rounds"] == counts[2] / 100
+            assert found.details["rounds"] == counts[2] / 100
             assert f"accepted, {counts[2] / 100:.2f} rounds a sequence" in str(found)
 
 
@@ -141,7 +141,7 @@ def test_a_fault_found_early_by_luck_gets_an_answer(tv, seeds):
         sample = lambda p, s: draws(LAW, np.random.default_rng(s), p, rows=wrong)  # noqa: E731
         found = certify_sampler(sample, LAW, margin=0.05, seeds=(2 * seed, 2 * seed + 1), **QUIET | {"draws": 199})
         assert found.verdict.kind == "lossy" and found.verdict.interval[0] <= truth <= found.verdict.interval[1]
-        longer += found.beside["n"][1] > 2 * found.beside["n"][0] + 100
+        longer += found.details["n"][1] > 2 * found.details["n"][0] + 100
     assert longer >= 4
 
 
@@ -153,7 +153,7 @@ def test_a_repeat_that_goes_on_keeps_the_level():
         drawn, looks, ps = Drawn(np.zeros(len(LAW.cells), dtype=np.int64)), {}, []
         for size in (200, 200, 400, 800):
             drawn.counts += np.random.default_rng([seed, len(ps)]).multinomial(size, LAW.cells)
-            drawn.best = max(drawn.best, float(J.compute_log_e(drawn.counts, LAW.cells)))
+            drawn.max_log_e = max(drawn.max_log_e, float(J.compute_log_e(drawn.counts, LAW.cells)))
             rows = E.make_sample_rows(drawn, LAW, seed, alpha=0.05, draws=99, looks=looks)
             ps.append(next(r["p_value"] for r in rows if r["test"] == "all looks"))
         rejected += min(ps) <= 0.05
@@ -170,7 +170,7 @@ def test_a_rejection_that_does_not_repeat_says_what_to_do():
         return behind_one_prompt(prompts, seed) if seed in first else correct(prompts, seed)
 
     found = certify_sampler(sample, LAW, n=200, margin=0.12, vary=False, **QUIET | {"draws": 199})
-    assert found.verdict.kind == "inconclusive" and found.beside["n"] == [100, 800], str(found)
+    assert found.verdict.kind == "inconclusive" and found.details["n"] == [100, 800], str(found)
     assert "certify on other seeds, with n = 3200 sequences or more" in found.verdict.reason
 
 
@@ -256,8 +256,8 @@ def test_samples_are_kept_and_gone_on_with(tmp_path):
     with pytest.raises(ParityError, match=r"failed after 200 sequences \(kept in .*\): RuntimeError: out of memory"):
         certify()
     found = certify()
-    assert len(calls) == 6 and found.beside["n"] == [500]
-    assert certify().beside["n"] == [500] and len(calls) == 6
+    assert len(calls) == 6 and found.details["n"] == [500]
+    assert certify().details["n"] == [500] and len(calls) == 6
     more = certify(700)
     assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).read_looks(0).keys() == {500, 700}
     assert (found.counts == certify(folder=None).counts).all()  # the same samples as in one go
@@ -290,9 +290,9 @@ def test_a_budget_is_kept_and_what_could_be_seen_is_said():
     begin = time.monotonic()
     found = certify_sampler(slow, LAW, budget=1.5, margin=0.01, **QUIET)
     assert time.monotonic() - begin <= 1.5 and found.verdict.kind == "consistent"
-    assert found.beside["n"][0] >= 100 and "could not be found; a bound below 0.01 takes about" in found.verdict.reason
+    assert found.details["n"][0] >= 100 and "could not be found; a bound below 0.01 takes about" in found.verdict.reason
     wrong = certify_sampler(behind_one_prompt, LAW, budget=3, margin=0.01, **QUIET)
-    assert wrong.verdict.kind == "lossy" and len(wrong.beside["n"]) == 2
+    assert wrong.verdict.kind == "lossy" and len(wrong.details["n"]) == 2
 
 
 def test_minutes_count_the_repeat_as_well():
@@ -306,7 +306,7 @@ def test_minutes_count_the_repeat_as_well():
     settings = QUIET | {"tell": told.append}
     begin = time.monotonic()
     found = certify_sampler(slow, LAW, minutes=1.5 / 60, repeat=100_000, margin=0.01, batch=20, **settings)
-    assert time.monotonic() - begin <= 1.7 and len(found.beside["n"]) == 2
+    assert time.monotonic() - begin <= 1.7 and len(found.details["n"]) == 2
     assert "sequences, about" in told[0]
 
 

@@ -73,7 +73,7 @@ def test_a_server_is_certified_with_its_drafts_counted(fake):
     true = law(lambda x: np.tile(P, (len(x), 1)), vocab=3, length=2)
     quiet = {"tell": lambda text: None, "draws": 299}
     found = certify_sampler(at(fake), true, n=200, margin=0.4, **quiet)
-    assert found.verdict.kind == "certified" and found.beside["drafted"] == 600
+    assert found.verdict.kind == "certified" and found.details["drafted"] == 600
     other = law(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
     assert certify_sampler(at(fake), other, n=200, margin=0.4, **quiet).exit_code == 1
     fake.accepts = False

@@ -50,7 +50,7 @@ def test_by_the_engines_log_probabilities(tmp_path):
     wrong = certify_texts(None, written(tmp_path / "wrong.jsonl", 0.8))
     assert wrong.exit_code == 1 and wrong.verdict.reason.startswith("rejected by")
     assert str(right).startswith(f"400 texts, {400 * L} tokens: consistent")
-    assert right.beside["n"] == [400] and right.beside["tokens"] == 400 * L
+    assert right.details["n"] == [400] and right.details["tokens"] == 400 * L
     assert all(r["n"] == 400 * L for r in right.rows if r["decides"])
 
 
@@ -69,7 +69,7 @@ def test_tokens_that_were_not_among_the_likeliest_are_one_rank():
     ]
     source = OfEngine(texts, Judged(texts, math.inf, print))
     assert source.tokens.tolist() == [[0, 2]]
-    assert np.allclose(source.law(0, 1)[0, 0], [0.6, 0.3, 0.1])
+    assert np.allclose(source.compute_laws(0, 1)[0, 0], [0.6, 0.3, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def verdict_of(first, tokens, seed=0):
     judged.texts, judged.tokens = tokens.shape[0], tokens.size
     before = np.concatenate([first[:, None], tokens[:, :-1]], 1)
     source = SimpleNamespace(texts=texts, tokens=tokens, pieces=[(i, 0) for i in range(len(texts))], chunk=64)
-    source.law = lambda a, b: torch.from_numpy(LAWS[before[a:b]])
+    source.compute_laws = lambda a, b: torch.from_numpy(LAWS[before[a:b]])
     return judge_texts(make_rows(source, "table", 0.05, seed), judged, 0.05)
 
 

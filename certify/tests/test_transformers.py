@@ -46,7 +46,7 @@ def test_models_are_neither_flat_nor_certain(kind):
     found = certify_sampler(
         T.Generate(model, 2), T.compute_law(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30
     )
-    assert found.exit_code == 0 and found.beside["drafted"] is None, str(found)
+    assert found.exit_code == 0 and found.details["drafted"] is None, str(found)
 
 
 def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
@@ -64,7 +64,7 @@ def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
     options = {"assistant_model": assistant, "num_assistant_tokens": 2}
     law = T.compute_law(target, PROMPTS, 3, options)
     found = certify_sampler(T.Generate(target, 3, options), law, n=100, margin=0.5, **QUIET)
-    assert found.exit_code == 0 and 0 < found.beside["accepted"] < found.beside["drafted"], str(found)
+    assert found.exit_code == 0 and 0 < found.details["accepted"] < found.details["drafted"], str(found)
 
     class Flat:
         """Drafts as they were drawn, recorded as if tokens were named in the other order."""
@@ -96,7 +96,7 @@ def test_other_ways_of_generate(pair, tmp_path, way):
         model, options, make = T.load_model(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
     law = T.compute_law(model, PROMPTS, 3, options)
     found = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
-    assert found.exit_code == 0 and (found.beside["drafted"] is None) == (make is T.Continuous), str(found)
+    assert found.exit_code == 0 and (found.details["drafted"] is None) == (make is T.Continuous), str(found)
     other = T.compute_law(model, PROMPTS, 3, {"temperature": 0.4})
     assert certify_sampler(make(model, 3, options), other, n=400, margin=0.9, **QUIET).exit_code == 1
 
@@ -111,7 +111,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
-    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], str(right)
+    assert right.verdict.words == "consistent" and "conditionals" in right.details["tests"], str(right)
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
     assert wrong.exit_code == 1 and "differs most at tokens" in str(wrong), str(wrong)
     for line, message in (
@@ -133,11 +133,11 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     none = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=1e-3)
     assert none.exit_code == 2 and "on 0 texts; allow more time" in none.verdict.reason
     told: list[str] = []
-    budget = whole.beside["seconds"] / 2
+    budget = whole.details["seconds"] / 2
     part = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=told.append)
-    n = part.beside["n"][0]
-    assert 40 <= n < 800 and part.beside["tokens"] == 20 * n and part.verdict.n == n
-    assert part.beside["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(part)
+    n = part.details["n"][0]
+    assert 40 <= n < 800 and part.details["tokens"] == 20 * n and part.verdict.n == n
+    assert part.details["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(part)
 
 
 def test_a_greedy_law_is_one_of_certain_tokens(pair):
@@ -145,7 +145,7 @@ def test_a_greedy_law_is_one_of_certain_tokens(pair):
     assert set(np.unique(law.tables)) == {0.0, 1.0}
     sampler = T.Generate(pair[0], 3, {"do_sample": False, "assistant_model": pair[1], "num_assistant_tokens": 2})
     found = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
-    assert found.exit_code == 0 and found.beside["rounds"] > 1, str(found)
+    assert found.exit_code == 0 and found.details["rounds"] > 1, str(found)
 
 
 @pytest.mark.parametrize("kind", models.HEADED)

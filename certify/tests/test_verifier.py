@@ -17,7 +17,7 @@ def test_correct_verifiers_are_certified(name):
     verify, shape, problems = CORRECT[name]
     found = certify_verifier(verify, shape=shape, problems=problems, margin=0.1, **SMALL)
     assert found.verdict.kind == "certified" and found.verdict.tested == problems, str(found)
-    assert found.verdict.bound <= 0.1 and 0 < found.beside["accepted"] < found.beside["drafted"]
+    assert found.verdict.bound <= 0.1 and 0 < found.details["accepted"] < found.details["drafted"]
 
 
 @pytest.mark.parametrize("name", FAULTS)

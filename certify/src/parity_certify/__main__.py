@@ -45,7 +45,7 @@ Arguments = argparse.Namespace
 
 
 def digest_weights(folder: Path) -> str:
-    """Of a model's folder: its configuration and weights."""
+    """Digest the configuration and weights of a model's folder."""
     total = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
         if file.is_file():
@@ -54,7 +54,7 @@ def digest_weights(folder: Path) -> str:
 
 
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
-    """Prompts as given (a JSON list), or so many different random ones of --prompt-length tokens."""
+    """Make the prompts [K, P] of --prompts: a JSON list, or so many different random ones of --prompt-length tokens."""
     if isinstance(a.prompts, list):
         return np.array(a.prompts)
     if a.prompts > vocab**a.prompt_length:
@@ -67,7 +67,7 @@ def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
 
 
 def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
-    """Keywords of a certification, from the flags of these names and those that all have."""
+    """Select the flags of these names, margin and alpha as keywords of a certification."""
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
 
@@ -80,12 +80,12 @@ def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
 
 
 def choose_folder(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
-    """--out, or one of its own for each sampler and its settings."""
+    """Return --out, or a folder under results/certify for the sampler and its settings."""
     return a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
 
 
 def digest_code(name: str) -> str:
-    """The SHA-256 of the file in "FILE.py:FUNCTION", so that an edited file is another sampler; "" for a module."""
+    """Digest the file in "FILE.py:FUNCTION" (SHA-256), so that an edited file is another sampler; "" for a module."""
     file = Path(name.rpartition(":")[0])
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
@@ -99,10 +99,8 @@ def judge_sampler(
     diagnose: Any = None,
     may_change: bool = False,
 ) -> int:
-    """Certify a sampler whose samples are kept, and diagnose a lossy one.
-
-    A run with the same `spec` is continued, but not a finished one of an engine that may have changed unseen.
-    """
+    """Certify a sampler whose samples are kept, and diagnose a lossy one. A run with the same `spec` is continued, but
+    not a finished one of an engine that may have changed unseen (`may_change`)."""
     spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
     out = choose_folder(a, name, spec)
     if may_change and (out / "certificate.json").is_file():
@@ -111,7 +109,7 @@ def judge_sampler(
     seeds = a.seed, a.seed + 1
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
-        c.beside["diagnosis"] = diagnose(c)
+        c.details["diagnosis"] = diagnose(c)
     return finish(c, out, spec)
 
 
@@ -147,19 +145,20 @@ def run_transformers(a: Arguments) -> int:
     words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
-        located = mending.diagnose_by_mending(sampler, law, min(400, max(c.beside["n"])), a.seed + 2)
+        located = mending.diagnose_by_mending(sampler, law, min(400, max(c.details["n"])), a.seed + 2)
         return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
 
     return judge_sampler(a, sampler, law, spec, " ".join(["transformers", model.config.model_type, *words]), diagnose)
 
 
 def shorten_value(value: Any) -> str:
+    """Write an option's value in at most 40 characters that a folder's name may hold."""
     text = json.dumps(value) if isinstance(value, dict | list) else str(value)
     return "".join(c for c in text if c.isalnum() or c in ".-,")[:40]
 
 
 def make_checkpoint(a: Arguments, role: str) -> Path:
-    """A tiny checkpoint where none was given."""
+    """Make a tiny checkpoint, the target or its assistant, unless it is there; return its folder."""
     from parity_certify.models import write_companion, write_model
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
@@ -185,6 +184,7 @@ def run_server(a: Arguments) -> int:
 
 
 def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
+    """Compute the law of --target behind the prompts."""
     from parity_certify.adapters import transformers as adapter
 
     model = adapter.load_model(a.target)
@@ -199,13 +199,14 @@ def run_sampler(a: Arguments) -> int:
             raise ParityError("--law: needs --vocab and --length")
         prompts = make_prompts(a, a.vocab)
         law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        more: dict[str, Any] = {"law": [a.law, digest_code(a.law)]}
+        source: dict[str, Any] = {"law": [a.law, digest_code(a.law)]}
     elif a.target:
         options = dict(a.options)
-        law, more = compute_model_law(a, options), {"target": digest_weights(a.target), "options": options}
+        law = compute_model_law(a, options)
+        source = {"target": digest_weights(a.target), "options": options}
     else:
         raise ParityError("--target, --law: neither given; allowed: the one or the other")
-    return judge_sampler(a, sample, law, spec | more, sample.__name__)
+    return judge_sampler(a, sample, law, spec | source, sample.__name__)
 
 
 def run_verifier(a: Arguments) -> int:
@@ -312,12 +313,13 @@ ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
 
 
-def make_parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
+def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
+    """Make the parser of the command line; each of `extensions` is called with `add_command`."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = main.add_subparsers(dest="way", required=True)
 
     def add_command(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
-        """A way, its docstring as help, with flags of FLAGS; `changes` of what stands there, by flag."""
+        """Add the command of a function `run_<command>`, its docstring as help; `changes` override FLAGS."""
         name = run.__name__.removeprefix("run_")
         about: dict[str, Any] = {"help": run.__doc__, "description": run.__doc__}
         if example := EXAMPLES.get(name):
@@ -328,39 +330,38 @@ def make_parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
         return p
 
-    near = {"default": 0.1, "help": "TV below which a bound certifies (%(default)s, not .05, as engines are slow)"}
+    wide = {"default": 0.1, "help": "TV below which a bound certifies (%(default)s, not .05, as engines are slow)"}
     tiny = ("kind", "vocab", "tv")
-    own: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
-    add_command(
-        run_transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own
-    )
-    add_command(run_server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
-    own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    p = add_command(run_sampler, "target", "law", "vocab", *ENUMERATED, law=own, vocab={"default": 0})
+    optional: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
+    drafting = ("target", "assistant", "universal", "generator", *tiny)
+    add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional)
+    add_command(run_server, "url", "target", "model", "timeout", *ENUMERATED, margin=wide, target={"required": True})
+    function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
+    p = add_command(run_sampler, "target", "law", "vocab", *ENUMERATED, law=function, vocab={"default": 0})
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
     add_command(run_command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
     add_command(run_samples, "law", *JUDGING).add_argument("samples")
     add_command(run_law, "vocab", "length")
-    own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
-    add_command(run_texts, "target", "texts", "alpha", "minutes", "budget", target=own)
+    optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
+    add_command(run_texts, "target", "texts", "alpha", "minutes", "budget", target=optional)
     add_command(run_models, *tiny, "head-dim", "hidden-size")
-    for add in more:
-        add(add_command)
+    for extend in extensions:
+        extend(add_command)
     return main
 
 
-def main(*more: Callable[[Any], None]) -> None:
-    """The command line. `more` adds ways of another package: each is called with `add_command` of `make_parser`."""
+def main(*extensions: Callable[[Any], None]) -> None:
+    """Run the command line; `extensions` add commands of another package, see `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl
-    at = words.index("--") if "--" in words else len(words)
+    split = words.index("--") if "--" in words else len(words)
     message, code = "", 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        a = make_parser(*more).parse_args(words[:at])
-        a.rest = words[at + 1 :]
+        a = make_parser(*extensions).parse_args(words[:split])
+        a.rest = words[split + 1 :]
         a.options = [] if a.way == "command" else [parse_option(text) for text in a.rest]
         code = a.run(a)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Calls of a sampler: of several sizes, in one process or in several, kept in a folder and gone on with."""
+"""Call a sampler with batches of several sizes, in one process or several; keep them in a folder, to continue there."""
 
 import itertools
 import math
@@ -27,8 +27,8 @@ Task = tuple[int, int, int]  # seed, number and size of a batch
 
 
 class Sampled(NamedTuple):
-    """What a sampler returns that counts its drafts: tokens [n, L], drafts offered and accepted in all, and rounds of
-    drafting and verifying in all; -1: not counted."""
+    """What a sampler that counts its drafts returns: tokens [n, L], and over all rows the drafts offered, the drafts
+    accepted, and the rounds of drafting and verifying (-1: not counted)."""
 
     tokens: Any
     drafted: int
@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Prompt numbers [n], tokens [n, L], drafts offered and accepted, and rounds; -1: not counted by the engine."""
+    """The rows of one call: prompt numbers [n], tokens [n, L], and the counts of `Sampled`; -1: not counted."""
 
     prompts: np.ndarray
     tokens: np.ndarray
@@ -51,10 +51,10 @@ class Drawn:
     """The sample of one seed so far."""
 
     counts: np.ndarray  # [K * V^L]
-    best: float = -math.inf  # largest log e-value at any look
+    max_log_e: float = -math.inf  # largest log e-value at any look
     batches: list[Batch] = field(default_factory=list)
     seconds: float = 0.0  # of the sequences sampled now, not read from the folder
-    fresh: int = 0  # their number
+    sampled: int = 0  # their number
     stopped: bool = False  # by the e-process
 
     @property
@@ -62,12 +62,13 @@ class Drawn:
         return int(self.counts.sum())
 
     def add(self, batch: Batch, law: Law) -> None:
+        """Add a batch to the counts, and look at the e-process."""
         self.batches.append(batch)
         self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
-        self.best = max(self.best, float(compute_log_e(self.counts, law.cells)))
+        self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
 
     def count_drafts(self) -> tuple[int | None, int | None, int | None]:
-        """Offered, accepted, and rounds; None where the engine does not count them."""
+        """Count drafts offered, drafts accepted and rounds; None for what the engine does not count."""
         counted = bool(self.batches) and min(min(b.drafted, b.accepted) for b in self.batches) >= 0
         drafted, accepted, rounds = (sum(getattr(b, key) for b in self.batches) for key in COUNTS)
         if not counted:
@@ -76,41 +77,42 @@ class Drawn:
 
 
 def compute_codes(batch: Batch, law: Law) -> np.ndarray:
-    """Cell [n] of each row."""
+    """Compute the cell of each row [n], a number into the law's `cells`."""
     return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
 
 
 def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
-    """Tokens [rows, L] of a sampler's answer, all behind an end token set to it; ParityError for anything else."""
+    """Return the tokens [rows, L] of a sampler's answer; an end token fills the rest. Raises ParityError for others."""
     L, V, end = law.length, law.vocab, law.end
-    length = f"allowed: {L}, the law's length (--length, in Python length=)"
+    allowed = f"allowed: {L}, the law's length (--length, in Python length=)"
     if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
         raise ParityError(f"sampler: returned {type(answer).__name__}; allowed: tokens [n, {L}], or Sampled")
     if len(answer) != rows:
         raise ParityError(f"sampler: {len(answer)} sequences for {rows} prompts; allowed: one each")
-    whole = end is None and isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
-    tokens = answer.astype(np.int64) if whole else np.full((rows, L), -1, dtype=np.int64)
-    for i, line in enumerate([] if whole else map(np.asarray, answer)):
+    is_array = isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
+    is_array = is_array and end is None
+    tokens = answer.astype(np.int64) if is_array else np.full((rows, L), -1, dtype=np.int64)
+    for i, line in enumerate([] if is_array else map(np.asarray, answer)):
         if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
             raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
         if len(line) > L:
-            raise ParityError(f"sampler: row {i}: {len(line)} tokens; {length}")
+            raise ParityError(f"sampler: row {i}: {len(line)} tokens; {allowed}")
         ended = end is not None and end in line
         if len(line) < L and not ended:
-            raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; {length}")
+            raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; {allowed}")
         tokens[i, : len(line)] = line
         if ended and end is not None:
             tokens[i, int(np.argmax(line == end)) :] = end
     wrong = np.argwhere((tokens < 0) | (tokens >= V))
     if len(wrong):
-        row, at = wrong[0]
-        raise ParityError(f"sampler: row {row}, position {at}: token {tokens[row, at]}; allowed: 0 to {V - 1}")
+        row, i = wrong[0]
+        raise ParityError(f"sampler: row {row}, position {i}: token {tokens[row, i]}; allowed: 0 to {V - 1}")
     return tokens
 
 
 @dataclass
 class Store:
-    """Batches of one sampler by seed and number, a file each; without a folder nothing is kept."""
+    """The batches of one sampler, a file for each seed and number; without a folder none are kept."""
 
     folder: Path | None = None
 
@@ -119,6 +121,7 @@ class Store:
         return f"kept in {self.folder}" if self.folder else "not kept: no folder was given"
 
     def locate_batch(self, seed: int, number: int) -> Path | None:
+        """Return the file of a batch; None without a folder."""
         return self.folder and self.folder / "samples" / f"{seed}-{number:05d}.npz"
 
     def read_batch(self, seed: int, number: int) -> Batch | None:
@@ -133,7 +136,7 @@ class Store:
             write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
 
     def read_looks(self, seed: int) -> dict[int, float] | None:
-        """Sizes that were looked at, in order, and the p-value of `all four` there; None without a folder."""
+        """Read the sizes at which the tests were made, with the p-value of `all four`; None without a folder."""
         if self.folder is None:
             return None
         file = self.folder / f"looks-{seed}.json"
@@ -144,28 +147,28 @@ class Store:
             write_json(self.folder / f"looks-{seed}.json", list(looks.items()))
 
     def forget(self) -> None:
-        """Remove the samples and what was concluded from them; other files of the folder stay."""
+        """Remove the samples and the files made from them; other files of the folder stay."""
         if self.folder:
             for name in ("samples/[0-9]*-[0-9]*.npz", "looks-[0-9]*.json", "certificate.json"):
                 for file in self.folder.glob(name):
                     file.unlink()
 
     def check(self, spec: dict[str, Any]) -> None:
-        """ParityError if the folder holds the samples of another sampler."""
+        """Write what the sampler is. Raises ParityError if the folder holds the samples of another sampler."""
         if self.folder is None:
             return
         file = self.folder / "spec.json"
         if file.exists() and (old := read_json(file)) != spec:
-            other = sorted(k for k in {*old, *spec} if old.get(k) != spec.get(k))
+            differing = sorted(k for k in {*old, *spec} if old.get(k) != spec.get(k))
             raise ParityError(
-                f"{self.folder}: holds samples of another sampler ({', '.join(other)} differ);"
+                f"{self.folder}: holds samples of another sampler ({', '.join(differing)} differ);"
                 " allowed: another folder, or this one removed"
             )
         write_json(file, spec)
 
 
 def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
-    """Batch `number` under a seed, a function of the two (as far as the sampler heeds its seed)."""
+    """Draw batch `number` of a seed; it depends on the two alone, if the sampler heeds its seed."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # the order of prompts varies, too: sorted, up or down
@@ -178,15 +181,15 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
 
 
 def choose_batch_size(seed: int, number: int, batch: int) -> int:
-    """Rows of batch `number`: every second one has fewer than `batch`, now and then a single one, so that a sampler
-    that is right at one size alone is seen."""
+    """Choose how many rows batch `number` has: every second batch has fewer than `batch`, some a single one. A sampler
+    that is right at one size alone is found by this."""
     if number % 2 == 0:
         return batch
     return 1 if number % 16 == 7 else int(np.random.default_rng([seed, number, 1]).integers(1, batch + 1))
 
 
 def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[[int, int], int]) -> Iterator[Task]:
-    """One batch after another from `number` on; fits(size, rows planned so far): how many rows may be drawn of it."""
+    """Yield seed, number and size of each batch from `number` on; fits(size, rows so far): how many may be drawn."""
     planned = 0
     for k in itertools.count(number):
         size = fits(choose_batch_size(seed, k, batch) if vary else batch, planned)
@@ -210,7 +213,7 @@ def _run(task: Task) -> Batch:
 
 @contextmanager
 def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
-    """A map over tasks, in order. Several processes, which are started afresh, run side by side."""
+    """Context manager: yield a function that draws the batches of tasks, in their order, in so many processes."""
     if processes == 1:
         yield lambda tasks: (draw_batch(sample, law, *task) for task in tasks)
         return
@@ -230,7 +233,7 @@ def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[
     try:
         yield run
     except BrokenProcessPool:
-        what = "a process could not load the sampler, or was ended"
-        raise ParityError(f"processes {processes}: {what}; {allowed}") from None
+        problem = "a process could not load the sampler, or was ended"
+        raise ParityError(f"processes {processes}: {problem}; {allowed}") from None
     finally:
         pool.shutdown(cancel_futures=True)

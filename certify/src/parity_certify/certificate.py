@@ -21,18 +21,18 @@ RARE = 0.05  # share of drafts that are rejected, or accepted: below, the branch
 
 @dataclass
 class Certificate:
-    """verdict  a value (`verdict.Verdict`)
-    rows     see `result_rows`
+    """The result of a certification: verdict, and rows as in `result_rows`.
+
     name     of the sampler; claim: what it says of itself ("lossless", "lossy")
-    beside   of a black box: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where
-             (the prefix at which the laws differ most), needed
+    details  of a sampler: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where
+             (the prefix at which the laws differ most), needed; certificate.json has them as "beside"
     """
 
     verdict: Verdict
     rows: list[Row]
     name: str = "sampler"
     claim: str = "lossless"
-    beside: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     law: Law | None = None
     counts: np.ndarray | None = None
 
@@ -47,29 +47,29 @@ class Certificate:
         return self.verdict.contradicts(self.claim)
 
     def __str__(self) -> str:
-        if "tokens" in self.beside:  # of texts, whose rows are other ones
+        if "tokens" in self.details:  # of texts, whose rows have other tests
             return report_texts(self)
-        v, b = self.verdict, self.beside
+        v, details = self.verdict, self.details
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
         lines.append(
             f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation ({describe_confidence(ALPHA)})"
         )
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
-            own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
-            p = own["all looks"]["p_value"] if "all looks" in own else own["all four"]["p_holm"]
-            bound = own["TV certificate"]
+            rows = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
+            p = rows["all looks"]["p_value"] if "all looks" in rows else rows["all four"]["p_holm"]
+            bound = rows["TV certificate"]
             shown = f"{bound['n']:>9} {'-' if p is None else format(p, '.2g'):>8}"
             words = f"at most {bound['effect']:.4f}" if bound["effect"] < 1 else "-"
             notes = [f"repeat, seed {seed}" if bound["repeat"] else "", bound["note"]]
             note = f"   ({'; '.join(filter(None, notes))})" if any(notes) else ""
             lines.append(f"  {model:<14} {shown}  {words}{note}")
-        if b.get("drafted") is not None:
+        if details.get("drafted") is not None:
             lines += ["", f"  {self.drafts}"]
         lines += [f"  hardly tested: {text}" for text in self.warnings]
-        if where := self.where:
-            lines += ["", f"  {where}"]
-        if "diagnosis" in b:
-            lines += ["", f"  diagnosis: {b['diagnosis']['says']}"]
+        if self.where:
+            lines += ["", f"  {self.where}"]
+        if "diagnosis" in details:
+            lines += ["", f"  diagnosis: {details['diagnosis']['says']}"]
         if v.untested:
             untested = [text for text in v.untested if text not in self.warnings]
             lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(untested)}"]
@@ -77,61 +77,63 @@ class Certificate:
 
     @property
     def drafts(self) -> str:
-        """One line on what was drafted; "" where the sampler does not count it."""
-        b = self.beside
-        if b.get("drafted") is None:
+        """One line on what was drafted; "" if the sampler does not count it."""
+        details = self.details
+        if details.get("drafted") is None:
             return ""
-        rounds = "" if b.get("rounds") is None else f", {b['rounds']:.2f} rounds a sequence"
-        return f"drafts: {b['accepted']} of {b['drafted']} accepted{rounds}"
+        rounds = "" if details.get("rounds") is None else f", {details['rounds']:.2f} rounds a sequence"
+        return f"drafts: {details['accepted']} of {details['drafted']} accepted{rounds}"
 
     @property
     def warnings(self) -> list[str]:
         """What speculation did not meet in this test."""
-        return self.beside.get("warnings", [])
+        return self.details.get("warnings", [])
 
     @property
     def where(self) -> str:
-        """Of a lossy sampler, one line on where the laws differ most."""
-        place = self.beside.get("where")
+        """One line on where the law of a lossy sampler differs most; "" for other verdicts."""
+        prefix = self.details.get("where")
         if self.exit_code != 1 or self.verdict.dependent:
             return ""
-        if not place:
-            return f"differs most at {self.verdict.where}" if "tokens" in self.beside and self.verdict.where else ""
-        law, drawn = (" ".join(f"{p:.3f}" for p in place[which]) for which in ("law", "drawn"))
-        return f"differs most behind {name_place(place)}: law {law}; drawn {drawn} ({place['n']} sequences)"
+        if not prefix:
+            return f"differs most at {self.verdict.where}" if "tokens" in self.details and self.verdict.where else ""
+        law, drawn = (" ".join(f"{p:.3f}" for p in prefix[which]) for which in ("law", "drawn"))
+        return f"differs most behind {name_prefix(prefix)}: law {law}; drawn {drawn} ({prefix['n']} sequences)"
 
 
 def report_texts(c: Certificate) -> str:
     """Write what a certificate of texts says: the verdict, a line a test, what was tested and what was not."""
-    v, b = c.verdict, c.beside
-    part = "" if b["n"][0] == b["of"] else f" of {b['of']}: the time was used up"
-    lines = [f"{b['n'][0]} texts{part}, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}"]
+    v, details = c.verdict, c.details
+    count = details["n"][0]
+    total = "" if count == details["of"] else f" of {details['of']}: the time was used up"
+    lines = [f"{count} texts{total}, {details['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {details['tests']}"]
     if v.where:
         lines.append(f"  differs most at {v.where}")
     lines.append("")
     for r in (r for r in c.rows if r["decides"] and r["p_value"] is not None):
-        least = r["minimum_detectable_effect"]
-        limit = f"; least effect that is found {least:.3g}" if least else ""
+        smallest = r["minimum_detectable_effect"]
+        limit = f"; least effect that is found {smallest:.3g}" if smallest else ""
         p = f"p = {r['p_value']:.2g} (Holm {r['p_holm']:.2g})"
         lines.append(f"  {r['test']:<16} {p}, effect {r['effect']:.3g}{limit}")
     lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(v.untested)}"]
     return "\n".join(lines)
 
 
-def name_place(place: dict[str, Any]) -> str:
-    return f"prompt {place['prompt']}, then {place['prefix'] or 'nothing'}"
+def name_prefix(prefix: dict[str, Any]) -> str:
+    """Name a prompt and prefix of `find_largest_difference`."""
+    return f"prompt {prefix['prompt']}, then {prefix['prefix'] or 'nothing'}"
 
 
 def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | None) -> list[str]:
-    """What the speculation of n sequences did not meet, in words: a second round, a rejection, or an acceptance."""
+    """Say what the speculation of n sequences did not meet: a second round, a rejection, or an acceptance."""
     if not drafted or not accepted:
         return []
     gaps = []
     if rounds is None:
         gaps.append("a second round of speculation, as far as is known: rounds were not counted")
     elif rounds < FEW_ROUNDS * n:
-        what = f"a second round of speculation: there were {rounds / n:.2f} a sequence"
-        gaps.append(f"{what}; longer sequences or fewer drafts a round have more")
+        gap = f"a second round of speculation: there were {rounds / n:.2f} a sequence"
+        gaps.append(f"{gap}; longer sequences or fewer drafts a round have more")
     share = accepted / drafted
     if share > 1 - RARE:
         gaps.append(f"what follows a rejection: {share:.1%} of the drafts were accepted; try a draft that differs more")
@@ -141,77 +143,84 @@ def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | N
 
 
 def find_largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
-    """The prompt and prefix behind which next tokens, drawn [K * V^L], are least likely under the law (largest G)."""
+    """Find the prompt and prefix whose next tokens are least likely under the law (largest G), of counts [K * V^L]."""
     K, V, L = len(law.prompts), law.vocab, law.length
-    largest, place = -1.0, {}
+    largest, prefix_found = -1.0, {}
     for depth in range(L):
-        own = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
+        drawn = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
         p = law.tables[:, select_level(V, depth)]
-        total = own.sum(-1, keepdims=True)
+        total = drawn.sum(-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
-            g = 2 * np.where(own > 0, own * np.log(own / np.maximum(total * p, 1e-12)), 0).sum(-1)
+            g = 2 * np.where(drawn > 0, drawn * np.log(drawn / np.maximum(total * p, 1e-12)), 0).sum(-1)
         k, prefix = np.unravel_index(int(g.argmax()), g.shape)
         if g[k, prefix] > largest:
             largest, n = float(g[k, prefix]), int(total[k, prefix, 0])
-            place = {"prompt": law.prompts[k].tolist(), "prefix": digits(V, depth)[prefix].tolist() if depth else []}
-            place |= {"law": p[k, prefix].tolist(), "drawn": (own[k, prefix] / max(1, n)).tolist(), "n": n}
-    return place
+            prefix_found = {
+                "prompt": law.prompts[k].tolist(),
+                "prefix": digits(V, depth)[prefix].tolist() if depth else [],
+            }
+            prefix_found |= {"law": p[k, prefix].tolist(), "drawn": (drawn[k, prefix] / max(1, n)).tolist(), "n": n}
+    return prefix_found
 
 
 def bound_tv_from_below(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
-    """A lower bound on the TV at 1 - alpha / 2: an event that the first seed's sample has too often, in the second's
-    (Clopper-Pearson), less its probability. One sample chooses, the other judges, so it holds at any size. Events are
-    of the prompt and the first 1, 2, ..., L tokens (few cells are chosen well by few samples), each with its share."""
+    """Bound the TV from below, at confidence 1 - alpha / 2: of an event that the first sample has too often, its share
+    in the second (Clopper-Pearson) less its probability. One sample chooses, the other judges, so it holds at any size.
+    Events are of the prompt and the first 1, 2, ..., L tokens (a small sample chooses well among few)."""
     K, V, L = len(law.prompts), law.vocab, law.length
-    best, n = 0.0, int(second.sum())
+    best = 0.0
+    n = int(second.sum())
     for depth in range(1, L + 1):
-        own, again, p = (x.reshape(K, V**depth, -1).sum(-1) for x in (first, second, law.cells))
-        event = own > own.sum() * p
-        hits = int(again[event].sum())
-        least = float(special.betaincinv(hits, n - hits + 1, alpha / 2 / L)) if hits else 0.0
-        best = max(best, least - float(p[event].sum()))
+        chosen, judged, p = (x.reshape(K, V**depth, -1).sum(-1) for x in (first, second, law.cells))
+        event = chosen > chosen.sum() * p
+        hits = int(judged[event].sum())
+        share = float(special.betaincinv(hits, n - hits + 1, alpha / 2 / L)) if hits else 0.0
+        best = max(best, share - float(p[event].sum()))
     return best
 
 
 def make_certificate(
     rows: list[Row], law: Law, samples: Sequence[Drawn], *, margin: float, alpha: float, claim: str, name: str
 ) -> Certificate:
-    """The verdict on a black box: of its rows, and of its drafts (none accepted: nothing was tested)."""
+    """Make the certificate of a sampler from its rows and samples; if it accepted no draft, nothing was tested."""
     v: Verdict = verdict.judge_decoders(rows, {name: claim}, margin, alpha)[0]["value"]
-    counts, needed = samples[-1].counts, evidence.needed(law.cells, margin)
+    counts = samples[-1].counts
+    needed = evidence.needed(law.cells, margin)
     drafts = [s.count_drafts() for s in samples]
     drafted, accepted, rounds = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
-    total, place = sum(s.n for s in samples), find_largest_difference(counts, law)
-    last = {r["test"]: r for r in rows}
-    independence, certificate = last.get(evidence.INDEPENDENCE), last["TV certificate"]
-    law_rejected = last["all looks"]["verdict"] == "rejected"  # of single rows
+    total = sum(s.n for s in samples)
+    prefix = find_largest_difference(counts, law)
+    last_rows = {r["test"]: r for r in rows}
+    independence = last_rows.get(evidence.INDEPENDENCE)
+    certificate = last_rows["TV certificate"]
+    law_rejected = last_rows["all looks"]["verdict"] == "rejected"  # of single rows
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
     if independence and rejected and not (law_rejected and not has_dependent_rows(samples[-1].batches, law)):
-        where = independence["note"]
-        reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
+        order = independence["note"]
+        reason = f"{order}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
         reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
-        v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=where, reason=reason)
+        v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=order, reason=reason)
     elif v.kind == "lossy":  # measured on the fresh seed, at a look whose size was fixed beforehand
         certificate["tv_low"] = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"])
         certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
         low, high = interval = certificate["tv_low"], certificate["tv_high"]
         reason = f"on {law.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"
         reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
-        v = replace(v, estimate=certificate["tv"], interval=interval, where=name_place(place), reason=reason)
+        v = replace(v, estimate=certificate["tv"], interval=interval, where=name_prefix(prefix), reason=reason)
     elif drafted == 0 or accepted == 0:
-        what = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
-        again = "let the engine draft, with a draft model nearer to the target or longer sequences, and certify again"
-        v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested; {again}")
+        problem = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
+        advice = "let the engine draft, with a draft model nearer to the target or longer sequences, and certify again"
+        v = replace(v, kind="inconclusive", reason=f"{problem}: speculation was not tested; {advice}")
     elif v.kind == "inconclusive" and len(samples) > 1:
         first, second = (s.n for s in samples)
         reason = f"rejected after {first} sequences, but not on the fresh seed after {second}: chance, or a small fault"
-        again = f"certify on other seeds, with n = {4 * max(first, second)} sequences or more"
-        v = replace(v, reason=f"{reason}; {again}")
+        advice = f"certify on other seeds, with n = {4 * max(first, second)} sequences or more"
+        v = replace(v, reason=f"{reason}; {advice}")
     elif v.kind == "consistent":
         v = replace(v, reason=f"{v.reason}; a bound below {margin:g} takes about {needed} sequences")
-    fresh, seconds = sum(s.fresh for s in samples), sum(s.seconds for s in samples)
-    beside: dict[str, Any] = {"n": [s.n for s in samples], "drafted": drafted, "accepted": accepted, "needed": needed}
-    beside |= {"rate": fresh / seconds if seconds else None, "where": place}
-    beside |= {"rounds": None if rounds is None else rounds / total}
-    beside["warnings"] = find_gaps(total, drafted, accepted, rounds)
-    return Certificate(v, rows, name, claim, beside | {"alpha": alpha, "margin": margin}, law, counts)
+    seconds = sum(s.seconds for s in samples)
+    details: dict[str, Any] = {"n": [s.n for s in samples], "drafted": drafted, "accepted": accepted, "needed": needed}
+    details |= {"rate": sum(s.sampled for s in samples) / seconds if seconds else None, "where": prefix}
+    details |= {"rounds": None if rounds is None else rounds / total}
+    details["warnings"] = find_gaps(total, drafted, accepted, rounds)
+    return Certificate(v, rows, name, claim, details | {"alpha": alpha, "margin": margin}, law, counts)

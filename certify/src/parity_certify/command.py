@@ -28,6 +28,7 @@ from parity_certify.sampler import certify_sampler
 
 
 def shorten(line: str) -> str:
+    """Cut a line to 120 characters."""
     line = line.strip()
     return line if len(line) <= 120 else line[:120] + "..."
 
@@ -42,14 +43,16 @@ class Engine:
         threading.Thread(target=self.queue_lines, daemon=True).start()
 
     def queue_lines(self) -> None:
+        """Put the lines of the engine's stdout into `lines`, until it ends."""
         assert self.process.stdout is not None
         for line in iter(self.process.stdout.readline, b""):
             self.lines.put(line)
         self.lines.put(b"")
 
     def send_request(self, request: dict[str, Any]) -> str:
-        """The line that answers a request."""
-        stdin, line = self.process.stdin, json.dumps(request).encode() + b"\n"
+        """Send a request, return the line that answers it. Raises ParityError if the engine is late, or has ended."""
+        stdin = self.process.stdin
+        line = json.dumps(request).encode() + b"\n"
 
         def send() -> None:
             assert stdin is not None
@@ -69,11 +72,11 @@ class Engine:
             code = self.process.wait(5)
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        last = f"; stderr: {shorten(lines[-1])}" if lines else ""
-        raise ParityError(f"the engine ended without an answer (exit code {code}){last}")
+        stderr = f"; stderr: {shorten(lines[-1])}" if lines else ""
+        raise ParityError(f"the engine ended without an answer (exit code {code}){stderr}")
 
     def parse_answer(self, line: str, rows: int) -> Sampled:
-        """Tokens and drafts of an answer; ParityError for anything else."""
+        """Parse an answer for so many rows. Raises ParityError if it does not hold tokens that the law allows."""
         try:
             answer = json.loads(line)
         except ValueError:
@@ -104,7 +107,7 @@ class Engine:
 
 @contextlib.contextmanager
 def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
-    """The command as a sampler; its process ends with the block."""
+    """Context manager: start a command and yield it as a sampler; its process ends with the block."""
     name = " ".join(command)
     with tempfile.TemporaryFile() as errors:
         try:
@@ -122,7 +125,7 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
 
 
 def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **settings: Any) -> Certificate:
-    """The verdict on an engine that answers requests line by line; settings as in `certify_sampler`.
+    """Certify an engine that answers requests line by line; settings as in `certify_sampler`.
 
     timeout   seconds for an answer
     """

@@ -2,8 +2,8 @@
 
 Two tests share the false-alarm rate. The e-process may be looked at after every batch, so sampling stops once it
 reaches 4 / alpha. The four statistics of `joint_tests` are looked at when a size fixed beforehand is reached; a sampler
-that is gone on with later, and a repeat that goes on until it rejects, is looked at again, and the j-th such look
-(j = 0, 1, ...) spends alpha / 2^(j + 2). So
+that is continued later, and a repeat that goes on until it rejects, is tested again, and the j-th such look (j = 0, 1,
+...) spends alpha / 2^(j + 2). So
 
     p = min(1, 2 / max E, min_j 2^(j + 2) p_j)
 
@@ -32,18 +32,18 @@ SHARES = 2  # of the false-alarm rate: the law of a row, and the independence of
 
 
 def estimate_tv_floor(law: np.ndarray, n: int) -> float:
-    """About the expected TVhat of a perfect sampler: E|N(0, s^2)| = s sqrt(2 / pi), and at most 2 p a cell."""
+    """Estimate E TVhat of n draws of a perfect sampler: E|N(0, s^2)| = s sqrt(2 / pi), and at most 2 p a cell."""
     return float(0.5 * np.minimum(np.sqrt(2 / np.pi * law * (1 - law) / n), 2 * law).sum())
 
 
 def estimate_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
-    """The bound that nine perfect samplers in ten stay below: TVhat's floor and 1.3 of its largest standard error."""
+    """Estimate the TV bound that nine perfect samplers in ten stay below: the expected one and 1.3 standard errors."""
     slack = math.sqrt(math.log(1 / alpha) / (2 * n))
     return estimate_tv_floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
 
 
 def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
-    """Sequences with which a perfect sampler's bound is below `margin` (nine times in ten)."""
+    """Compute how many sequences bring a perfect sampler's TV bound below `margin`, nine times in ten."""
     low, high = 1, 1
     while estimate_bound(law, high, alpha) > margin:
         low, high = high, 2 * high
@@ -56,21 +56,22 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
 def make_sample_rows(
     drawn: Drawn, law: Law, seed: int, *, alpha: float, draws: int = DRAWS, looks: dict[int, float] | None = None
 ) -> list[Row]:
-    """Rows of the sample of one seed.
+    """Make the rows of the sample of one seed.
 
-    looks   sizes fixed beforehand, in order, and the p-value of `all four` there: this one is added, unless the
-            e-process stopped the sample. Then it has no p-values, and its bound says so. None without a folder
+    looks   sizes fixed beforehand, in order, and the p-value of `all four` at each. This sample's is added, unless the
+            e-process stopped the sample: then its tests and its bound are not run. None without a folder
     """
     n, length = drawn.n, law.length + (len(law.prompts) > 1)
-    wide, at, width = law.prepend_prompt()
+    joint, cell_codes, vocab = law.prepend_prompt()
     settings = {"seed": seed, "draws": 1 if drawn.stopped else draws}
-    codes = np.repeat(at, drawn.counts)
-    *tests, e_value, certificate = make_code_rows("exact", law.name, codes, wide, width, length, **settings)
+    codes = np.repeat(cell_codes, drawn.counts)
+    *tests, e_value, certificate = make_code_rows("exact", law.name, codes, joint, vocab, length, **settings)
     note = certificate["note"]
-    place: dict[str, Any] = {"model": law.name, "seed": seed, "note": note}
-    spent = [convert_to_p_value(drawn.best, factor=2)]
+    columns: dict[str, Any] = {"model": law.name, "seed": seed, "note": note}
+    spent = [convert_to_p_value(drawn.max_log_e, factor=2)]
     if drawn.stopped:
-        tests = [R.make_not_run_row("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
+        needs = "a size fixed beforehand (stopped)"
+        tests = [R.make_not_run_row("exact", r["test"], n, needs, **columns) for r in tests]
         certificate |= {"effect": 1.0, "verdict": "not run"}
         certificate["note"] = "; ".join(n for n in (note, f"stopped as soon as p <= {alpha / SHARES:g}") if n)
     else:
@@ -87,11 +88,10 @@ def make_sample_rows(
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:
         r["decides"] = False
-    e_value |= {"statistic": R.clean_number(drawn.best), "p_value": convert_to_p_value(drawn.best)}
+    e_value |= {"statistic": R.clean_number(drawn.max_log_e), "p_value": convert_to_p_value(drawn.max_log_e)}
     common = {"effect": certificate["statistic"], "minimum_detectable_effect": e_value["minimum_detectable_effect"]}
-    decision = R.make_row(
-        "exact", "all looks", n, statistic=R.clean_number(drawn.best), p_value=min(1, *spent), **place | common
-    )
+    common["statistic"] = R.clean_number(drawn.max_log_e)
+    decision = R.make_row("exact", "all looks", n, p_value=min(1, *spent), **columns | common)
     deciding = [decision]
     if drawn.batches and len(drawn.batches[0].prompts):  # counts alone have no order
         deciding.append(make_independence_row(drawn, law, seed))
@@ -101,30 +101,31 @@ def make_sample_rows(
 
 
 def make_independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
-    """The row of the test that rows do not depend on each other."""
+    """Make the row of the test that rows do not depend on each other."""
     dependence = measure_dependence(drawn.batches, law)
     values: Row = {
         "model": law.name,
         "seed": seed,
-        "note": dependence.where,
+        "note": dependence.name,
         "statistic": R.clean_number(dependence.log_e),
     }
-    values |= {"minimum_detectable_effect": dependence.least, "p_value": convert_to_p_value(dependence.log_e)}
+    values |= {"minimum_detectable_effect": dependence.detectable, "p_value": convert_to_p_value(dependence.log_e)}
     return R.make_row("exact", INDEPENDENCE, drawn.n, **values)
 
 
 def convert_to_p_value(log_evidence: float, factor: float = 1) -> float:
-    """p-value of an e-process by its largest value, times a factor."""
+    """Convert the largest log e-value of an e-process to a p-value, times a factor."""
     return min(1.0, factor * math.exp(-min(max(log_evidence, 0.0), 690.0)))
 
 
 def make_prompt_rows(counts: np.ndarray, law: Law, seed: int) -> list[Row]:
-    """A row a prompt, counts [K * V^L]: TVhat behind it alone and its e-value; a fault may stand behind one prompt."""
+    """Make a row for each prompt from counts [K * V^L]: TVhat and e-value behind this prompt alone."""
     rows = []
-    for prompt, own, p in zip(law.prompts, counts.reshape(len(law.prompts), -1), law.joint, strict=True):
-        n = int(own.sum())
+    for prompt, drawn, p in zip(law.prompts, counts.reshape(len(law.prompts), -1), law.joint, strict=True):
+        n = int(drawn.sum())
         if n:
-            evidence, tv = float(compute_log_e(own, p)), float(0.5 * np.abs(own / n - p).sum())
+            evidence = float(compute_log_e(drawn, p))
+            tv = float(0.5 * np.abs(drawn / n - p).sum())
             values: Row = {"effect": tv, "minimum_detectable_effect": R.compute_detectable_tv(n), "decides": False}
             values |= {"model": law.name, "seed": seed, "statistic": evidence, "p_value": convert_to_p_value(evidence)}
             values["note"] = f"TVhat; a perfect sampler's is about {estimate_tv_floor(p, n):.3f}"

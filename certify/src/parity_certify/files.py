@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replace_whole(path: Path) -> Iterator[Path]:
-    """A temporary file to write, which then replaces `path`: a reader sees the old file, none, or the whole new one."""
+    """Context manager: yield a temporary file to write, then replace `path` by it; a reader sees whole files only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    part.touch()
-    permissions = part.stat().st_mode & 0o777
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    temporary.touch()
+    permissions = temporary.stat().st_mode & 0o777
     try:
-        yield part
-        with part.open("rb") as stream:
+        yield temporary
+        with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.chmod(part, permissions)  # some writers replace the file by one that only its owner may read
-        os.replace(part, path)
+        os.chmod(temporary, permissions)  # some writers replace the file by one that only its owner may read
+        os.replace(temporary, path)
     except BaseException as error:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # an error of a full disk names no file
         raise
@@ -37,17 +37,17 @@ def replace_whole(path: Path) -> Iterator[Path]:
 
 def publish(path: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
-    with replace_whole(path) as part:
-        part.write_bytes(data)
+    with replace_whole(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def dump_canonical(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, no NaN."""
+    """Write a value as JSON that is the same text for equal values: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def digest(value: Any) -> str:
-    """The key of a specification: the first 8 hex digits of the SHA-256 of its canonical JSON."""
+    """Digest a specification to its key, the first 8 hex digits of the SHA-256 of its canonical JSON."""
     return hashlib.sha256(dump_canonical(value).encode()).hexdigest()[:8]
 
 
@@ -56,7 +56,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """ParityError that names the file if it is no JSON."""
+    """Read a JSON file. Raises ParityError that names the file if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -64,7 +64,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
-    """A compressed .npz; every member carries zip's CRC, which `read_arrays` checks."""
+    """Write arrays to a compressed .npz, whose members carry zip's CRC, which `read_arrays` checks."""
     import numpy as np
 
     stream = io.BytesIO()
@@ -73,7 +73,7 @@ def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
 
 
 def read_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """All arrays of an .npz; ParityError that names the file if it is not whole."""
+    """Read all arrays of an .npz. Raises ParityError that names the file if it is damaged."""
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""Things that a command line names: modules, functions in them, options."""
+"""Read what a command line names: modules, functions in them, options, times."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from parity_certify.errors import ParityError
 
 
 def import_named_module(module: str) -> Any:
-    """A module by name; ParityError where there is none."""
+    """Import a module by its name. Raises ParityError if there is no such module."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -22,7 +22,7 @@ def import_named_module(module: str) -> Any:
 
 
 def load(name: str) -> Any:
-    """The object named by `package.module:name` or `path/to/file.py:name`; ParityError if there is none."""
+    """Load the object that `package.module:name` or `path/file.py:name` names. Raises ParityError if there is none."""
     module, colon, function = name.rpartition(":")
     if not colon:
         raise ParityError(f"{name}: allowed: MODULE:FUNCTION or FILE.py:FUNCTION")
@@ -42,7 +42,7 @@ def load(name: str) -> Any:
 
 
 class Loaded:
-    """The function of a name, which another process loads by that name."""
+    """A function with the name it was loaded by, so that another process loads it by that name."""
 
     def __init__(self, name: str):
         self.name, self.function = name, load(name)
@@ -56,7 +56,7 @@ class Loaded:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "30s", "2m", "1h" or "30"."""
+    """Parse "30s", "2m", "1h" or "30" to seconds. Raises ArgumentTypeError for anything else."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
     try:
         seconds = float(text[:-1] if unit else text) * (unit or 1)
@@ -68,7 +68,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """`k=v`, v read as JSON where it is JSON (4, 0.5, true), else as text."""
+    """Parse `key=value`; a value that is JSON (4, 0.5, true) is read as JSON, any other is text."""
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: expected key=value")
@@ -79,5 +79,5 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def get_function_name(function: Any) -> str:
-    """The function's name, also under functools.partial."""
+    """Return the name of a function, also of one inside functools.partial."""
     return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

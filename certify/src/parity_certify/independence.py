@@ -1,4 +1,4 @@
-"""Whether rows depend on each other: right laws one by one, but copies, pairs, or noise that rows share.
+"""Test whether rows depend on each other: each has the right law, but rows are copies, pairs, or share noise.
 
     measure_dependence(batches, law) -> log e-value, and where it is largest
 
@@ -26,7 +26,7 @@ from parity_certify.calls import Batch
 from parity_certify.laws import Law, count_prefixes
 
 LAGS = (1, 64)  # the first and the last
-MOST = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
+MAX_ROWS = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
 RATES = 2.0 ** np.arange(-9, 4)  # c
 
 
@@ -34,36 +34,37 @@ class Dependence(NamedTuple):
     """Evidence against independence, and the statistic, order and lag with the most of it."""
 
     log_e: float
-    where: str
-    least: float  # share of rows that are copies at one lag that would have been found
+    name: str
+    detectable: float  # share of rows that are copies at one lag that would have been found
 
 
 def compute_log_terms(total: float, variance: float, step: float) -> np.ndarray:
-    """Logarithms of the supermartingales of one sum, a rate and a sign each."""
+    """Compute the logarithms of the supermartingales of one sum, for each rate of RATES and each sign [2 R]."""
     price = (np.expm1(RATES * step) - RATES * step) / step**2 * variance
     return np.concatenate([RATES * total - price, -RATES * total - price])
 
 
-def measure_dependence(batches: Sequence[Batch], law: Law, most: int = MOST) -> Dependence:
-    prompts = np.concatenate([b.prompts for b in batches])[:most]
-    tokens = np.concatenate([b.tokens for b in batches])[:most].astype(np.int64)
+def measure_dependence(batches: Sequence[Batch], law: Law, limit: int = MAX_ROWS) -> Dependence:
+    """Measure the evidence that rows depend on each other, over all lags and orders, in the first `limit` rows."""
+    prompts = np.concatenate([b.prompts for b in batches])[:limit]
+    tokens = np.concatenate([b.tokens for b in batches])[:limit].astype(np.int64)
     n, L, V = len(prompts), law.length, law.vocab
-    behind = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token, as rows of the table
+    context = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token, as rows of tables
     code = np.zeros(n, dtype=np.int64)
     for t in range(L):
-        behind[1][:, t] = count_prefixes(V, t) + code
+        context[1][:, t] = count_prefixes(V, t) + code
         code = code * V + tokens[:, t]
-    rank = (law.tables.cumsum(-1) - law.tables / 2 - 0.5)[(*behind, tokens)]
-    spread = ((1 - (law.tables**3).sum(-1)) / 12)[behind]  # variance of a mid-rank
+    rank = (law.tables.cumsum(-1) - law.tables / 2 - 0.5)[(*context, tokens)]
+    spread = ((1 - (law.tables**3).sum(-1)) / 12)[context]  # variance of a mid-rank
     orders = {"rows": np.arange(n)}
     if len(np.unique(prompts)) > 1:
         orders["rows of a prompt"] = np.argsort(prompts, kind="stable")
     terms: dict[str, np.ndarray] = {}
-    for (order, at), lag in itertools.product(orders.items(), range(LAGS[0], min(LAGS[1], n - 1) + 1)):
-        i, j = at[:-lag], at[lag:]
+    for (order, rows), lag in itertools.product(orders.items(), range(LAGS[0], min(LAGS[1], n - 1) + 1)):
+        i, j = rows[:-lag], rows[lag:]
         if order != "rows":
             i, j = i[prompts[i] == prompts[j]], j[prompts[i] == prompts[j]]
-        chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
+        chance = law.tables[context[0][j], context[1][j], tokens[i]]
         ranks = (rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()
         agreement = ((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()
         terms[f"ranks, {order} {lag} apart"] = compute_log_terms(*ranks, step=0.25)
@@ -72,19 +73,19 @@ def measure_dependence(batches: Sequence[Batch], law: Law, most: int = MOST) -> 
         return Dependence(0.0, "", 1.0)
     logs = np.concatenate(list(terms.values()))
     free = max(1.0, float((spread / spread.max()).sum())) if spread.max() > 0 else 1.0  # positions that can vary
-    least = min(1.0, (math.sqrt(2 * math.log(len(logs) * 4 / 0.05)) + 0.84) / math.sqrt(free))
+    detectable = min(1.0, (math.sqrt(2 * math.log(len(logs) * 4 / 0.05)) + 0.84) / math.sqrt(free))
     log_e = float(special.logsumexp(logs) - math.log(len(logs)))
-    return Dependence(log_e, max(terms, key=lambda name: terms[name].max()), least)
+    return Dependence(log_e, max(terms, key=lambda name: terms[name].max()), detectable)
 
 
 def has_dependent_rows(batches: Sequence[Batch], law: Law) -> bool:
-    """Whether evidence against independence is of rows in their order: it exceeds that of nine shuffles by far more
-    than they differ among themselves. A wrong law of single rows leaves as much when they are shuffled."""
-    few = MOST // 4  # as the answer needs no more, and takes ten tests
-    prompts = np.concatenate([b.prompts for b in batches])[:few]
-    tokens = np.concatenate([b.tokens for b in batches])[:few]
+    """Return whether the evidence against independence exceeds that of nine shuffles by far more than they differ: if
+    only the law of single rows is wrong, shuffled rows give as much."""
+    limit = MAX_ROWS // 4  # the answer needs no more, and takes ten tests
+    prompts = np.concatenate([b.prompts for b in batches])[:limit]
+    tokens = np.concatenate([b.tokens for b in batches])[:limit]
     rng = np.random.default_rng(0)
     shuffles = (rng.permutation(len(prompts)) for _ in range(9))
-    shuffled = [measure_dependence([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles]
-    far = max(math.log(20), 2 * (max(shuffled) - min(shuffled)))
-    return measure_dependence(batches, law, few).log_e > max(shuffled) + far
+    shuffled = [measure_dependence([Batch(prompts[rows], tokens[rows])], law).log_e for rows in shuffles]
+    gap = max(math.log(20), 2 * (max(shuffled) - min(shuffled)))
+    return measure_dependence(batches, law, limit).log_e > max(shuffled) + gap

@@ -38,127 +38,134 @@ class Tables(NamedTuple):
     n: int
     fold: np.ndarray  # [K, M] 0/1: which pooled cell a sequence falls in, table after table
     share: np.ndarray  # [M] law of a pooled cell within its table
-    begin: np.ndarray  # [T] first column of each table
+    starts: np.ndarray  # [T] first column of each table
     df: np.ndarray  # [T] degrees of freedom
     pairs: int  # number of tables of pairs; conditionals follow
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
-    """The K = V^L sequences [K, L]."""
+    """Enumerate the K = V^L sequences [K, L], in the order of their codes."""
     return np.array(list(itertools.product(range(vocab), repeat=length)))
 
 
-def pool_cells(expected: np.ndarray, least: float = POOL) -> np.ndarray:
-    """Group numbers [m] of a table's cells: the smallest are merged until all expect `least`; -1 where impossible."""
+def pool_cells(expected: np.ndarray, minimum: float = POOL) -> np.ndarray:
+    """Merge the smallest cells of a table, which expect so many draws [m], until all groups expect `minimum`; return
+    the group of each cell [m], -1 where none is expected."""
     order = np.argsort(expected, kind="stable")
     order = order[expected[order] > 0]
     group = np.full(len(expected), -1)
-    mass, ahead = np.cumsum(expected[order]), np.append(expected[order][1:], np.inf)
-    merged = int(np.argmax((mass >= least) & (ahead >= least))) if (mass >= least).any() else len(order) - 1
+    mass = np.cumsum(expected[order])
+    larger = np.append(expected[order][1:], np.inf)  # the next cell
+    merged = int(np.argmax((mass >= minimum) & (larger >= minimum))) if (mass >= minimum).any() else len(order) - 1
     group[order] = np.maximum(np.arange(len(order)) - merged, 0)
     return group
 
 
 def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
-    """The pair and (position, token before) tables of a joint, pooled for n draws; tables of one cell are left out."""
+    """Build the tables of position pairs and of (position, previous token) from a joint law, pooled for n draws."""
     cells = digits(vocab, length)
     folds, shares, df, pairs = [], [], [], 0
 
-    def add(code: np.ndarray, inside: np.ndarray) -> bool:
-        mass = np.bincount(code[inside], law[inside], vocab**2)
+    def add_table(code: np.ndarray, rows: np.ndarray) -> bool:
+        """Add the table of a code of the sequences in `rows` [K] bool; return whether it has two cells or more."""
+        mass = np.bincount(code[rows], law[rows], vocab**2)
         group = pool_cells(n * mass)
         if group.max() < 1:
             return False
-        folds.append((group[code][:, None] == np.arange(group.max() + 1)) & inside[:, None])
+        folds.append((group[code][:, None] == np.arange(group.max() + 1)) & rows[:, None])
         shares.append(np.bincount(group[group >= 0], mass[group >= 0]) / mass.sum())
         df.append(group.max())
         return True
 
-    everything = np.ones(len(cells), bool)
+    all_rows = np.ones(len(cells), bool)
     for i, j in itertools.combinations(range(length), 2):
-        pairs += add(cells[:, i] * vocab + cells[:, j], everything)
-    add(cells[:, 0], everything)
+        pairs += add_table(cells[:, i] * vocab + cells[:, j], all_rows)
+    add_table(cells[:, 0], all_rows)
     for i in range(1, length):
-        for before in range(vocab):
-            add(cells[:, i], cells[:, i - 1] == before)
+        for previous in range(vocab):
+            add_table(cells[:, i], cells[:, i - 1] == previous)
     if not folds:
         return Tables(law, n, np.zeros((len(law), 0)), np.zeros(0), np.zeros(0, int), np.zeros(0, int), 0)
-    begin = np.cumsum([0] + [f.shape[1] for f in folds[:-1]])
-    return Tables(law, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), begin, np.array(df), pairs)
+    starts = np.cumsum([0] + [f.shape[1] for f in folds[:-1]])
+    return Tables(law, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), starts, np.array(df), pairs)
 
 
 def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
-    """The four statistics [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
-    c, can = counts.astype(float), t.law > 0
-    expected = t.n * t.law[can]
-    joint = 2 * special.xlogy(c[:, can], c[:, can] / expected).sum(1)
-    valiant = (((c[:, can] - expected) ** 2 - c[:, can]) / t.law[can] ** (2 / 3)).sum(1)
+    """Compute the four statistics [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
+    c = counts.astype(float)
+    possible = t.law > 0
+    expected = t.n * t.law[possible]
+    joint = 2 * special.xlogy(c[:, possible], c[:, possible] / expected).sum(1)
+    valiant = (((c[:, possible] - expected) ** 2 - c[:, possible]) / t.law[possible] ** (2 / 3)).sum(1)
     cell = c @ t.fold
-    if not len(t.begin):
+    if not len(t.starts):
         pairs = conditionals = np.zeros(len(c))
     else:
-        total = np.add.reduceat(cell, t.begin, 1)
-        width = np.diff(np.append(t.begin, cell.shape[1]))
+        total = np.add.reduceat(cell, t.starts, 1)
+        width = np.diff(np.append(t.starts, cell.shape[1]))
         mean = np.maximum(np.repeat(total, width, 1) * t.share, np.finfo(float).tiny)
-        chi2 = np.add.reduceat((cell - mean) ** 2 / mean, t.begin, 1)
+        chi2 = np.add.reduceat((cell - mean) ** 2 / mean, t.starts, 1)
         log_p = np.log(np.maximum(special.chdtrc(t.df, chi2), R.SMALLEST))
         pairs = -log_p[:, : t.pairs].min(1, initial=0)
         conditionals = -2 * log_p[:, t.pairs :].sum(1)
     result = np.stack([joint, valiant, pairs, conditionals], 1)
-    result[c[:, ~can].any(1)] = np.inf
+    result[c[:, ~possible].any(1)] = np.inf
     return result
 
 
 def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """The statistics of `draws` runs of n draws from the law itself: [B, 4]."""
+    """Simulate the statistics [B, 4] of B = `draws` runs of n draws from the law itself."""
     law = t.law / t.law.sum()
-    parts = [compute_statistics(rng.multinomial(t.n, law, size=min(2000, draws - b)), t) for b in range(0, draws, 2000)]
-    return np.concatenate(parts)
+    sizes = [min(2000, draws - b) for b in range(0, draws, 2000)]
+    return np.concatenate([compute_statistics(rng.multinomial(t.n, law, size=size), t) for size in sizes])
 
 
 def compute_p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
-    """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of their smallest, against null [B, 4].
-    The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B
-    are exchangeable."""
+    """Compute Monte-Carlo p-values [R, 5] of the four statistics of R runs [R, 4], and of the smallest of the four. The
+    null draws are [B, 4]. The smallest p-value is compared with that of every null draw, ranked among the other draws
+    and the observed one: all 1 + B are exchangeable."""
     draws = len(null)
-    ordered = np.sort(null, 0)
-    columns = zip(ordered.T, null.T, strict=True)
+    columns = zip(np.sort(null, 0).T, null.T, strict=True)
     rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null >= null_b
     result = np.empty((len(observed), 5))
     for r, one in enumerate(observed):
         p = (1 + (null >= one).sum(0)) / (1 + draws)
-        others = ((rank + (one >= null)) / (1 + draws)).min(1)
-        result[r] = [*p, (1 + (others <= p.min() + 1e-12).sum()) / (1 + draws)]
+        null_p = ((rank + (one >= null)) / (1 + draws)).min(1)
+        result[r] = [*p, (1 + (null_p <= p.min() + 1e-12).sum()) / (1 + draws)]
     return result
 
 
 def compute_tv(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
-    """TV between the empirical law of counts [..., K] and `law`: [...]."""
+    """Compute the TV [...] between the empirical law of counts [..., K] and `law` [K]."""
     return 0.5 * np.abs(counts / counts.sum(-1, keepdims=True) - law).sum(-1)
 
 
 def bound_tv(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
-    """A bound on the TV that fails with probability at most alpha, whatever the sampler's law: TV <= E TVhat (Jensen),
-    and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
+    """Bound the TV from above; this fails with probability alpha at most, for any law: TV <= E TVhat (Jensen), and one
+    draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
     return float(compute_tv(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
 
 
 def compute_tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
-    """Two-sided interval of the TV. Below: E TVhat <= TV + sqrt((K - 1) / n) / 2 (Cauchy-Schwarz), K possible cells."""
-    n, cells = counts.sum(), np.count_nonzero((law > 0) | (counts > 0))
+    """Compute a two-sided interval of the TV; low end: E TVhat <= TV + sqrt((K - 1) / n) / 2, K possible cells."""
+    n = counts.sum()
+    cells = np.count_nonzero((law > 0) | (counts > 0))
     low = compute_tv(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
     return max(0.0, float(low)), min(1.0, bound_tv(counts, law, alpha / 2))
 
 
 def estimate_tv(counts: np.ndarray, law: np.ndarray) -> float:
-    """The TV of counts [K] without the bias of the plug-in, which sampling noise alone makes larger than 0: of the laws
-    on the line from `law` to the empirical one, the TV of that whose expected plug-in is the observed one. A cell's
-    deviation is taken as normal."""
-    n, gap = counts.sum(), counts / counts.sum() - law
+    """Estimate the TV of counts [K] without the bias of the plug-in TVhat, which noise alone makes larger than 0. Of
+    the laws on the line from `law` to the empirical one, it is the TV of the one whose expected TVhat equals the
+    observed one. A cell's deviation is taken as normal."""
+    n = counts.sum()
+    gap = counts / n - law
     observed = float(compute_tv(counts, law))
 
-    def expected(share: float) -> float:
-        mean, p = share * np.abs(gap), np.clip(law + share * gap, 0, 1)
+    def expect_tv(share: float) -> float:
+        """Compute the expected TVhat of the law that lies `share` of the way to the empirical one."""
+        mean = share * np.abs(gap)
+        p = np.clip(law + share * gap, 0, 1)
         scale = np.maximum(np.sqrt(p * (1 - p) / n), np.finfo(float).tiny)
         z = mean / scale
         folded = scale * math.sqrt(2 / math.pi) * np.exp(-(z**2) / 2) + mean * special.erf(z / math.sqrt(2))
@@ -167,17 +174,15 @@ def estimate_tv(counts: np.ndarray, law: np.ndarray) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if expected(middle) < observed else (low, middle)
+        low, high = (middle, high) if expect_tv(middle) < observed else (low, middle)
     return low * observed
 
 
 def compute_log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
-    """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022).
-
-    E = B(a + c) / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts
-    alone, so shards add in any order. It is a test martingale under the null: P(it ever reaches 1 / alpha) <= alpha
-    (Ville), however often it is read, so min(1, 1 / E) is a p-value at any time.
-    """
+    """Compute the logarithm of the Dirichlet-multinomial e-value of counts [..., K] (Lindon & Malek 2022). E = B(a + c)
+    / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts alone, so
+    shards add in any order. It is a test martingale under the null: P(it ever reaches 1 / alpha) <= alpha (Ville),
+    however often it is read, so min(1, 1 / E) is a p-value at any time."""
     if counts[..., law <= 0].any():
         return np.full(counts.shape[:-1], np.inf)
     c, p = counts[..., law > 0], law[law > 0]
@@ -200,16 +205,15 @@ def make_joint_rows(
     draws: int = 9999,
     **values: Any,
 ) -> list[Row]:
-    """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate. The
-    certificate's column `alpha` is the probability with which its bound may fail."""
+    """Make the rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate.
+    The certificate's column `alpha` is the probability with which its bound may fail."""
     n = int(counts.sum())
     tv, limit, support = float(compute_tv(counts, law)), R.compute_detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
     if support == 1:  # a deterministic target: any other sequence is impossible, there is nothing random to test
         wrong = n - int(counts[law > 0].sum())
-        rows = [
-            R.make_not_run_row(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")
-        ]
+        needs = "more than one possible sequence"
+        rows = [R.make_not_run_row(layer, t, n, needs, **values) for t in (*TESTS, "all four")]
         if wrong:
             rows[-1] = R.make_row(layer, "all four", n, p_value=R.SMALLEST, **common)
     elif n < support:
@@ -222,9 +226,9 @@ def make_joint_rows(
             R.make_row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
             for k, test in enumerate(TESTS)
         ]
-        for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
-            if not have:
-                rows[at] = R.make_not_run_row(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
+        for k, count in ((2, t.pairs), (3, len(t.starts) - t.pairs)):
+            if not count:
+                rows[k] = R.make_not_run_row(layer, TESTS[k], n, "two cells that expect 5 draws", **values)
         rows.append(R.make_row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
     evidence = float(compute_log_e(counts, law))
     p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
@@ -241,19 +245,19 @@ def make_joint_rows(
 def make_code_rows(
     layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
 ) -> list[Row]:
-    """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws. The note counts
-    sequences of probability zero."""
+    """Make the rows of sequences, codes [n], that were drawn from a model. The model's name and the seed fix the null
+    draws. The note counts sequences of probability zero."""
     counts = np.bincount(codes, minlength=len(law))
-    outside = int(counts[law == 0].sum())
-    note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
+    impossible = int(counts[law == 0].sum())
+    note = f"{impossible} of {len(codes)} sequences have probability zero" if impossible else ""
     values = {"model": model, "seed": seed, "note": note}
     rng = np.random.default_rng([seed, derive_row_key(seed, model) % 2**32])
     return make_joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)
 
 
 def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
-    """How often a correct sampler is rejected when one looks after each of 20 shards of 500 draws: by the e-process,
-    and by chi-square on pooled cells, which has its size for one look only. effect: the rate; note: its interval."""
+    """Measure how often a correct sampler is rejected when one looks after each of 20 shards of 500 draws: by the
+    e-process, and by chi-square on pooled cells, which has its size for one look only. The rate is the rows' effect."""
     from scipy import stats  # slow to import
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)
@@ -276,7 +280,6 @@ def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int =
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
         values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
-        rows.append(
-            R.make_row("sequential", f"false alarms: {test}", looks * shard, effect=float(hit.mean()), **values)
-        )
+        values["effect"] = float(hit.mean())
+        rows.append(R.make_row("sequential", f"false alarms: {test}", looks * shard, **values))
     return rows

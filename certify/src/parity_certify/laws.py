@@ -33,8 +33,12 @@ FORMAT = {"format": "parity-law", "version": 1}
 
 @dataclass(frozen=True)
 class Law:
-    """tables [K, N, V] conditionals behind each of the prompts [K, P]; end: the token behind which a sequence is over;
-    extra: what a diagnosis may use (the draft's table)."""
+    """The probability of every next token behind every prompt and prefix.
+
+    tables [K, N, V]  conditionals behind each of the prompts [K, P], a row for each prefix
+    end               the token that ends a sequence
+    extra             what a diagnosis may use: "draft", the draft model's table; "sha256" of the law's file
+    """
 
     name: str
     prompts: np.ndarray
@@ -54,7 +58,7 @@ class Law:
 
     @cached_property
     def joint(self) -> np.ndarray:
-        """[K, V^L], each row a law."""
+        """Law of whole sequences behind each prompt [K, V^L]."""
         return np.stack([compute_joint(table, self.length) for table in self.tables])
 
     @cached_property
@@ -63,31 +67,31 @@ class Law:
         return self.joint.ravel() / len(self.prompts)
 
     def prepend_prompt(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """`cells` as the law of sequences of one token more, the first the prompt's number, as `joint_tests` reads it:
-        law [W^(L + 1)], where each cell stands in it [K * V^L], and W."""
+        """Return `cells` as the law of sequences with the prompt's number in front, the form that `joint_tests` takes.
+        Returns the law [W^(L + 1)], the code of each cell in it [K * V^L], and W, its vocabulary."""
         V, K, L = self.vocab, len(self.prompts), self.length
         if K == 1:
             return self.cells, np.arange(len(self.cells)), V
         W = max(V, K)
         tokens = np.concatenate([np.repeat(np.arange(K), V**L)[:, None], np.tile(digits(V, L), (K, 1))], 1)
-        at = tokens @ W ** np.arange(L, -1, -1)
+        codes = tokens @ W ** np.arange(L, -1, -1)
         law = np.zeros(W ** (L + 1))
-        law[at] = self.cells
-        return law, at, W
+        law[codes] = self.cells
+        return law, codes, W
 
 
 def count_prefixes(vocab: int, depth: int) -> int:
-    """Number of prefixes shorter than `depth`."""
+    """Count the prefixes that are shorter than `depth` tokens."""
     return sum(vocab**i for i in range(depth))
 
 
 def select_level(vocab: int, depth: int) -> slice:
-    """Rows of a table that stand for the prefixes of `depth` tokens."""
+    """Return the rows of a table that hold the prefixes of `depth` tokens."""
     return slice(count_prefixes(vocab, depth), count_prefixes(vocab, depth + 1))
 
 
 def compute_joint(table: np.ndarray, length: int) -> np.ndarray:
-    """Law [V^L] of conditionals [N, V]."""
+    """Multiply conditionals [N, V] into the law of sequences [V^L]."""
     V, joint = table.shape[-1], np.ones(1)
     for depth in range(length):
         joint = (joint[:, None] * table[select_level(V, depth)]).ravel()
@@ -95,7 +99,7 @@ def compute_joint(table: np.ndarray, length: int) -> np.ndarray:
 
 
 def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
-    """Conditionals [N, V] with the end token certain behind itself."""
+    """Return conditionals [N, V] in which only the end token follows an end token."""
     if end is None:
         return table
     V, table = table.shape[-1], table.copy()
@@ -107,28 +111,29 @@ def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
 
 
 def check_size(vocab: int, length: int, prompts: int) -> None:
-    """ParityError for what is too large to enumerate; it names what fits."""
+    """Raise ParityError if the sequences are too many to enumerate; the message names a length that fits."""
     if vocab < 2 or length < 1 or prompts < 1:
         raise ParityError(f"vocab {vocab}, length {length}, {prompts} prompts: allowed: at least 2, 1 and 1")
     if prompts * vocab**length > CELLS:
         longest = max(0, int(math.log(CELLS / prompts, vocab)))
-        what = f"{prompts} x {vocab}^{length} sequences are too many to enumerate (allowed: {CELLS})"
+        problem = f"{prompts} x {vocab}^{length} sequences are too many to enumerate (allowed: {CELLS})"
         fits = f"length {longest} or less; or " * (longest > 0)
-        raise ParityError(f"target: {what}; {fits}its texts, `parity-certify texts` (teacher-forced)")
+        raise ParityError(f"target: {problem}; {fits}its texts, `parity-certify texts` (teacher-forced)")
 
 
-def check_law(p: np.ndarray, what: str) -> np.ndarray:
-    """Probabilities [n, V], each row a law; ParityError that names the first row that is none."""
+def check_law(p: np.ndarray, name: str) -> np.ndarray:
+    """Scale probabilities [n, V] to a sum of one. Raises ParityError, with their `name`, for a row that is no law."""
     total = p.sum(-1)
     bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= TOLERANCE) & (p >= 0).all(-1))
     if bad.any():
         row = int(bad.argmax())
         numbers = f"smallest {p[row].min():.6g}, sum {total[row]:.6g}"
-        raise ParityError(f"law: {what}, row {row}: not a law ({numbers}); allowed: 0 to 1, with a sum of one")
+        raise ParityError(f"law: {name}, row {row}: not a law ({numbers}); allowed: 0 to 1, with a sum of one")
     return p / total[:, None]
 
 
 def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
+    """Return prompts as an array [K, P]. Raises ParityError if they are not different rows of token numbers."""
     try:
         array = np.array(prompts, dtype=np.int64)
     except (TypeError, ValueError):
@@ -143,26 +148,26 @@ def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
 
 
 def law(source: Any, *, vocab: int, length: int, prompts: Any = ((0,),), end: int | None = None, name: str = "") -> Law:
-    """The law of a callable of prefixes [n, P + t], prompt first, to probabilities [n, V]. ParityError for what is no
-    law, or too large."""
+    """Enumerate the law of a function from prefixes [n, P + t], prompt first, to probabilities [n, V]. Raises
+    ParityError if the function returns no law, or if the sequences are too many."""
     prompts = check_prompts(prompts)
     check_size(vocab, length, len(prompts))
     tables = []
     for k, prompt in enumerate(prompts):
-        parts = []
+        levels = []
         for depth in range(length):
             tokens = digits(vocab, depth).reshape(vocab**depth, depth).astype(np.int64)
             prefixes = np.concatenate([np.tile(prompt, (len(tokens), 1)), tokens], 1)
             p = np.asarray(source(prefixes), dtype=float)
             if p.shape != (len(prefixes), vocab):
                 raise ParityError(f"law: shape {p.shape} for {prefixes.shape} prefixes; allowed: [n, {vocab}]")
-            parts.append(check_law(p, f"prompt {k}, {depth} tokens"))
-        tables.append(absorb_end(np.concatenate(parts), length, end))
+            levels.append(check_law(p, f"prompt {k}, {depth} tokens"))
+        tables.append(absorb_end(np.concatenate(levels), length, end))
     return Law(name or getattr(source, "__name__", "law"), prompts, np.stack(tables), length, end)
 
 
 def random_law(vocab: int, length: int, seed: int = 0) -> Law:
-    """A table model of random laws, with a draft model beside it."""
+    """Draw a law at random, with a draft model's law in `extra`."""
     check_size(vocab, length, 1)
     rng = np.random.default_rng(seed)
     target, draft = rng.dirichlet(np.ones(vocab), (2, count_prefixes(vocab, length))) * 0.9 + 0.1 / vocab
@@ -170,7 +175,7 @@ def random_law(vocab: int, length: int, seed: int = 0) -> Law:
 
 
 def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> None:
-    """Write a law, and the draft's conditionals [N, V] beside it (None: those of law.extra)."""
+    """Write a law and the draft's conditionals [N, V] (None: those in law.extra); it must be one law for all."""
     if any((table != law.tables[0]).any() for table in law.tables):
         raise ParityError("law: its prompts have different laws; allowed: one table, for all prompts")
 
@@ -185,7 +190,7 @@ def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> No
 
 
 def read_law(file: str | Path) -> Law:
-    """The law of a file; ParityError that names the key for what is none."""
+    """Read a law from a file. Raises ParityError that names the key if the file is not a law."""
     file = Path(file)
     try:
         text = file.read_bytes()
@@ -198,24 +203,26 @@ def read_law(file: str | Path) -> Law:
     for key, value in numbers.items():
         if type(value) is not int and (key, value) != ("end", None):
             raise ParityError(f"{file}: {key} {value!r}: allowed: an integer")
-    vocab, length = numbers["vocab"], numbers["length"]
+    vocab = numbers["vocab"]
+    length = numbers["length"]
     check_size(vocab, length, 1)
 
     def read_table(key: str) -> np.ndarray:
-        """Conditionals [N, V], exactly as written."""
+        """Read conditionals [N, V], exactly as written."""
         sizes = [vocab**t for t in range(length)]
         try:
-            parts = [np.array([[float(x) for x in row] for row in level]) for level in content[key]]
-            if [p.shape for p in parts] != [(size, vocab) for size in sizes]:
+            levels = [np.array([[float(x) for x in row] for row in level]) for level in content[key]]
+            if [p.shape for p in levels] != [(size, vocab) for size in sizes]:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
-            what = f"levels of {sizes} rows, each of {vocab} decimal strings"
-            raise ParityError(f"{file}: {key}: allowed: {what}") from None
-        table = np.concatenate(parts)
+            allowed = f"levels of {sizes} rows, each of {vocab} decimal strings"
+            raise ParityError(f"{file}: {key}: allowed: {allowed}") from None
+        table = np.concatenate(levels)
         check_law(table, f"{file}: {key}")
         return table
 
-    prompts, target = check_prompts(content.get("prompts", [[0]])), read_table("target")
+    prompts = check_prompts(content.get("prompts", [[0]]))
+    target = read_table("target")
     extra: dict[str, Any] = {"sha256": hashlib.sha256(text).hexdigest()}
     if content.get("draft") is not None:
         extra["draft"] = read_table("draft")

@@ -1,4 +1,4 @@
-"""Models made for being certified: tiny checkpoints of real architectures, as folders that any engine loads.
+"""Make models to certify on: tiny checkpoints of real architectures, as folders that any engine loads.
 
     write_model("llama", FOLDER, vocab=4, seed=0)              a target; its laws are neither flat nor one-hot
     write_companion(FOLDER, OTHER, tv=0.3)               a draft model whose conditionals are that far away
@@ -15,13 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity_certify.adapters.transformers import (
-    compute_law,
-    get_vocab_size,
-    load_model,
-    patch_gemma4_config,
-    silence_transformers,
-)
+from parity_certify.adapters import transformers as adapter
+from parity_certify.adapters.transformers import compute_law, get_vocab_size, load_model
 from parity_certify.errors import ParityError
 
 SPREAD = 0.75
@@ -71,6 +66,7 @@ MTP_NAMES = {
 
 
 def make_config(kind: str, vocab: int, **changes: int) -> Any:
+    """Make the configuration of a tiny model of an architecture of MAKES."""
     import transformers as t
 
     if kind == "janus":
@@ -90,7 +86,7 @@ def make_config(kind: str, vocab: int, **changes: int) -> Any:
 
 
 def check_changes(kind: str, changes: dict[str, int]) -> None:
-    """ParityError for a `head_dim` or `hidden_size` that this architecture does not take."""
+    """Raise ParityError for a `head_dim` or `hidden_size` that this architecture does not take."""
     for key, size in changes.items():
         if kind not in HEADED:
             raise ParityError(f"{key} {size}: allowed for {', '.join(HEADED)} alone")
@@ -99,7 +95,7 @@ def check_changes(kind: str, changes: dict[str, int]) -> None:
 
 
 def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
-    """A model with random weights whose laws are neither flat nor one-hot; changes: `head_dim`, `hidden_size`."""
+    """Make a model with random weights whose laws are neither flat nor one-hot; changes: `head_dim`, `hidden_size`."""
     import transformers
 
     if kind not in MAKES:
@@ -107,7 +103,7 @@ def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
     if not 3 <= vocab <= 8:
         raise ParityError(f"vocab {vocab}: allowed: 3 to 8")
     check_changes(kind, changes)
-    silence_transformers()
+    adapter.silence_transformers()
     torch.manual_seed(seed)
     model = getattr(transformers, MAKES[kind][0])(make_config(kind, vocab, **changes)).eval()
     randomise_weights(model)
@@ -116,7 +112,7 @@ def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
 
 
 def randomise_weights(model: Any) -> None:
-    """Normal weights, from torch's generator as it stands."""
+    """Draw normal weights, from torch's global generator."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim >= 2:
@@ -124,24 +120,25 @@ def randomise_weights(model: Any) -> None:
 
 
 def measure_entropy(model: Any, vocab: int) -> float:
-    """Mean entropy of the conditionals over short prefixes, as a share of the largest."""
+    """Measure the mean entropy of the conditionals over short prefixes, as a share of the largest."""
     p = compute_conditionals(model, 2)
     return float(-(p * np.log(np.maximum(p, 1e-30))).sum(-1).mean() / math.log(vocab))
 
 
 def scale_output(model: Any, vocab: int) -> None:
     """Scale the output matrix, untied from the embeddings, until the entropy is SPREAD, to within a hundredth."""
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    head = model.get_output_embeddings()
+    embedding = model.get_input_embeddings()
     if head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
         model.config.tie_word_embeddings = False
         model.config.get_text_config().tie_word_embeddings = False
-    own = head.weight.detach().clone()
+    unscaled = head.weight.detach().clone()
     low, high = 1e-3, 1e3
     for _ in range(40):
         middle = math.sqrt(low * high)
         with torch.no_grad():
-            head.weight.copy_(own * middle)
+            head.weight.copy_(unscaled * middle)
         share = measure_entropy(model, vocab)
         if abs(share - SPREAD) < 0.01:
             return
@@ -149,37 +146,39 @@ def scale_output(model: Any, vocab: int) -> None:
 
 
 def compute_conditionals(model: Any, length: int = 3) -> np.ndarray:
-    """Of all prefixes behind one-token prompts: [V, N, V]."""
+    """Compute the conditionals of all prefixes behind one-token prompts [V, N, V]."""
     return compute_law(model, np.arange(get_vocab_size(model))[:, None], length).tables
 
 
 def compute_mean_tv(one: np.ndarray, two: np.ndarray) -> float:
+    """Compute the mean TV of two tables of laws [..., V]."""
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
 def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
-    """A model of the same architecture whose conditionals are `tv` away (mean over prefixes, to within a hundredth)."""
+    """Make a model of the same architecture whose conditionals are `tv` away (mean over prefixes, to a hundredth)."""
     if not 0 < tv < 0.6:
         raise ParityError(f"tv {tv:g}: allowed: above 0, below 0.6")
     generator = torch.Generator().manual_seed(seed)
-    other = copy.deepcopy(model)
+    draft = copy.deepcopy(model)
     noise = [torch.randn(w.shape, generator=generator) * w.std() for w in model.parameters()]
-    own_laws, low, high = compute_conditionals(model), 0.0, 8.0
+    laws = compute_conditionals(model)
+    low, high = 0.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
         with torch.no_grad():
-            for w, own, z in zip(other.parameters(), model.parameters(), noise, strict=True):
+            for w, w_0, z in zip(draft.parameters(), model.parameters(), noise, strict=True):
                 if w.ndim >= 2:
-                    w.copy_((own + middle * z) / math.sqrt(1 + middle**2 / 4))
-        distance = compute_mean_tv(own_laws, compute_conditionals(other))
+                    w.copy_((w_0 + middle * z) / math.sqrt(1 + middle**2 / 4))
+        distance = compute_mean_tv(laws, compute_conditionals(draft))
         if abs(distance - tv) < 0.01:
-            return other
+            return draft
         low, high = (middle, high) if distance < tv else (low, middle)
     raise ParityError(f"tv {tv:g}: no companion that far away (nearest {distance:.3f}); allowed: a smaller one")
 
 
 def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
-    """A folder with configuration, weights, and a tokenizer of one letter a token: text and tokens are the same."""
+    """Save a model with a tokenizer of one letter a token, so that text and tokens are the same; return the folder."""
     import tokenizers as tk
     import transformers
 
@@ -196,26 +195,28 @@ def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
 
 
 def write_model(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **changes: int) -> Path:
+    """Make a model and write it to a folder, which is returned."""
     return save_model(make_model(kind, vocab, seed, **changes), folder)
 
 
 def write_companion(target: Path, folder: Path, tv: float = 0.3) -> Path:
+    """Make a draft model for a target, `tv` away, and write it to a folder, which is returned."""
     return save_model(make_companion(load_model(target), tv), folder)
 
 
 def write_companions(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
-    """An assistant at that TV, and one with a tokenizer of its own: the target's letters in another order, and two that
-    only it has."""
+    """Write two assistants of a target: one `tv` away, and one with another tokenizer. That tokenizer has the target's
+    letters in another order, and two more. Returns both folders."""
     assistant = write_companion(target, out / f"{target.name}-assistant", tv)
     model = load_model(target)
     V = get_vocab_size(model)
-    other = make_model(str(model.config.model_type), min(8, V + 2), seed=1)
+    assistant_model = make_model(str(model.config.model_type), min(8, V + 2), seed=1)
     letters = LETTERS[:V][::-1] + "yz"[: min(8, V + 2) - V]
-    return [assistant, save_model(other, out / f"{target.name}-other-tokenizer", letters)]
+    return [assistant, save_model(assistant_model, out / f"{target.name}-other-tokenizer", letters)]
 
 
 def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
-    """A Mellum with a random head of multi-token prediction, under the names of its checkpoints: `use_mtp=true`."""
+    """Write a Mellum with a random head of multi-token prediction, named as in its checkpoints (`use_mtp=true`)."""
     from safetensors.torch import load_file, save_file
     from transformers.modeling_layers import MtpModel
 
@@ -233,16 +234,14 @@ def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
 
 
 def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
-    """A Gemma 4 target and its assistant, which reads the target's keys and values (several tokens at one position)."""
+    """Write a Gemma 4 target and its assistant, which reads the target's keys and values (tokens share a position)."""
     import transformers as t
 
-    patch_gemma4_config()
+    adapter.patch_gemma4_config()
     torch.manual_seed(seed + 1)
     shared = t.Gemma4TextConfig(vocab_size=vocab, **GEMMA4 | IDS | {"num_kv_shared_layers": 2})
     config = t.Gemma4AssistantConfig(text_config=shared, backbone_hidden_size=16, tie_word_embeddings=False)
     drafter = t.Gemma4AssistantForCausalLM(config).eval()
     randomise_weights(drafter)
-    return [
-        save_model(make_model("gemma4", vocab, seed), folder / "gemma4"),
-        save_model(drafter, folder / "gemma4-assistant"),
-    ]
+    target = make_model("gemma4", vocab, seed)
+    return [save_model(target, folder / "gemma4"), save_model(drafter, folder / "gemma4-assistant")]

@@ -22,6 +22,7 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 
 
 def draw_badge(c: Certificate) -> str:
+    """Draw the badge of a certificate as SVG."""
     a, b = 52, 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
@@ -31,11 +32,13 @@ def draw_badge(c: Certificate) -> str:
 
 
 def format_badge_line(c: Certificate, folder: Path) -> str:
-    """A line of Markdown for a README."""
+    """Write the line of Markdown that shows the badge in a README."""
     return f"![parity: {c.verdict.pill}]({folder}/badge.svg)"
 
 
 def format_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
+    """Write rows as an HTML table; all text is escaped."""
+
     def format_cell(value: Any) -> str:
         if isinstance(value, float):
             return f'<td class="n">{value:.4g}</td>'
@@ -47,44 +50,44 @@ def format_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
 
 
 def format_page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
-    """The page: verdict, what fits, where, how to see it again, every row, the badge. It is self-contained."""
-    v, b = c.verdict, c.beside
-    parts = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
-    parts.append(f"<p>{escape(v.reason)}.</p>")
-    if b.get("drafted") is not None:
-        parts.append(f"<p>{escape(c.drafts.capitalize())}.</p>")
-    elif "drafted" in b:
-        parts.append("<p>The engine does not say how many drafts it accepted.</p>")
-    parts += [f"<p>Hardly tested: {escape(text)}.</p>" for text in c.warnings]
-    if "diagnosis" in b:
-        parts.append(f"<h2>Diagnosis</h2><p>{escape(b['diagnosis']['says'])}.</p>")
+    """Write the page: verdict, diagnosis, where it fails, how to run it again, rows, badge. It needs no other file."""
+    v, details = c.verdict, c.details
+    blocks = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
+    blocks.append(f"<p>{escape(v.reason)}.</p>")
+    if details.get("drafted") is not None:
+        blocks.append(f"<p>{escape(c.drafts.capitalize())}.</p>")
+    elif "drafted" in details:
+        blocks.append("<p>The engine does not say how many drafts it accepted.</p>")
+    blocks += [f"<p>Hardly tested: {escape(text)}.</p>" for text in c.warnings]
+    if "diagnosis" in details:
+        blocks.append(f"<h2>Diagnosis</h2><p>{escape(details['diagnosis']['says'])}.</p>")
     if v.untested:
-        parts.append(f"<p>Tested: {escape('; '.join(v.tested))}.</p>")
-        parts.append(f"<p>Not tested, so still possible: {escape('; '.join(v.untested))}.</p>")
+        blocks.append(f"<p>Tested: {escape('; '.join(v.tested))}.</p>")
+        blocks.append(f"<p>Not tested, so still possible: {escape('; '.join(v.untested))}.</p>")
     if c.where:
-        parts.append(f"<h2>Where</h2><p>{escape(c.where)}.</p>")
+        blocks.append(f"<h2>Where</h2><p>{escape(c.where)}.</p>")
     if about.get("command"):
-        parts.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
+        blocks.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
     sampled = [(key, value) for key, value in about.items() if key != "command"]
-    parts.append("<h2>What was sampled</h2>" + format_table(sampled, ("what", "value")))
-    parts.append("<h2>Rows</h2>" + format_table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
-    parts.append(f"<h2>Badge for a README</h2><pre>{escape(format_badge_line(c, folder))}</pre>")
+    blocks.append("<h2>What was sampled</h2>" + format_table(sampled, ("what", "value")))
+    blocks.append("<h2>Rows</h2>" + format_table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
+    blocks.append(f"<h2>Badge for a README</h2><pre>{escape(format_badge_line(c, folder))}</pre>")
     head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(c.name)}</title>"
-    return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
+    return f"{head}<style>{STYLE}</style>{''.join(blocks)}</html>\n"
 
 
 def make_printable(text: str) -> str:
-    """Text that XML can hold."""
+    """Escape the characters of a text that XML cannot hold."""
     return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
 
 
 def format_junit(c: Certificate) -> bytes:
-    """One test case, as the pages of continuous integration read it: lossy is a failure, inconclusive an error."""
+    """Write JUnit XML with one test case: lossy is a failure, inconclusive an error."""
     v = c.verdict
     totals = {"tests": "1", "failures": str(int(v.exit_code == 1)), "errors": str(int(v.exit_code == 2))}
     suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
     case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": make_printable(c.name)})
-    case.set("time", f"{c.beside.get('seconds') or 0:.3f}")
+    case.set("time", f"{c.details.get('seconds') or 0:.3f}")
     if v.exit_code:
         kind = "failure" if v.exit_code == 1 else "error"
         ET.SubElement(case, kind, {"message": make_printable(v.sentence), "type": v.kind})
@@ -94,10 +97,10 @@ def format_junit(c: Certificate) -> bytes:
 
 
 def write_files(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
-    """All files, in a folder."""
+    """Write all files of a certification to a folder."""
     publish(folder / "report.html", format_page(c, folder, about).encode())
     publish(folder / "junit.xml", format_junit(c))
     publish(folder / "badge.svg", draw_badge(c).encode())
     content: dict[str, Any] = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows}
-    content |= {"beside": c.beside, "about": about, "exit_code": c.exit_code, "badge": format_badge_line(c, folder)}
+    content |= {"beside": c.details, "about": about, "exit_code": c.exit_code, "badge": format_badge_line(c, folder)}
     write_json(folder / "certificate.json", content)

@@ -17,10 +17,9 @@ LOOKS = (1.0, 1.5, 2.25)  # times the sequences that a bound below the margin ta
 
 @pytest.fixture
 def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None]) -> Callable[..., Any]:
-    """assert_lossless(sampler, target=..., margin=0.05, false_alarm=1e-6, ...) -> Certificate
-
-    It fails with what shows the fault again, and passes with the bound that was reached. Where no draft was offered or
-    accepted nothing was tested: it fails as inconclusive.
+    """assert_lossless(sampler, target=..., margin=0.05, false_alarm=1e-6, ...) -> Certificate It fails with what shows
+    the fault again, and passes with the bound that was reached. Where no draft was offered or accepted nothing was
+    tested: it fails as inconclusive.
 
     sampler      sample(prompts [n, P], seed) -> tokens [n, L], or parity_certify.Sampled with its counts of drafts
     target       folder of a model of transformers, a parity_certify.Law, or a callable of prefixes with `vocab`
@@ -34,8 +33,8 @@ def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None])
         record_property("parity", certificate.verdict.words)
         reason = certificate.verdict.reason
         if certificate.exit_code == 1:
-            where = target if isinstance(target, str | Path) else certificate.law.name
-            lines = [f"not lossless: {certificate.verdict.words} ({reason})", f"target: {where}"]
+            name = target if isinstance(target, str | Path) else certificate.law.name
+            lines = [f"not lossless: {certificate.verdict.words} ({reason})", f"target: {name}"]
             lines.append(f"seeds: {sorted({r['seed'] for r in certificate.rows})}")
             lines += [f"settings: {settings}", certificate.where]
             pytest.fail("\n".join(lines).rstrip(), pytrace=False)
@@ -63,25 +62,26 @@ def certify(
     seed: int = 0,
     **settings: Any,
 ) -> Any:
-    """The certificate, with more samples where the bound was missed by chance."""
+    """Certify a sampler against a target of any form, with more samples if the bound is missed by chance."""
     from parity_certify.evidence import DRAWS, needed
     from parity_certify.laws import Law, law
     from parity_certify.sampler import certify_sampler
 
     if isinstance(target, Law):
-        known = target
+        target_law = target
     elif isinstance(target, str | Path):
         from parity_certify.adapters import transformers
 
         model = transformers.load_model(target)
-        known = transformers.compute_law(model, [[0], [1]] if prompts is None else prompts, length, options, end=end)
+        prompts = [[0], [1]] if prompts is None else prompts
+        target_law = transformers.compute_law(model, prompts, length, options, end=end)
     else:
-        known = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
-    wanted = n or needed(known.cells, margin, 0.025)
+        target_law = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
+    size = n or needed(target_law.cells, margin, 0.025)
     settings |= {"margin": margin, "alpha": false_alarm, "seeds": (seed, seed + 1), "tell": lambda text: None}
     settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # at such a rate the e-process decides, no simulated null
     for times in LOOKS if n is None else (1.0,):
-        certificate = certify_sampler(sampler, known, n=int(wanted * times), folder=folder, **settings)
+        certificate = certify_sampler(sampler, target_law, n=int(size * times), folder=folder, **settings)
         if certificate.verdict.kind != "consistent":
             break
     return certificate

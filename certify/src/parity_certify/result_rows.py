@@ -33,7 +33,7 @@ _alpha = ContextVar("alpha", default=ALPHA)
 
 @contextmanager
 def set_alpha(alpha: float) -> Iterator[None]:
-    """Rows that are made inside reject at this level, and their bounds and intervals hold with 1 - alpha."""
+    """Context manager: set the level at which rows reject; their bounds and intervals hold with 1 - alpha."""
     token = _alpha.set(alpha)
     try:
         yield
@@ -42,28 +42,28 @@ def set_alpha(alpha: float) -> Iterator[None]:
 
 
 def get_alpha() -> float:
-    """The level at which rows are made."""
+    """Return the level that `set_alpha` set, else ALPHA."""
     return _alpha.get()
 
 
 def describe_confidence(alpha: float) -> str:
-    """The confidence of a bound that fails with probability alpha: "95 %"."""
+    """Write the confidence of a bound that fails with probability alpha, as "95 %"."""
     return f"{100 * (1 - alpha):g} %"
 
 
 def count_null_draws(usual: int) -> int:
-    """Draws of a Monte-Carlo null: at a level below ALPHA as many times more, or its smallest p-value might never
-    reject."""
+    """Count the draws that a Monte-Carlo null needs at the level of `get_alpha`: `usual` at ALPHA, more below. With
+    fewer, the smallest p-value that is possible might not reject."""
     return max(usual, math.ceil((usual + 1) * ALPHA / get_alpha()) - 1)
 
 
 def clean_number(value: Any) -> float | None:
-    """A float that JSON can hold; None for a missing or undefined one."""
+    """Convert a number to a float that JSON can hold; None if it is missing or not finite."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
-    """A row with every column present."""
+    """Make the row of a test with all columns, `values` among them; it is rejected at the level of `get_alpha`."""
     p = None if p_value is None else max(float(p_value), SMALLEST)
     columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
@@ -73,14 +73,13 @@ def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **v
 
 
 def make_not_run_row(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
-    """The row of a test that the data cannot support: a note, never a number."""
-    return make_row(
-        layer, test, n, **values | {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False}
-    )
+    """Make the row of a test that the data cannot support; its note names what the test needs."""
+    values |= {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False}
+    return make_row(layer, test, n, **values)
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's step-down adjusted p-values: statsmodels', which collects garbage in every call (0.15 s)."""
+    """Adjust p-values by Holm's step-down method."""
     raw = np.asarray(p, dtype=float)
     order = np.argsort(raw)
     adjusted = np.empty(len(raw))
@@ -89,7 +88,7 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
-    """Fill p_holm and verdict of the rows that were run, as one family, at alpha or else at `get_alpha`."""
+    """Set p_holm and verdict of the rows that were run, adjusted as one family (Holm), at alpha or `get_alpha`."""
     alpha = get_alpha() if alpha is None else alpha
     run = [r for r in rows if r["p_value"] is not None]
     for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
@@ -98,17 +97,17 @@ def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
 
 
 def compute_monte_carlo_p(observed: float, null: np.ndarray) -> float:
-    """(1 + b) / (1 + B), b the number of null draws [B] that are at least as large as the observed one."""
+    """Compute (1 + b) / (1 + B), where b of the B null draws are at least as large as the observed value."""
     return (1 + int((null >= observed).sum())) / (1 + len(null))
 
 
 def compute_detectable_z(standard_error: float) -> float:
-    """The effect that a two-sided z-test rejects with probability POWER."""
+    """Compute the effect that a two-sided z-test rejects with probability POWER."""
     return float((special.ndtri(POWER) - special.ndtri(get_alpha() / 2)) * standard_error)
 
 
 def compute_detectable_tv(n: int) -> float:
-    """The smallest TV that any one-sided test could find (with probability POWER) if it knew the event to look at, one
-    of probability near one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005 at
+    """Compute the smallest TV that a one-sided test of n draws finds with probability POWER, if it knows the event. The
+    event has probability one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005 at
     ALPHA."""
     return float((special.ndtri(POWER) - special.ndtri(get_alpha())) / 2 / math.sqrt(n))

@@ -36,7 +36,7 @@ Line = dict[str, Any]
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
-    """Line numbers and objects of JSON lines, or of CSV by its ending; None for a line that is no JSON."""
+    """Yield number and object of each line of a file of JSON lines, or of CSV by its ending; None if it is no JSON."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             if file.suffix.lower() == ".csv":
@@ -58,21 +58,23 @@ def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
         raise ParityError(f"samples: {file}: {error}; allowed: a file of JSON lines or CSV") from None
 
 
-def read_integer(line: Line, key: str, least: int, most: float, default: int | None) -> int:
+def read_integer(line: Line, key: str, low: int, high: float, default: int | None) -> int:
+    """Read an integer of a line. Raises ParityError if it is none, or not in low to high."""
     value = line.get(key, default)
     try:
         number = int(value) if isinstance(value, str) else value
     except ValueError:
         number = None
-    if type(number) is not int or not least <= number <= most:
-        limits = f"{least} to {most}" if most < 2**63 else f"{least} or more"
+    if type(number) is not int or not low <= number <= high:
+        limits = f"{low} to {high}" if high < 2**63 else f"{low} or more"
         raise ParityError(f"{key} {value!r}; allowed: an integer, {limits}")
     return number
 
 
 def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
-    """Codes of a line's sequences, and how often each was drawn; None for a line of a single sequence."""
-    counts, tokens = line.get("counts"), line.get("tokens")
+    """Read the codes of a line's sequences, and how often each was drawn; None for a line of a single sequence."""
+    counts = line.get("counts")
+    tokens = line.get("tokens")
     weights = None
     if isinstance(tokens, str):  # of CSV
         counts, tokens = {tokens: 1}, None
@@ -91,24 +93,24 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
 
 
 def log_largest_probability(counts: np.ndarray) -> float:
-    """The log-probability of counts [..., C] of independent samples, under the law that makes it largest."""
+    """Compute the log-probability of counts [..., C] of independent samples, under the law that makes it largest."""
     n = counts.sum(-1, keepdims=True)
     terms = special.xlogy(counts, counts / np.maximum(n, 1)) - special.gammaln(counts + 1)
     return float(terms.sum() + special.gammaln(n + 1).sum())
 
 
-def is_copy(counts: np.ndarray, other: np.ndarray) -> bool:
-    """Whether counts [..., C] are the other ones, and independent samples would hardly be (P <= CHANCE, any law)."""
-    return bool((counts == other).all()) and log_largest_probability(counts) <= np.log(CHANCE)
+def is_copy(one: np.ndarray, two: np.ndarray) -> bool:
+    """Return whether two samples have equal counts [..., C], as independent ones hardly have (P <= CHANCE, any law)."""
+    return bool((one == two).all()) and log_largest_probability(one) <= np.log(CHANCE)
 
 
 def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]], law: Law) -> None:
-    """ParityError for the same samples under two seeds, in any order, or a seed's samples twice; `order`: prompts and
-    codes of the file's lines of a single sequence."""
+    """Raise ParityError if both seeds hold the same samples, in any order, or a seed its samples twice; `order` has the
+    prompt and code of each line of a single sequence, by seed."""
     K = len(law.prompts)
-    what = f"seeds {' and '.join(map(str, drawn))} hold the same samples; allowed: independent ones"
+    problem = f"seeds {' and '.join(map(str, drawn))} hold the same samples; allowed: independent ones"
     if is_copy(*(sample.counts.reshape(K, -1) for sample in drawn.values())):
-        raise ParityError(what)
+        raise ParityError(problem)
     rows = {  # [K, n] of the seeds with a line a sequence
         seed: np.array(sorted(lines, key=lambda line: line[0]))[:, 1].reshape(K, -1)
         for seed, lines in order.items()
@@ -116,17 +118,18 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
     }
 
     def is_repeated(first: np.ndarray, second: np.ndarray, back: int) -> bool:
-        """Whether rows [K, n] are copies of others, compared with those that stand next to them."""
-        codes, n = np.concatenate([first.ravel(), second.ravel()]), first.size
+        """Return whether rows `second` [K, n] repeat rows `first`, by comparison with rows shifted by `back`."""
+        n = first.size
+        codes = np.concatenate([first.ravel(), second.ravel()])
         prompts = np.tile(np.repeat(np.arange(K), first.shape[1]), 2)
-        at = np.arange(n)
-        return has_copies(prompts * law.joint.shape[1] + codes, prompts, law, at, at + n, np.roll(at, back))
+        rows = np.arange(n)
+        return has_copies(prompts * law.joint.shape[1] + codes, prompts, law, rows, rows + n, np.roll(rows, back))
 
     if len(rows) == len(drawn):
         size = min(codes.shape[1] for codes in rows.values())
         one, two = (codes[:, :size] for codes in rows.values())
         if is_repeated(one, two, back=1):
-            raise ParityError(what)
+            raise ParityError(problem)
     for seed, codes in rows.items():
         half = codes.shape[1] // 2
         if is_repeated(codes[:, :half], codes[:, -half:], 1) or is_repeated(
@@ -136,18 +139,18 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
 
 
 def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
-    """What each of two seeds drew, seeds in the order of the file."""
+    """Read what each of two seeds drew, in the order of the file. Raises ParityError that names the line."""
     drawn: dict[int, Drawn] = {}
     order: dict[int, list[tuple[int, int]]] = {}
     large: dict[tuple[int, bytes], int] = {}  # lines whose counts do not occur twice by chance, by prompt and counts
-    nothing = np.zeros(0, dtype=np.int64)
+    empty = np.zeros(0, dtype=np.int64)
     for number, line in read_lines(file):
         try:
             if not isinstance(line, dict):
                 raise ParityError("allowed: a JSON object")
             if line.get("format") == "parity-samples":
-                if (own := law.extra.get("sha256")) and line.get("law_sha256", own) != own:
-                    raise ParityError(f"law_sha256: of another law; allowed: {own}")
+                if (digest := law.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
+                    raise ParityError(f"law_sha256: of another law; allowed: {digest}")
                 continue
             seed = read_integer(line, "seed", 0, 2**63, None)
             prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
@@ -158,12 +161,12 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
             if weights is None:
                 order.setdefault(seed, []).append((prompt, int(codes[0])))
             elif is_copy(counts, counts):
-                other = large.setdefault((prompt, counts.tobytes()), number)
-                if other != number:
-                    raise ParityError(f"the counts of line {other}; allowed: independent samples")
-            drafted, *others = (read_integer(line, key, -1, 2**63, -1) for key in COUNTS)
+                earlier = large.setdefault((prompt, counts.tobytes()), number)
+                if earlier != number:
+                    raise ParityError(f"the counts of line {earlier}; allowed: independent samples")
+            drafted, *counted = (read_integer(line, key, -1, 2**63, -1) for key in COUNTS)
             if drafted >= 0:
-                sample.batches.append(Batch(nothing, nothing, drafted, *others))
+                sample.batches.append(Batch(empty, empty, drafted, *counted))
         except ValueError as error:
             raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
     if len(drawn) != 2:
@@ -174,7 +177,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
         if sizes.min() != sizes.max() or not sizes.min():
             allowed = "equally many behind each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
-        sample.best = max(0.0, float(compute_log_e(sample.counts, law.cells)))
+        sample.max_log_e = max(0.0, float(compute_log_e(sample.counts, law.cells)))
     try:
         check_copies(drawn, order, law)
     except ParityError as error:
@@ -185,13 +188,15 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
 def certify_samples(
     file: str | Path, law: Law, *, margin: float = 0.05, alpha: float = ALPHA, claim: str = "lossless", name: str = ""
 ) -> Certificate:
-    """The verdict on the samples of a file."""
+    """Certify the samples of a file: test the first seed's, and repeat a rejection on the second's."""
     check_settings(margin=margin, alpha=alpha)
     file = Path(file)
-    (seed, first), (again, second) = read_samples(file, law).items()
-    name, rows, samples = name or file.stem, make_sample_rows(first, law, seed, alpha=alpha), [first]
+    (seed, first), (second_seed, second) = read_samples(file, law).items()
+    name = name or file.stem
+    samples = [first]
+    rows = make_sample_rows(first, law, seed, alpha=alpha)
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        rows += [r | {"repeat": 1} for r in make_sample_rows(second, law, again, alpha=alpha)]
+        rows += [r | {"repeat": 1} for r in make_sample_rows(second, law, second_seed, alpha=alpha)]
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
     result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)

@@ -1,16 +1,16 @@
-"""Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals; no baseline sample is needed.
+"""Layer 3, teacher-forced: test a decoder's tokens against the target's own conditionals, without a baseline sample.
 
-    run_battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **place) -> rows
+    run_battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **columns) -> rows
 
 tokens  [n, L] int   what the decoder drew
 law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
                      settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider. None ends the battery:
-                     rows from a on are not looked at
+                     rows from a on are not tested
 width   int          positions in a grid row
 rng     Generator    numpy's, for the randomised PIT
 slot    [n, L] int   optional stratum; use `assign_slots(step)`
 groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators
-place                columns of the rows: model, method, key, seed, repeat
+columns              of the rows: model, method, key, seed, repeat
 
 If the decoder is lossless, d_i = f(x_i) - E_p f(. | x_<i) has mean zero given the past whatever f, so
 Z = sum d_i / sqrt(sum Var_p f) is standard normal: a martingale central limit, every token counts, and there is no
@@ -39,24 +39,24 @@ from parity_certify.result_rows import Row
 
 Law = Callable[[int, int], Tensor | np.ndarray | None]
 BINS = 10  # of the PIT
-ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), and ...
-SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
+MIN_VARIANCE = 5.0  # sum of the variances of an indicator (as an expected count), and ...
+SPREAD = 30.0  # ... sum of variances relative to the largest, for the normal limit
 
 
 def wrap_law(p: Tensor) -> Law:
-    """The callable for laws [n, L, V] that have been computed."""
+    """Wrap computed laws [n, L, V] as a callable law(a, b)."""
     return lambda a, b: p[a:b]
 
 
 def assign_slots(step: np.ndarray) -> np.ndarray:
-    """Slot [n, L] of each position in its pass, from the pass that made it final, step [n, L]; 0 for forced ones."""
+    """Assign each position its slot in its pass [n, L], from the pass that made it final, step [n, L]; 0 if forced."""
     i = np.arange(step.shape[1])
-    before = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
-    return np.where(step > 0, i - np.maximum.accumulate(np.where(step != before, i, 0), 1), 0)
+    previous = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
+    return np.where(step > 0, i - np.maximum.accumulate(np.where(step != previous, i, 0), 1), 0)
 
 
 def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
-    """Groups as indicators [G, V]."""
+    """Make indicators [G, V] from groups of codes. Raises ParityError if they are not of the vocabulary."""
     if groups is None:
         return np.zeros((0, vocab))
     groups = np.asarray(groups)
@@ -69,11 +69,13 @@ def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
 
 
 def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
-    """Names [F], differences d and variances [F, n, L] of every f, for laws p [n, L, V] and tokens x [n, L]."""
-    at = x[..., None]
+    """Subtract from each f of the tokens x [n, L] its mean under the laws p [n, L, V]; G [G, V] are indicators of
+    groups. Returns names [F], differences d and variances [F, n, L]."""
+    index = x[..., None]
     log_p = torch.where(p > 0, p, 1).log_()
     mean = (p * log_p).sum(-1)
-    names, d = ["log p"], [p.gather(-1, at)[..., 0].log() - mean]
+    names = ["log p"]
+    d = [p.gather(-1, index)[..., 0].log() - mean]
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
 
     def add_indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | float = 1.0) -> None:
@@ -85,70 +87,71 @@ def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[st
     top = p.topk(min(5, p.shape[-1]))
     for k in (1, 5):
         if k < p.shape[-1]:
-            add_indicator(f"top-{k} hit", (top.indices[..., :k] == at).any(-1), top.values[..., :k].sum(-1))
+            add_indicator(f"top-{k} hit", (top.indices[..., :k] == index).any(-1), top.values[..., :k].sum(-1))
     i = torch.arange(x.shape[1])
-    for name, back, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
-        other = x.roll(back, 1)
-        add_indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.to(p.dtype))
+    for name, distance, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
+        neighbour = x.roll(distance, 1)
+        add_indicator(name, x == neighbour, p.gather(-1, neighbour[..., None])[..., 0], exists.to(p.dtype))
     for g, member in enumerate(G):
         add_indicator(f"group {g}", member[x] > 0, p @ member)
     return names, torch.stack(d), torch.stack(var)
 
 
 def draw_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
-    """U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), plus v [n, L] of its own."""
-    at = x[..., None]
-    own = p.gather(-1, at)
-    ahead = (p > own) | ((p == own) & (torch.arange(p.shape[-1]) < at))
-    return (p * ahead).sum(-1) + v * own[..., 0]
+    """Draw the PIT U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), and v of x's."""
+    index = x[..., None]
+    p_x = p.gather(-1, index)
+    likelier = (p > p_x) | ((p == p_x) & (torch.arange(p.shape[-1]) < index))
+    return (p * likelier).sum(-1) + v * p_x[..., 0]
 
 
-def make_z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
-    """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
+def make_z_row(test: str, d: float, var: float, largest: float, tokens: int, columns: dict, indicator: bool) -> Row:
+    """Make the row of a centred sum d over tokens, of variance var; largest is the largest variance of one token."""
     if tokens == 0 or var <= 1e-12:
         needs = "a token that is not certain (all variances are zero)"
-        return R.make_not_run_row("teacher-forced", test, tokens, needs, **place)
-    short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
+        return R.make_not_run_row("teacher-forced", test, tokens, needs, **columns)
+    short = max(MIN_VARIANCE / var if indicator else 0.0, SPREAD * largest / var)
     if short > 1:
-        return R.make_not_run_row(
-            "teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place
-        )
-    z, error = d / var**0.5, var**0.5 / tokens
+        needs = f"n >= {int(np.ceil(tokens * short))} tokens"
+        return R.make_not_run_row("teacher-forced", test, tokens, needs, **columns)
+    z = d / var**0.5
+    error = var**0.5 / tokens
     values = {"statistic": z, "effect": d / tokens, "minimum_detectable_effect": R.compute_detectable_z(error)}
-    return R.make_row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
+    return R.make_row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **columns)
 
 
 @cache
 def compute_detectable_w(alpha: float = R.ALPHA) -> float:
-    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
+    """Compute Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER."""
     critical = stats.chi2.isf(alpha, BINS - 1)
     return optimize.brentq(lambda c: stats.ncx2.sf(critical, BINS - 1, c) - R.POWER, 1e-3, 1e3) ** 0.5
 
 
-def make_pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
-    """Chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
+def make_pit_row(test: str, bins: np.ndarray, columns: dict) -> Row:
+    """Make the row of chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
     n = int(bins.sum())
     if n < 5 * BINS:
-        return R.make_not_run_row("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
+        return R.make_not_run_row("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **columns)
     statistic, p = stats.chisquare(bins)
     values = {
         "effect": (statistic / n) ** 0.5,
         "minimum_detectable_effect": compute_detectable_w(R.get_alpha()) / n**0.5,
     }
-    return R.make_row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **place)
+    return R.make_row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **columns)
 
 
 class Stratum:
-    """What the tokens of each group of one stratification add up to: label [n, L] is the group of each token."""
+    """Sums over the tokens of each group of one stratification; label [n, L] is the group of each token."""
 
     def __init__(self, name: str, label: np.ndarray):
         self.name, self.label, self.size = name, label, int(label.max()) + 1
         self.bins = np.zeros((self.size, BINS))
         self.sums: list[np.ndarray] = []  # of each f: d, variance, the largest variance, tokens with variance [4, size]
 
-    def add(self, part: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
-        """Rows `part`: d and var [F, rows, L] of every f, randomised PIT u [rows, L]."""
-        group, size = self.label[part].ravel(), self.size
+    def add(self, rows: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
+        """Add `rows` of the label: d and var [F, rows, L] of every f, randomised PIT u [rows, L]."""
+        size = self.size
+        group = self.label[rows].ravel()
         self.sums = self.sums or [np.zeros((4, size)) for _ in d]
         for total, d_f, v in zip(self.sums, d.reshape(len(d), -1), var.reshape(len(d), -1), strict=True):
             total[0] += np.bincount(group, d_f, size)
@@ -157,19 +160,19 @@ class Stratum:
             total[3] += np.bincount(group, v > 1e-12, size)
         # a certain law has U uniform by chance alone (and a uniform law has no variance of log p)
         live = (var[:2].sum(0) > 1e-12).ravel()
-        where = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
-        np.add.at(self.bins, (group[live], where[live]), 1)
+        bins = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
+        np.add.at(self.bins, (group[live], bins[live]), 1)
 
-    def make_rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
-        """A row per function and group."""
+    def make_rows(self, names: list[str], columns: dict[str, Any]) -> list[Row]:
+        """Make a row for each function and group."""
         result = []
         for s in range(self.size):
             suffix = f", {self.name} {s}" if self.name else ""
             for f, name in enumerate(names):
                 if name != "equals upper" or suffix != ", row 0":
                     d, var, largest, live = self.sums[f][:, s]
-                    result.append(make_z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
-            result.append(make_pit_row("rank PIT" + suffix, self.bins[s], place))
+                    result.append(make_z_row(name + suffix, d, var, largest, int(live), columns, indicator=f > 0))
+            result.append(make_pit_row("rank PIT" + suffix, self.bins[s], columns))
         return result
 
 
@@ -183,11 +186,11 @@ def run_battery(
     groups: np.ndarray | None = None,
     chunk: int = 64,
     strict: bool = True,
-    **place: Any,
+    **columns: Any,
 ) -> list[Row]:
-    """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose
-    law is certain carry no information and are not counted in n. A token of probability zero is a ParityError if
-    `strict`, else a rejection of its own (row "support")."""
+    """Test each function in each stratum (overall, each grid row, each slot), a row each; p_holm is over all rows.
+    Tokens whose law is certain carry no information and are not counted in n. Raises ParityError for a token of
+    probability zero if `strict`; otherwise it is a rejection (row "support")."""
     tokens = np.asarray(tokens)
     n, L = tokens.shape
     strata = [Stratum("", np.zeros((n, L), int))]
@@ -196,49 +199,49 @@ def run_battery(
     if slot is not None:
         strata.append(Stratum("slot", np.asarray(slot)))
     names: list[str] = []
-    outside, first = 0, (0, 0)
+    impossible_tokens = 0
+    first = 0, 0
     for a in range(0, n, chunk):
         b = min(a + chunk, n)
         if (laws := law(a, b)) is None:
             break
         p, x = torch.as_tensor(laws), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        impossible = check_laws(p, x, a, place.get("model", ""), strict)
-        if impossible.any() and not outside:
+        impossible = check_laws(p, x, a, columns.get("model", ""), strict)
+        if impossible.any() and not impossible_tokens:
             first = a + int(impossible.nonzero()[0, 0]), int(impossible.nonzero()[0, 1])
-        outside += int(impossible.sum())
+        impossible_tokens += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
-        names, d, var = subtract_means(
-            p, x, width, torch.as_tensor(make_indicators(groups, p.shape[-1]), dtype=p.dtype)
-        )
+        G = torch.as_tensor(make_indicators(groups, p.shape[-1]), dtype=p.dtype)
+        names, d, var = subtract_means(p, x, width, G)
         d, var = (v.masked_fill(impossible, 0).double() for v in (d, var))
         u = draw_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
         for stratum in strata:
             stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
     result = []
-    if outside:
-        values: dict[str, Any] = {"row": first[0], "position": first[1], "effect": outside / (n * L)}
-        values["note"] = f"{outside} of {n * L} tokens have probability zero"
-        result.append(R.make_row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
+    if impossible_tokens:
+        values: dict[str, Any] = {"row": first[0], "position": first[1], "effect": impossible_tokens / (n * L)}
+        values["note"] = f"{impossible_tokens} of {n * L} tokens have probability zero"
+        result.append(R.make_row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **columns))
     for stratum in strata:
-        result += stratum.make_rows(names, place)
+        result += stratum.make_rows(names, columns)
     R.adjust_family(result)
     return result
 
 
 def check_laws(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
-    """Where a token of x [n, L] has probability zero [n, L]; ParityError that names model, position and row for a law
-    that is none, a token outside the vocabulary or, if `strict`, one of probability zero. Rows count from `first`."""
+    """Return where tokens x [n, L] have probability zero. Raises ParityError for rows of p that are no laws, unknown
+    tokens and, if `strict`, tokens of probability zero; rows count from `first`."""
     if p.shape[:2] != x.shape:
         raise ParityError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
     total = p.sum(-1)
     bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
-    outside = (x < 0) | (x >= p.shape[-1])
+    unknown = (x < 0) | (x >= p.shape[-1])
     zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
-    for wrong in (bad, outside | zero if strict else outside):
+    for wrong in (bad, unknown | zero if strict else unknown):
         if wrong.any():
             row, position = wrong.nonzero()[0].tolist()
-            what = f"token {int(x[row, position])} of probability zero was sampled"
-            what = f"p is not a law (sum {total[row, position]:.6g})" if wrong is bad else what
-            raise ParityError(f"model {model}, position {position}, row {first + row}: {what}")
+            problem = f"token {int(x[row, position])} of probability zero was sampled"
+            problem = f"p is not a law (sum {total[row, position]:.6g})" if wrong is bad else problem
+            raise ParityError(f"model {model}, position {position}, row {first + row}: {problem}")
     return zero

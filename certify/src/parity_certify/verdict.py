@@ -1,8 +1,8 @@
-"""A verdict is a value; and the verdict on each decoder, from the rows of all layers.
+"""The verdict as a value, and the verdict on each decoder from the rows of all layers.
 
-    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> dicts, one a (method, key); claims by key or method
+    judge_decoders(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> dicts, one a (method, key)
 
-Each dict holds the `Verdict` under "value"; its other columns are made from that (`columns_of`).
+Claims are by key or method. Each dict holds the `Verdict` under "value"; others are made from it (`make_columns`).
 
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
@@ -35,7 +35,7 @@ EXIT: dict[Kind, int] = {"certified": 0, "consistent": 0, "lossy": 1, "inconclus
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences, pills, badges, JSON and exit codes are made from a verdict; nothing reads one out of a text.
+    """What the tests say of a decoder. Sentences, pills, badges, JSON and exit codes are made from it.
 
     kind       see the head of this module
     bound      upper bound on the TV, over all targets, None where no joint law was counted
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def pill(self) -> str:
-        """For a badge: the words, with the bound where nothing was rejected."""
+        """The words for a badge, with the bound if nothing was rejected."""
         if self.exit_code == 0 and self.bound is not None:
             return f"{self.words}, TV <= {self.bound:.3f}"
         return self.words
@@ -90,21 +90,19 @@ class Verdict:
         return f"{self.words}: {self.reason}" if self.reason else self.words
 
     def json(self) -> dict[str, Any]:
-        """Plain values, with the words and the exit code that are made from them."""
+        """Return the fields as plain values, with `words` and `exit_code`."""
         return asdict(self) | {"words": self.words, "exit_code": self.exit_code}
 
     def contradicts(self, claim: str) -> bool:
-        """Whether it contradicts what a decoder claims: "lossless", "lossy" or WITHIN."""
+        """Return whether the verdict contradicts a claim: "lossless", "lossy" or WITHIN."""
         if self.within:
             return self.kind == "lossy" and claim == WITHIN
         return self.kind == {"lossless": "lossy", WITHIN: "lossy", "lossy": "certified"}.get(claim)
 
 
 def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
-    """A decoder's p-value in a layer: the smallest p_holm of its deciding rows; None if none was run.
-
-    Rows that come without p_holm (the paired ones, made one score at a time) are given it here, as one family.
-    """
+    """Compute a decoder's p-value in a layer, the smallest p_holm of its deciding rows; None if none was run. If a row
+    has no p_holm (paired rows are made one score at a time), all are adjusted here as one family."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     if any(r["p_holm"] is None for r in deciding):
         R.adjust_family(deciding, alpha)
@@ -114,16 +112,16 @@ def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
 def judge_decoders(
     rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA
 ) -> list[dict[str, Any]]:
-    """One dict a decoder: method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to p-value
-    after both corrections), and what `columns_of` lists."""
+    """Judge each decoder: a dict of method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to
+    p-value after both corrections), and the columns of `make_columns`."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
     runs: dict[tuple[str, str], dict[str, Runs]] = {d: {} for d in decoders}
     adjusted: dict[tuple[str, str], dict[str, float]] = {d: {} for d in decoders}
     for layer in dict.fromkeys(r["layer"] for r in rows):
         for d in decoders:
-            own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
-            runs[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
+            of_layer = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
+            runs[d][layer] = [r for r in of_layer if r["repeat"] == 0], [r for r in of_layer if r["repeat"] > 0]
         ps = {d: p for d in decoders if (p := compute_layer_p(runs[d][layer][0], alpha)) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
@@ -134,15 +132,15 @@ def judge_decoders(
         certificates = [r for r in runs[method, key].get("exact", ([],))[0] if r["test"] == "TV certificate"]
         value = judge_decoder(p_of, runs[method, key], certificates, margin, alpha)
         claim = claims.get(key, claims.get(method, ""))
-        reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
-        columns = {"method": method, "key": key, "claim": claim, "minimum_detectable_effect": reach}
+        effect = max((r["minimum_detectable_effect"] for r in certificates), default=None)
+        columns = {"method": method, "key": key, "claim": claim, "minimum_detectable_effect": effect}
         columns |= {"rejected_by": [layer for layer, p in p_of.items() if p <= alpha], "p_decoders": p_of}
         result.append(columns | make_columns(value, claim))
     return result
 
 
 def make_columns(value: Verdict, claim: str) -> dict[str, Any]:
-    """A verdict as columns of a table: the value itself, its fields, and the words made of them."""
+    """Make the columns of a table from a verdict: the value itself, its fields, and its words."""
     low, high = value.interval or (None, None)
     return {
         "value": value, "verdict": value.words, "verdict_kind": value.kind, "mismatch": value.contradicts(claim),
@@ -153,10 +151,10 @@ def make_columns(value: Verdict, claim: str) -> dict[str, Any]:
 def judge_decoder(
     p_of: Mapping[str, float], runs: Mapping[str, Runs], certificates: list[Row], margin: float, alpha: float
 ) -> Verdict:
-    """The verdict on one decoder: its p-values by layer, its rows by layer, the exact layer's certificates."""
+    """Judge one decoder by its p-values and rows by layer, and by the TV certificates of the exact layer."""
     rejected = [layer for layer, p in p_of.items() if p <= alpha]
     repeated = {layer: 0.0 if layer == CERTAIN else compute_layer_p(runs[layer][1], alpha) for layer in rejected}
-    once = [layer for layer, p in repeated.items() if p is None]
+    unrepeated = [layer for layer, p in repeated.items() if p is None]
     confirmed = [layer for layer, p in repeated.items() if p is not None and p <= alpha]
     bound = max((r["effect"] for r in certificates), default=None)
     n = min((r["n"] for r in certificates), default=None)
@@ -167,38 +165,40 @@ def judge_decoder(
     interval = None if worst is None else (worst["tv_low"], worst["tv_high"])
     measured = {"estimate": worst and worst["tv"], "interval": interval}
 
-    def verdict(kind: Kind, reason: str, **values: Any) -> Verdict:
+    def make_verdict(kind: Kind, reason: str, **values: Any) -> Verdict:
         return Verdict(kind, reason=reason, **about | measured | values)
 
     path = next((r for r in runs.get(CERTAIN, ([],))[0] if "psnr" in r), None)
-    if path is not None and confirmed in ([], [CERTAIN]) and not once:
-        return verdict("lossy" if confirmed else "certified", path["note"], within=True)
+    if path is not None and confirmed in ([], [CERTAIN]) and not unrepeated:
+        return make_verdict("lossy" if confirmed else "certified", path["note"], within=True)
     if "exact" in confirmed and worst is not None:
-        where, limits = worst["model"], f"{worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
-        return verdict("lossy", f"on {where}, {confidence} interval {limits}", where=where)
+        target = worst["model"]
+        limits = f"{worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
+        return make_verdict("lossy", f"on {target}, {confidence} interval {limits}", where=target)
     if confirmed:
         layer = min(confirmed, key=lambda layer: p_of[layer])
         deciding = [r for r in runs[layer][0] if r["decides"] and r["p_value"] is not None]
         row = min(deciding, key=lambda r: r["p_value"])
-        where = f"{layer}: {row['test']}"
+        test = f"{layer}: {row['test']}"
         effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
         limits = f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
-        return verdict("lossy", f"rejected by {where}{effect}{limits}", where=where, estimate=None, interval=None)
-    if once:
-        again = "decode again on a fresh seed (repeat: true) to tell chance from fault"
-        return verdict("inconclusive", f"rejected by {', '.join(once)} once; {again}")
+        return make_verdict("lossy", f"rejected by {test}{effect}{limits}", where=test, estimate=None, interval=None)
+    if unrepeated:
+        advice = "decode again on a fresh seed (repeat: true) to tell chance from fault"
+        return make_verdict("inconclusive", f"rejected by {', '.join(unrepeated)} once; {advice}")
     if rejected:
-        again = "run again on other seeds, with more samples"
-        return verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed; {again}")
+        advice = "run again on other seeds, with more samples"
+        return make_verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed; {advice}")
     if not p_of:
-        return verdict("inconclusive", "no test could be run: more samples are needed")
+        return make_verdict("inconclusive", "no test could be run: more samples are needed")
     if bound is not None and bound <= margin and "exact" in p_of:
-        return verdict("certified", f"TV <= {bound:.4f} ({confidence}){' on each target' * (len(certificates) > 1)}")
+        targets = " on each target" * (len(certificates) > 1)
+        return make_verdict("certified", f"TV <= {bound:.4f} ({confidence}){targets}")
     if bound is not None:
-        reach = max(r["minimum_detectable_effect"] for r in certificates)
-        limits = f"TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"
-        return verdict("consistent", f"not rejected; {limits}")
+        effect = max(r["minimum_detectable_effect"] for r in certificates)
+        limits = f"TV bound {bound:.4f} is above the margin {margin:g}; TV below {effect:.4f} could not be found"
+        return make_verdict("consistent", f"not rejected; {limits}")
     deciding = [r for first, _ in runs.values() for r in first if r["decides"]]
     stated = any(r["minimum_detectable_effect"] is not None for r in deciding)
-    more = "; see the rows for the minimum detectable effects" if stated else ""
-    return verdict("consistent", f"not rejected in {', '.join(p_of)}{more}")
+    hint = "; see the rows for the minimum detectable effects" if stated else ""
+    return make_verdict("consistent", f"not rejected in {', '.join(p_of)}{hint}")

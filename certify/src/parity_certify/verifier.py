@@ -40,8 +40,8 @@ WORST = ("certified", "consistent", "inconclusive", "lossy")  # the verdict on a
 
 @dataclass(frozen=True)
 class Problem:
-    """draft [N, V] laws behind every prefix shorter than K, target [M, V] behind every prefix shorter than K + 1: the
-    empty one, those of one token, of two, ..., first token most significant."""
+    """The laws that a verifier is tested on: draft [N, V] behind all prefixes shorter than K, target [M, V] behind all
+    shorter than K + 1: the empty one, those of one token, of two, ..., first token most significant."""
 
     name: str
     draft: np.ndarray
@@ -49,7 +49,7 @@ class Problem:
 
 
 def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
-    """Random laws of a kind."""
+    """Make a problem of random laws of one of KINDS. Raises ParityError for another kind."""
     if kind not in KINDS:
         raise ParityError(f"problems: {kind!r}; allowed: {', '.join(KINDS)}, or a Problem")
     rng = np.random.default_rng([0, KINDS.index(kind)])
@@ -68,20 +68,23 @@ def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
 
 
 def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
-    """The problem with laws that are laws, or ParityError."""
+    """Return the problem with float laws. Raises ParityError if a table has another shape or is not laws."""
 
     def check(which: str, table: Any, depth: int) -> np.ndarray:
-        table, shape = np.asarray(table, dtype=float), (count_prefixes(vocab, depth), vocab)
+        """Check the table of all prefixes shorter than `depth`."""
+        table = np.asarray(table, dtype=float)
+        shape = (count_prefixes(vocab, depth), vocab)
         if table.shape != shape:
             raise ParityError(f"problems: {problem.name}, {which}: shape {table.shape}; allowed: {shape}")
         return check_law(table, f"{problem.name}, {which}")
 
-    draft, target = check("draft", problem.draft, drafts), check("target", problem.target, drafts + 1)
+    draft = check("draft", problem.draft, drafts)
+    target = check("target", problem.target, drafts + 1)
     return Problem(problem.name, draft, target)
 
 
 def draw_tokens(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Tokens [n] of laws whose running sums are [n, V]."""
+    """Draw tokens [n] from laws, given as running sums [n, V]."""
     return (rng.random(len(sums))[:, None] >= sums / sums[:, -1:]).sum(1)
 
 
@@ -98,7 +101,8 @@ class Drafted:
     def __post_init__(self) -> None:
         self.vocab = self.problem.target.shape[1]
         self.first = [count_prefixes(self.vocab, t) for t in range(self.drafts + 2)]
-        self.p_sums, self.q_sums = self.problem.target.cumsum(-1), self.problem.draft.cumsum(-1)
+        self.p_sums = self.problem.target.cumsum(-1)
+        self.q_sums = self.problem.draft.cumsum(-1)
         try:
             self.takes_rng = "rng" in inspect.signature(self.verify).parameters
         except (TypeError, ValueError):  # a function of C has no signature
@@ -110,8 +114,8 @@ class Drafted:
         return Sampled(self.complete(out, rng), drafted, accepted)
 
     def run(self, n: int, rng: np.random.Generator, seed: int) -> tuple[np.ndarray, int, int]:
-        """Tokens [n, K + 1] of the verifier, -1 behind the last, and drafts accepted and offered. Every generator that
-        it may use is seeded."""
+        """Run the verifier on n rows, with all generators seeded that it may use. Returns tokens [n, K + 1], -1 behind
+        the last, and the drafts accepted and offered."""
         random.seed(seed)
         np.random.seed(seed % 2**32)
         if "torch" in sys.modules:
@@ -129,17 +133,19 @@ class Drafted:
         return out, int(accepted.sum()), n * self.drafts
 
     def make_drafts(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens [n, K] drawn from the draft laws, draft laws [n, K, V] and target laws [n, K + 1, V] along them."""
-        prefix, tokens, where = np.zeros(n, dtype=np.int64), [], [np.zeros(n, dtype=np.int64)]
+        """Draw tokens [n, K]; return them, and along them the draft laws [n, K, V] and target laws [n, K + 1, V]."""
+        prefix = np.zeros(n, dtype=np.int64)
+        tokens: list[np.ndarray] = []
+        nodes = [np.zeros(n, dtype=np.int64)]
         for i in range(self.drafts):
-            tokens.append(draw_tokens(self.q_sums[where[i]], rng))
+            tokens.append(draw_tokens(self.q_sums[nodes[i]], rng))
             prefix = prefix * self.vocab + tokens[i]
-            where.append(self.first[i + 1] + prefix)
-        rows = np.stack(where, 1)
+            nodes.append(self.first[i + 1] + prefix)
+        rows = np.stack(nodes, 1)
         return np.stack(tokens, 1), self.problem.draft[rows[:, :-1]], self.problem.target[rows]
 
     def complete(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Tokens [n, K + 1], those that are -1 drawn from the target."""
+        """Fill the tokens [n, K + 1] that are -1 with draws from the target."""
         prefix = np.zeros(len(out), dtype=np.int64)
         for t in range(self.drafts + 1):
             empty = np.flatnonzero(out[:, t] < 0)
@@ -148,8 +154,9 @@ class Drafted:
         return out
 
     def check_batch(self, answer: Any, n: int) -> np.ndarray:
-        """A batch's tokens [n, K + 1], -1 behind the last of each row."""
-        tokens, K = np.asarray(answer), self.drafts
+        """Return the answer to a batch as tokens [n, K + 1], -1 behind the last of each row, or raise ParityError."""
+        tokens = np.asarray(answer)
+        K = self.drafts
         if tokens.ndim != 2 or len(tokens) != n or not 1 <= tokens.shape[1] <= K + 1:
             raise ParityError(f"verify: shape {tokens.shape}; allowed: [{n}, {K + 1}], -1 behind a row's last token")
         if not np.issubdtype(tokens.dtype, np.integer):
@@ -164,7 +171,7 @@ class Drafted:
         return out
 
     def pad(self, lines: Sequence[Any]) -> np.ndarray:
-        """Rows of one verifier call each as a batch."""
+        """Pad the answers of single calls to tokens [n, K + 1]. Raises ParityError for one that is no row of tokens."""
         out = np.full((len(lines), self.drafts + 1), -1, dtype=np.int64)
         for i, row in enumerate(map(np.asarray, lines)):
             integers = row.ndim == 1 and np.issubdtype(row.dtype, np.integer)
@@ -176,34 +183,35 @@ class Drafted:
         return out
 
     def make_tree(self, rng: np.random.Generator) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
-        """Tokens and parents of N nodes, draft laws [N, V] and target laws [N + 1, V]. A node has `branches` children,
-        drawn without replacement; of a deterministic draft, the next sibling is the next token."""
-        V, laws = self.vocab, []
+        """Draw a tree of N nodes: tokens, parents, draft laws [N, V] and target laws [N + 1, V]. A node has `branches`
+        children, drawn without replacement; if the draft is deterministic, the next sibling is the next token."""
+        V = self.vocab
+        laws: list[np.ndarray] = []
         tokens: list[int] = []
         parents: list[int] = []
         prefixes, rows, layer = [0], [0], [-1]  # prefix and row of the target: of the root, then of every node
         for depth in range(self.drafts):
-            below = []
+            children = []
             for node in layer:
                 prefix = prefixes[node + 1]
-                own = law = self.problem.draft[self.first[depth] + prefix]
+                draft = law = self.problem.draft[self.first[depth] + prefix]
                 for _ in range(self.branches):
                     if law.sum() <= 0:
                         break
                     law = law / law.sum()
                     token = min(int((rng.random() >= law.cumsum()).sum()), int(np.flatnonzero(law)[-1]))
-                    below.append(len(tokens))
+                    children.append(len(tokens))
                     tokens.append(token)
                     parents.append(node)
                     laws.append(law)
                     prefixes.append(prefix * V + token)
                     rows.append(self.first[depth + 1] + prefixes[-1])
-                    law = np.eye(V)[(token + 1) % V] if (own == 1).any() else np.where(np.arange(V) == token, 0, law)
-            layer = below
+                    law = np.eye(V)[(token + 1) % V] if (draft == 1).any() else np.where(np.arange(V) == token, 0, law)
+            layer = children
         return tokens, parents, np.stack(laws), self.problem.target[rows]
 
     def verify_trees(self, n: int, rng: np.random.Generator, keywords: dict) -> tuple[np.ndarray, int, int]:
-        """Tokens [n, K + 1], accepted nodes, and drafted layers."""
+        """Run the verifier on n trees; return tokens [n, K + 1], accepted nodes, and drafted layers."""
         lines, accepted = [], 0
         for _ in range(n):
             tokens, parents, q, p = self.make_tree(rng)
@@ -218,14 +226,14 @@ class Drafted:
 
 
 def check_verifier(sampler: Drafted) -> None:
-    """ParityError for a verifier that fails, or returns the same tokens for the same drafts whatever its seed."""
+    """Raise ParityError if the verifier fails, or returns the same tokens for the same drafts under two seeds."""
     try:
         one, two = (sampler.run(200, np.random.default_rng(0), seed)[0] for seed in (1, 2))
     except ParityError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise ParityError(f"verify: failed on shape {sampler.shape!r}: {what}") from error
+        problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise ParityError(f"verify: failed on shape {sampler.shape!r}: {problem}") from error
     if (one == two).all():
         sources = "its keyword rng, or random's, numpy's or torch's global generator"
         raise ParityError(f"verify: the same tokens under different seeds; allowed: one that draws from {sources}")
@@ -250,7 +258,7 @@ def certify_verifier(
     name: str = "",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Certificate:
-    """The verdict on a verifier: on each problem at alpha over their number; the first that is lossy ends the run.
+    """Certify a verifier on each problem, at alpha over their number; the first that is lossy ends the run.
 
     shape     "row", "batch" or "tree": see the head of this module; branches: children of a tree's node
     problems  kinds, or `Problem`s with laws of your own
@@ -285,12 +293,13 @@ def certify_verifier(
 
 
 def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
-    """One certificate of those of all problems: the worst verdict, the largest bound."""
+    """Combine the certificates of all problems: the worst verdict, the largest bound."""
     worst = max(certificates, key=lambda c: (WORST.index(c.verdict.kind), c.verdict.bound or 0.0))
-    tested, v = tuple(names[: len(certificates)]), worst.verdict
+    v = worst.verdict
+    tested = tuple(names[: len(certificates)])
     bound = max((c.verdict.bound for c in certificates if c.verdict.bound is not None), default=None)
     v = replace(v, alpha=alpha, bound=bound, tested=tested, untested=tuple(names[len(certificates) :]))
-    v = replace(v, n=min(min(c.beside["n"]) for c in certificates))
+    v = replace(v, n=min(min(c.details["n"]) for c in certificates))
     if v.kind == "certified":
         if set(tested) == {"equal"}:
             v = replace(
@@ -304,7 +313,7 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
         v = replace(v, reason=f"on {worst.rows[0]['model']}: {v.reason}")
     else:
         v = replace(v, where=f"{worst.rows[0]['model']}, {v.where}")
-    drafts: dict[str, Any] = {key: sum(c.beside[key] for c in certificates) for key in ("drafted", "accepted")}
+    drafts: dict[str, Any] = {key: sum(c.details[key] for c in certificates) for key in ("drafted", "accepted")}
     drafts["warnings"] = []  # each problem has one round a sequence, and drafts as near as it is meant to have
     rows = [row for c in certificates for row in c.rows]
-    return replace(worst, verdict=v, rows=rows, beside=worst.beside | drafts)
+    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)

@@ -16,7 +16,7 @@ TINY = 1e-300
 
 
 def draw_tokens(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) -> np.ndarray:
-    """Tokens [...] from weights [..., V]."""
+    """Draw tokens [...] from weights [..., V]."""
     total = weights.cumsum(-1)
     if normalise:
         total = total / np.maximum(total[..., -1:], TINY)
@@ -24,30 +24,32 @@ def draw_tokens(weights: np.ndarray, rng: np.random.Generator, normalise: bool =
 
 
 def gather_tokens(laws: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Gather the probabilities of tokens [...] from laws [..., V]."""
     return np.take_along_axis(laws, tokens[..., None], -1)[..., 0]
 
 
-def join_accepted(tokens: np.ndarray, accepted: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The accepted drafts and the token behind them; -1 elsewhere."""
+def join_accepted(tokens: np.ndarray, accepted: np.ndarray, final: np.ndarray) -> np.ndarray:
+    """Join the accepted drafts and the final token of each row to tokens [n, K + 1]; -1 behind them."""
     n, K = tokens.shape
     out = np.concatenate([np.where(np.arange(K) < accepted[:, None], tokens, -1), np.full((n, 1), -1)], 1)
-    out[np.arange(n), accepted] = last
+    out[np.arange(n), accepted] = final
     return out
 
 
 def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = "") -> np.ndarray:
-    """Speculative sampling (Leviathan et al. 2023; Chen et al. 2023)."""
+    """Verify drafts by speculative sampling (Leviathan et al. 2023; Chen et al. 2023), or with a planted fault."""
     n, K = tokens.shape
     rows = np.arange(n)
     if fault == "greedy drafts, soft laws":
         q = 0.6 * q + 0.4 / q.shape[-1]
     u = np.repeat(rng.random((n, 1)), K, 1) if fault == "one uniform" else rng.random((n, K))
-    here, drafted = gather_tokens(p[:, :K], tokens), gather_tokens(q, tokens)
+    p_x = gather_tokens(p[:, :K], tokens)
+    q_x = gather_tokens(q, tokens)
     if fault == "p and q swapped":
-        here, drafted = drafted, here
-    good = u * drafted < here + (0.02 * drafted if fault == "acceptance + .02" else 0)
+        p_x, q_x = q_x, p_x
+    good = u * q_x < p_x + (0.02 * q_x if fault == "acceptance + .02" else 0)
     if fault == "typical acceptance":
-        good = here > 0.3
+        good = p_x > 0.3
     accepted = np.cumprod(good, 1).sum(1)
     stop = np.minimum(accepted, K - 1)
     residual = np.maximum(p[rows, stop] - q[rows, stop], 0)
@@ -59,23 +61,24 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     if fault == "bonus from the residual":
         bonus = np.where(residual.sum(1, keepdims=True) > 0, residual, p[:, K])
     weights = np.where((accepted == K)[:, None], bonus, residual)
-    last = draw_tokens(weights, rng, normalise=fault != "residual not normalised")
-    out = join_accepted(tokens, accepted, last)
+    final = draw_tokens(weights, rng, normalise=fault != "residual not normalised")
+    out = join_accepted(tokens, accepted, final)
     if fault == "draft behind the rejected one kept":
-        more = accepted < K - 1
-        out[rows[more], accepted[more] + 1] = tokens[rows[more], accepted[more] + 1]
+        has_next = accepted < K - 1
+        out[rows[has_next], accepted[has_next] + 1] = tokens[rows[has_next], accepted[has_next] + 1]
     return out
 
 
 def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = "") -> np.ndarray:
-    """Block verification (Sun et al. 2024): the longest part of the block that may be kept as a whole."""
+    """Verify drafts by block verification (Sun et al. 2024): keep the longest part that may be kept as a whole."""
     n, K = tokens.shape
-    rows, u = np.arange(n), rng.random((n, K))
-    weight, accepted = np.ones((n, K + 1)), np.zeros(n, dtype=np.int64)
+    rows = np.arange(n)
+    u = rng.random((n, K))
+    weight = np.ones((n, K + 1))
+    accepted = np.zeros(n, dtype=np.int64)
     for i in range(1, K + 1):
-        ratio = gather_tokens(p[:, i - 1], tokens[:, i - 1]) / np.maximum(
-            gather_tokens(q[:, i - 1], tokens[:, i - 1]), TINY
-        )
+        p_x, q_x = (gather_tokens(law[:, i - 1], tokens[:, i - 1]) for law in (p, q))
+        ratio = p_x / np.maximum(q_x, TINY)
         weight[:, i] = np.minimum(weight[:, i - 1] * ratio, 1)
         if i < K:
             rest = np.maximum(weight[:, i, None] * p[:, i] - q[:, i], 0).sum(1)
@@ -90,32 +93,33 @@ def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
 
 
 def sample_and_match(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw from the target at every position, and go on while the drafts agree: exact, whatever the drafts."""
-    own = draw_tokens(p, rng)
-    accepted = np.cumprod(own[:, :-1] == tokens, 1).sum(1)
-    return join_accepted(tokens, accepted, own[np.arange(len(own)), accepted])
+    """Draw from the target at every position, and keep drafts as long as they agree: exact for any drafts."""
+    drawn = draw_tokens(p, rng)
+    accepted = np.cumprod(drawn[:, :-1] == tokens, 1).sum(1)
+    return join_accepted(tokens, accepted, drawn[np.arange(len(drawn)), accepted])
 
 
 def tree(
     tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = ""
 ) -> list[int]:
-    """Recursive rejection sampling: siblings one after the other, each against what the ones before have left. Node i
-    was drawn from q[i]; p[i + 1] is the target's law behind it, p[0] that behind the root."""
-    at, out = -1, []
+    """Verify a tree by recursive rejection sampling: each sibling against the residual that its elder ones leave. Node
+    i was drawn from q[i]; p[i + 1] is the target's law behind it, p[0] that behind the root."""
+    node = -1
+    out: list[int] = []
     while True:
-        law = p[at + 1]
-        for child in np.flatnonzero(parents == at):
+        law = p[node + 1]
+        for child in np.flatnonzero(parents == node):
             token = int(tokens[child])
             if rng.random() * q[child, token] < law[token]:
-                at = int(child)
+                node = int(child)
                 out.append(token)
                 break
             rest = np.maximum(law - q[child], 0)
-            last = rest / max(rest.sum(), TINY)
-            law = p[at + 1] if fault == "siblings against p" else last
+            residual = rest / max(rest.sum(), TINY)
+            law = p[node + 1] if fault == "siblings against p" else residual
         else:
-            if fault == "siblings against p" and (parents == at).any():
-                law = last
+            if fault == "siblings against p" and (parents == node).any():
+                law = residual
             return [*out, int(draw_tokens(law, rng))]
 
 

@@ -1,4 +1,4 @@
-"""Where a fault of transformers' `generate` stands: sample again with one part mended, and see whether it is gone.
+"""Locate a fault of transformers' `generate`: sample again with one part mended, and see whether the fault is gone.
 
 Guidance and SynthID's watermark keep a state from call to call, one call a token. Assisted generation calls them for
 drafts as well, and a rejected draft stays in their state: a cache that is not rolled back. `Replayed` gives every call
@@ -19,10 +19,10 @@ STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWaterm
 
 
 def copy_processor(processor: Any) -> Any:
-    """A copy whose state is its own; what it only reads (models, keys) is shared."""
-    new = copy.copy(processor)
-    vars(new).update({k: dict(v) for k, v in vars(new).items() if isinstance(v, dict)})
-    return new
+    """Copy a processor and its state; what it only reads (models, keys) is shared."""
+    copied = copy.copy(processor)
+    vars(copied).update({k: dict(v) for k, v in vars(copied).items() if isinstance(v, dict)})
+    return copied
 
 
 class Replayed:
@@ -65,7 +65,7 @@ class Mended(Generate):
 
 
 def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
-    """A diagnosis if mending makes n sequences consistent; None where there is nothing to mend, or it does not help."""
+    """Return a diagnosis if mending makes n sequences consistent; None if it does not, or nothing can be mended."""
     mended = Mended(sampler)
     mended(law.prompts[:1], seed)
     if not mended.names:
@@ -75,5 +75,5 @@ def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[
         return None
     p = next(r["p_value"] for r in certificate.rows if r["test"] == "all looks")
     name = f"cache not rolled back (state of {', '.join(sorted(mended.names))})"
-    says = f"{name}: with the processor replayed from the prompt in every call, {certificate.beside['n'][0]} sequences"
+    says = f"{name}: with the processor replayed from the prompt in every call, {certificate.details['n'][0]} sequences"
     return {"says": f"{says} are consistent with the law (p = {p:.2g})", "name": name, "fits": p, "mended": True}

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server over loopback (vLLM, SGLang, llama.cpp): completions with a seed.
+"""Sample from an OpenAI-compatible server over loopback (vLLM, SGLang, llama.cpp): completions with a seed.
 
 A prompt is text, a token a letter (the tiny checkpoints' tokenizers), or token numbers with `prompt_as=ids`. Requests
 run side by side. Drafts are counted where the engine tells them: `timings` of llama.cpp's answers, `/metrics` of vLLM.
@@ -23,7 +23,7 @@ COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_acc
 
 
 class Server:
-    """A sampler: one request a prompt, so many side by side.
+    """A sampler: one request for each prompt, `parallel` side by side.
 
     options  fields of the request; `prompt_as` ("text", "ids") and `parallel` (8) are ours, OF_LAW change the law
     """
@@ -49,7 +49,7 @@ class Server:
         self.__name__ = "server"
 
     def send_request(self, path: str, body: dict[str, Any] | None = None) -> str:
-        """The answer's text; ParityError for a server that is not there, slow, or refuses."""
+        """Send a request, return the answer's text. Raises ParityError if the server is absent, slow, or refuses."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
@@ -65,7 +65,7 @@ class Server:
             raise ParityError(f"server {self.url}: not there ({reason})") from None
 
     def describe_engine(self) -> str:
-        """What the server says of itself."""
+        """Ask the server for its version, else for its models."""
         for path in ("/version", "/props", "/v1/models"):
             try:
                 answer = json.loads(self.send_request(path))
@@ -77,7 +77,7 @@ class Server:
         return "unknown"
 
     def read_counters(self) -> list[int] | None:
-        """vLLM's counts of drafts so far; None where there are none."""
+        """Read vLLM's counts of drafts offered and accepted so far; None if the server has none."""
         try:
             page = self.send_request("/metrics")
         except ParityError:
@@ -86,17 +86,18 @@ class Server:
         return [round(sum(map(float, n))) for n in numbers] if all(numbers) else None
 
     def parse_tokens(self, text: str) -> list[int]:
-        """Token numbers of an answer, a letter each."""
+        """Parse an answer, one letter a token. Raises ParityError for a letter that is no token."""
         if any(c not in self.letters for c in text):
             raise ParityError(f"server: answered {text!r}; allowed: letters of {''.join(self.letters)}")
         return [self.letters.index(c) for c in text]
 
     def complete_prompt(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
-        """Tokens, and drafts offered and accepted (-1: not counted)."""
+        """Complete a prompt: return tokens, and drafts offered and accepted (-1: not counted)."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:
             answer = json.loads(self.send_request("/v1/completions", self.body | {"prompt": text, "seed": seed}))
-            choice, timings = answer["choices"][0], answer.get("timings") or {}
+            choice = answer["choices"][0]
+            timings = answer.get("timings") or {}
         except ParityError:
             raise
         except (ValueError, KeyError, IndexError, TypeError):
@@ -108,12 +109,12 @@ class Server:
         return tokens, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        before = self.read_counters()
+        first = self.read_counters()
         seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(prompts)).tolist()
         with ThreadPoolExecutor(self.parallel) as pool:
             tokens, drafted, accepted = zip(*pool.map(self.complete_prompt, prompts, seeds), strict=True)
-        if before is not None and (after := self.read_counters()) is not None:
-            return Sampled(list(tokens), after[0] - before[0], after[1] - before[1])
+        if first is not None and (second := self.read_counters()) is not None:
+            return Sampled(list(tokens), second[0] - first[0], second[1] - first[1])
         if max(drafted) >= 0:
             return Sampled(list(tokens), sum(max(0, d) for d in drafted), sum(max(0, a) for a in accepted))
         return list(tokens)

@@ -1,4 +1,4 @@
-"""transformers' `generate`, in its speculative ways, and the law that plain sampling has under the same options.
+"""Sample with transformers' `generate`, in its speculative ways, and compute the law of plain sampling.
 
     target, assistant = load_model("llama"), load_model("llama-assistant")
     sampler = Generate(target, 4, {"assistant_model": assistant, "num_assistant_tokens": 4})
@@ -38,7 +38,7 @@ OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assist
 
 
 def load_model(folder: Path | str) -> Any:
-    """A model of transformers from a folder, for generation; ParityError where there is none, or it is not whole."""
+    """Load a model of transformers from a folder, for generation. Raises ParityError if it is absent or damaged."""
     import transformers
 
     folder = Path(folder)
@@ -56,24 +56,24 @@ def load_model(folder: Path | str) -> Any:
 
 
 def patch_gemma4_config() -> None:
-    """Let a Gemma 4 assistant be made: 5.23.0 asks for a layer that stores keys where, as there, all layers read the
-    target's."""
+    """Patch the configuration so that a Gemma 4 assistant can be made: transformers 5.23.0 asks for a layer that stores
+    keys, but all layers of the assistant read the target's."""
     from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
     Config: Any = Gemma4TextConfig
-    own = Config.kv_sharing_modes.fget
-    if own.__name__ == "modes":
+    original = Config.kv_sharing_modes.fget
+    if original.__name__ == "modes":
         return
 
     def modes(self: Any) -> list[str | None]:
         layers = self.num_hidden_layers
-        return ["reuse"] * layers if self.num_kv_shared_layers == layers else own(self)
+        return ["reuse"] * layers if self.num_kv_shared_layers == layers else original(self)
 
     Config.kv_sharing_modes = property(modes)
 
 
 def load_tokenizer(folder: Path | str) -> Any:
-    """The folder's tokenizer; None where it has none."""
+    """Load the tokenizer of a folder; None if it has none."""
     import transformers
 
     if not (Path(folder) / "tokenizer.json").is_file():
@@ -82,9 +82,9 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 
 def sort_vocabulary(tokenizer: Any) -> Any:
-    """A copy of a tokenizer that gives its vocabulary in the same order in every process, highest number first. The
-    original gives another order in each. Universal assisted decoding records its drafts' laws in that order, and the
-    fault would not show in one that agrees with the numbers."""
+    """Copy a tokenizer so that it gives its vocabulary in one order, highest number first; the original's order differs
+    by process. Universal assisted decoding records its drafts' laws in that order; if the order were that of the token
+    numbers, the fault would not show."""
 
     class Descending(type(tokenizer)):  # type: ignore[misc]
         def get_vocab(self) -> dict[str, int]:
@@ -96,7 +96,7 @@ def sort_vocabulary(tokenizer: Any) -> Any:
 
 
 def silence_transformers() -> None:
-    """No warnings for each of thousands of calls."""
+    """Silence the warnings and bars that transformers prints in each of thousands of calls."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -105,11 +105,12 @@ def silence_transformers() -> None:
 
 
 def get_vocab_size(model: Any) -> int:
+    """Return the size of the vocabulary that a model of text draws from."""
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
 def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
-    """Keywords of `generate`: sampling of `length` tokens with nothing cut off that was not asked for."""
+    """Make the keywords of `generate` to sample `length` tokens, with no top-k or top-p but those in the options."""
     import transformers
 
     keywords = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
@@ -123,35 +124,36 @@ def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict
 
 @contextlib.contextmanager
 def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
-    """The model with the end token of the test and no other."""
-    own = model.generation_config
-    model.generation_config = copy.deepcopy(own)
+    """Context manager: give the model the end token of the test and no other."""
+    original = model.generation_config
+    model.generation_config = copy.deepcopy(original)
     model.generation_config.eos_token_id = end
     try:
         yield
     finally:
-        model.generation_config = own
+        model.generation_config = original
 
 
 def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
-    """Laws [B, V] of plain sampling at each of the L places of paths [B, L] behind inputs [B, P]. Options that only say
-    how to draft are left out."""
+    """Compute the laws [B, V] of plain sampling at each of the L positions of paths [B, L] behind inputs [B, P].
+    Options that only say how to draft are ignored."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
     sampled = options.get("do_sample", True)  # else greedy: the likeliest token is certain
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-        whole, start = torch.cat([input_ids, paths], 1), input_ids.shape[1]
-        fed = whole[:, :-1]
+        start = input_ids.shape[1]
+        sequences = torch.cat([input_ids, paths], 1)
+        fed = sequences[:, :-1]
         fields = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
         if model.config.is_encoder_decoder:
             fields = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
         logits = model(**fields, use_cache=False).logits[:, start - 1 :]
         for t in range(paths.shape[1]):
-            scores = logits_processor(whole[:, : start + t], logits[:, t].clone())
+            scores = logits_processor(sequences[:, : start + t], logits[:, t].clone())
             p = scores.to(model.dtype).softmax(-1)
             laws.append(p if sampled else torch.nn.functional.one_hot(scores.argmax(-1), p.shape[-1]).to(p.dtype))
-        return whole
+        return sequences
 
     keywords = make_keywords(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
     with replace_end_token(model, end), torch.no_grad(), warnings.catch_warnings():
@@ -166,23 +168,24 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
 def compute_law(
     model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None
 ) -> Law:
-    """The law of plain sampling with the options behind prompts [K, P], in float64."""
+    """Compute the law of plain sampling with the options behind prompts [K, P], in float64."""
     V = get_vocab_size(model)
     prompts = check_prompts(prompts, V)
     check_size(V, length, len(prompts))
     silence_transformers()
     exact = copy.deepcopy(model).double().eval()
-    paths, tables = torch.from_numpy(digits(V, length).astype(np.int64)), []
+    tables: list[np.ndarray] = []
+    paths = torch.from_numpy(digits(V, length).astype(np.int64))
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
         laws = compute_laws(exact, inputs, paths, options or {}, end)
-        parts = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # one row a prefix of t tokens
-        tables.append(absorb_end(check_law(np.concatenate(parts), f"prompt {k}"), length, end))
+        levels = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # one row a prefix of t tokens
+        tables.append(absorb_end(check_law(np.concatenate(levels), f"prompt {k}"), length, end))
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
 class Counting:
-    """A candidate generator that also adds up what it offered, what was accepted, and in how many rounds."""
+    """A candidate generator that counts drafts offered, drafts accepted and rounds (`drafts`)."""
 
     def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
         self.inner, self.drafts, self.log = inner, drafts, log
@@ -204,7 +207,7 @@ class Counting:
 
 
 class Generate:
-    """A sampler: one `generate` a prompt (assisted generation takes one at a time), seeded by torch's own generator.
+    """A sampler: one `generate` for each prompt, as assisted generation takes one at a time, seeded by torch.
 
     options  keywords of `generate`; of drafting, those of the assistant's configuration are set there as well
     candidate_generator (an option)  a function of transformers' own candidate generator that returns another one
@@ -216,7 +219,7 @@ class Generate:
         self.options = dict(options or {})
         if self.options.get("assistant_tokenizer") is not None:
             self.options["assistant_tokenizer"] = sort_vocabulary(self.options["assistant_tokenizer"])
-        self.other: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
+        self.wrap_generator: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
         assistant = self.options.get("assistant_model")
         if assistant is not None:
             for key in OF_ASSISTANT:
@@ -228,7 +231,7 @@ class Generate:
 
     @contextlib.contextmanager
     def count_drafts(self, drafts: list[int]) -> Iterator[bool]:
-        """The model with its candidate generators counted (and replaced, where another is asked for)."""
+        """Context manager: count the drafts of the model's candidate generators; yield whether it has any."""
         make = getattr(self.model, "_get_candidate_generator", None)
         if make is None or not self.speculates:
             yield False
@@ -236,7 +239,7 @@ class Generate:
 
         def make_counting(*args: Any, **kwargs: Any) -> Any:
             inner = make(*args, **kwargs)
-            return Counting(self.other(inner) if self.other else inner, drafts, self.log)
+            return Counting(self.wrap_generator(inner) if self.wrap_generator else inner, drafts, self.log)
 
         self.model._get_candidate_generator = make_counting
         try:
@@ -280,16 +283,17 @@ class Continuous(Generate):
 
 
 def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
-    """The law that the engine records for its drafts, by prefix (a mean where it depends on where the block began), the
-    prefixes [K, N] behind which it drafts at all, and its block length: from n more runs."""
+    """Record what the engine drafts in n more runs: the law that it records for its drafts, by prefix (a mean if it
+    depends on where the block began), the prefixes [K, N] behind which it drafts at all, and its block length."""
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
     for k in range(K):
         sampler.log = []
         sampler(np.repeat(target.prompts[k : k + 1], n // K, 0), 10_000 + k)
-        begin = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
+        start = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
         for ids, laws in sampler.log:
-            block, tokens = max(block, len(laws)), ids[begin:].tolist()
+            block = max(block, len(laws))
+            tokens = ids[start:].tolist()
             for i, p in enumerate(laws.numpy()):
                 depth = len(tokens) - len(laws) + i
                 if depth < target.length and np.isfinite(p).all() and p.shape == (V,):
@@ -303,7 +307,7 @@ def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law,
 
 
 def list_suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
-    """Named faults of a sampler of transformers; drafts without laws (look-up) leave those of the target alone."""
+    """List the faults that a sampler of transformers may have; of drafts without laws (look-up), the target's."""
     draft, offered, block = record_draft_law(sampler, target)
     bare = compute_law(sampler.model, target.prompts, target.length, end=target.end)
     return diagnosis.list_suspects(target, draft, block, bare=bare, offered=offered)
