@@ -77,7 +77,7 @@ def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
 
 
 COUNTED = """CLAIM = "lossy"
-def wrong(model, start, *, noise, n: Annotated[int, Field(ge=1), Counts("positions", small=3, most="length")] = 16): ...
+def wrong(model, start, *, noise, n: Annotated[int, Interval(ge=1), Counts("positions", small=3, most="length")] = 16): ...
 """
 
 
@@ -96,21 +96,21 @@ def wrong(model, start, *, noise, n: Annotated[int, Field(ge=1), Counts("positio
     ],
 )
 def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named, tmp_path, monkeypatch):
-    (tmp_path / "decoders/discrete").mkdir(parents=True)
-    (tmp_path / "decoders/discrete/wrong.py").write_text(source)
-    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    (tmp_path / "discrete").mkdir(parents=True)
+    (tmp_path / "discrete/wrong.py").write_text(source)
+    monkeypatch.setattr(module_metadata, "DECODERS", tmp_path)
     module_metadata.read_outline.cache_clear()
     with pytest.raises(ConfigError) as error:
         options.declaration("discrete", "wrong") and options.options("discrete", "wrong", {})
     module_metadata.read_outline.cache_clear()
-    assert "decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
+    assert "parity_decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
 
 
 def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch):
     """An option of any name: capped on small models, bounded by a model's size, and how far long models must reach."""
-    (tmp_path / "decoders/discrete").mkdir(parents=True)
-    (tmp_path / "decoders/discrete/newest.py").write_text(COUNTED.replace("wrong", "newest").replace("n:", "horizon:"))
-    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    (tmp_path / "discrete").mkdir(parents=True)
+    (tmp_path / "discrete/newest.py").write_text(COUNTED.replace("wrong", "newest").replace("n:", "horizon:"))
+    monkeypatch.setattr(module_metadata, "DECODERS", tmp_path)
     chosen = options.options("discrete", "newest", {})
     assert chosen == {"horizon": 16}
     assert options.cap_small("discrete", "newest", chosen) == {"horizon": 3}
