@@ -79,7 +79,7 @@ class Loaded:
     device = "cpu"
 
 
-SPEC = {"method": "m", "options": {}, "seed": 1}
+SPEC = {"method": "sjd", "options": {}, "seed": 1}
 ROWS = {"ids": np.array([str(i) for i in range(17)])}
 
 
