@@ -77,7 +77,9 @@ def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
 
 
 COUNTED = """CLAIM = "lossy"
-def wrong(model, start, *, noise, n: Annotated[int, Interval(ge=1), Counts("positions", small=3, most="length")] = 16): ...
+def wrong(
+    model, start, *, noise, n: Annotated[int, Interval(ge=1), Counts("positions", small=3, most="length")] = 16
+): ...
 """
 
 
