@@ -186,15 +186,15 @@ def drawn(shares, rows, length, seed=0):
 
 def test_shares_given_are_shares_found():
     shares = [0.9, 0.6, 0.3]
-    found = passes.by_slot(drawn(shares, 200, 150))
+    found = passes.compute_slot_shares(drawn(shares, 200, 150))
     assert found == pytest.approx(shares, abs=0.03)
-    assert passes.by_slot(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
+    assert passes.compute_slot_shares(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
 
 
 def test_the_pass_that_the_picture_cuts_short_is_left_out():
     kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
-    assert passes.inner(kept).tolist() == [3, 3, 3] and passes.by_slot(kept) == [1.0, 1.0]
-    assert passes.by_slot(np.ones((4, 9))) == [] == passes.by_slot(np.array([[5], [4]]))
+    assert passes.drop_last_pass(kept).tolist() == [3, 3, 3] and passes.compute_slot_shares(kept) == [1.0, 1.0]
+    assert passes.compute_slot_shares(np.ones((4, 9))) == [] == passes.compute_slot_shares(np.array([[5], [4]]))
 
 
 def test_figures_of_requests():

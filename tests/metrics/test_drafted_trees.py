@@ -31,7 +31,7 @@ TREE = {"total": 12, "depth": 3, "top_k": 3, "decay": 0.9, "stride": 1}
 def observed():
     target = Target(3, 16)
     tokens = torch.randint(64, (3, 16), generator=torch.Generator().manual_seed(4))
-    return target, *drafted_trees.observe(target, tokens, TREE, every=4, furthest=5)
+    return target, *drafted_trees.observe(target, tokens, TREE, stride=4, furthest=5)
 
 
 def test_cosines_are_of_the_targets_features_by_distance(observed):
@@ -45,13 +45,13 @@ def test_cosines_are_of_the_targets_features_by_distance(observed):
 
 def test_one_image_has_distances_and_no_intervals(observed):
     _, alike, cosines = observed
-    _, staleness = drafted_trees.figures(alike[:1].numpy(), cosines[:1].numpy(), "m", 4)
+    _, staleness = drafted_trees.make_figures(alike[:1].numpy(), cosines[:1].numpy(), "m", 4)
     assert [set(r) for r in staleness["data"]] == [{"x", "y"}] * 5
 
 
 def test_figures_hold_every_tree_and_distance(observed):
     _, alike, cosines = observed
-    similarity, staleness = drafted_trees.figures(alike.numpy(), cosines.numpy(), "m", 4)
+    similarity, staleness = drafted_trees.make_figures(alike.numpy(), cosines.numpy(), "m", 4)
     assert len(similarity["data"]) == 9 and [r["x"] for r in staleness["data"]] == [1, 2, 3, 4, 5]
     first = staleness["data"][0]
     assert first["low"] < first["y"] < first["high"] and first["y"] == pytest.approx(

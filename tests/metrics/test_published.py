@@ -62,7 +62,7 @@ def open_clips_own(folder, pixels, captions):
 
 
 def test_clip_score_is_open_clips_the_prefix_and_the_squeeze_the_protocols(stand_in, pixels, tmp_path):
-    networks = judges.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    networks = judges.read_manifests([manifest(tmp_path, "clip", stand_in / "clip")])
     found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
     assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
@@ -81,7 +81,7 @@ def test_clip_score_is_open_clips_the_prefix_and_the_squeeze_the_protocols(stand
 def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
     from transformers import CLIPModel
 
-    networks = judges.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
+    networks = judges.read_manifests([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
     found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
     net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
     ours = published.load_pickscore(stand_in / "pickscore", "networks.pickscore")
@@ -92,7 +92,7 @@ def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
 
 
 def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
-    networks = judges.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
+    networks = judges.read_manifests([manifest(tmp_path, "clip_vision", stand_in / "clip")])
     x = judges.measure_pictures(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
     y = judges.measure_pictures(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
     assert np.allclose((x**2).sum(1), 1)
@@ -268,16 +268,16 @@ def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
     for k, picture in enumerate(pixels):
         Image.fromarray(picture).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
     (tmp_path / "note.txt").write_text("no picture")
-    n, found = pictures.pictures(tmp_path)
+    n, found = pictures.read_pictures(tmp_path)
     kept = list(found)
     assert n == len(kept) == 6 and np.array_equal(kept[0], pixels[0]) and kept[1].shape == pixels[1].shape
     np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
-    n, found = pictures.pictures(tmp_path / "p.npz", 4)
+    n, found = pictures.read_pictures(tmp_path / "p.npz", 4)
     assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
-    assert pictures.statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
-    said = pictures.compared(tmp_path / "p.npz", {}, "clean")
+    assert pictures.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
+    said = pictures.measure_reference(tmp_path / "p.npz", {}, "clean")
     assert set(said) == {"mu", "sigma", "why"}
-    assert set(pictures.compared(None, {}, "clean")) == {"why"}
+    assert set(pictures.measure_reference(None, {}, "clean")) == {"why"}
 
 
 # --- a cell of a published model, through the commands

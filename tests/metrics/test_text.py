@@ -106,7 +106,7 @@ def laws(*rows: tuple[list[float], list[bool]]):
 
 def test_a_last_word_is_right_if_all_its_tokens_are_the_likeliest():
     given = laws(([0.9, 0.6], [True, True]), ([0.9, 0.4], [True, True]), ([0.9, 0.4], [True, False]))
-    assert accuracy.last_word(given, [True, False, None]) == [(True, True), (False, False), (True, None)]
+    assert accuracy.score_last_words(given, [True, False, None]) == [(True, True), (False, False), (True, None)]
 
 
 def test_a_choice_is_of_the_likeliest_end_per_token():
@@ -114,4 +114,4 @@ def test_a_choice_is_of_the_likeliest_end_per_token():
     both = [True, True]
     given = laws(([0.5, 0.5], both), ([0.4, 0.4], both), ([0.5, 0.5], both), ([0.3, 0.9], [True, False]))
     extra = [(0, True, False), (0, False, False), (1, True, True), (1, False, True)]
-    assert accuracy.choice(given, extra) == [(True, False), (True, True)]
+    assert accuracy.score_choices(given, extra) == [(True, False), (True, True)]

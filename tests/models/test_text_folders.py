@@ -17,7 +17,7 @@ from parity.decode.anysubset import record
 from parity.experiment import checks
 from parity.inputs import tasks
 from parity.metrics.text_likelihood import perplexities, reread
-from parity.metrics.text_quality import program
+from parity.metrics.text_quality import join_program
 from parity.models import fetch
 from parity.models.anysubset import load
 from parity.stand_ins.text import gpt2, xlnet
@@ -61,7 +61,7 @@ def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
             assert hidden == task.extra[row]
         if kind == "code":  # the source with the hidden line in its place passes its tests
             scope: dict = {}
-            exec(program(task.extra[row], "", hidden) + task.extra[row]["tests"], scope)
+            exec(join_program(task.extra[row], "", hidden) + task.extra[row]["tests"], scope)
 
 
 SOURCE = "def f(a,  b):\n    c = a\tif b\n"

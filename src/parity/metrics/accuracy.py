@@ -23,7 +23,7 @@ Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
 def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
-    """Batch by batch: laws [B, S, V] of the hidden tokens, the tokens, and whether there is one [B, S]."""
+    """Compute, batch by batch, the laws [B, S, V] of the hidden tokens, the tokens, and whether there is one [B, S]."""
     model, words = loaded.subset(True), loaded.words
     columns = [torch.from_numpy(x).to(loaded.device) for x in (task.tokens, task.known, task.end)]
     for tokens, known, end in zip(*(column.split(BATCH) for column in columns), strict=True):
@@ -31,14 +31,14 @@ def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
         yield joint_laws(model, start._replace(tokens=tokens.long()))
 
 
-def last_word(laws: Laws, extra: list[bool | None]) -> Answers:
-    """Every token of the word must be the likeliest in its place. `extra`: whether the pair was held out."""
-    right = [r for p, own, inside in laws for r in ((p.argmax(-1) == own) | ~inside).all(1).tolist()]
+def score_last_words(laws: Laws, extra: list[bool | None]) -> Answers:
+    """Check that each token of the word is the likeliest. `extra`: whether the pair was held out."""
+    right = [r for p, hidden, valid in laws for r in ((p.argmax(-1) == hidden) | ~valid).all(1).tolist()]
     return list(zip(right, extra, strict=True))
 
 
-def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
-    """The end with the largest log-probability per token must be the right one. `extra`: the question of each row,
+def score_choices(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
+    """Check that the right end has the largest log-probability per token. `extra`: the question of each row,
     whether it is the right end, whether the pair was held out."""
     values = [v for law in laws for v in (log_probability(*law) / law[-1].sum(1)).tolist()]
     questions: dict[int, list[tuple[float, bool, bool | None]]] = {}
@@ -48,14 +48,15 @@ def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Writes the accuracy and its standard error, and the accuracies of known pairs and of held-out ones."""
-    begin, loaded = time.perf_counter(), load.load(read_json(a.checkpoint), a.device)
+    """Write the accuracy and its standard error, and the accuracies of known pairs and of held-out ones."""
+    started = time.perf_counter()
+    loaded = load.load(read_json(a.checkpoint), a.device)
     task = tasks.build(a.task_kind, a.settings, loaded.words)
-    answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]
+    answered: Any = {"last_word": score_last_words, "choice": score_choices}[a.task_kind]
     answers = answered(laws(task, loaded), task.extra)
     mean, error = mean_error(np.array([right for right, _ in answers], float))
     figures: dict[str, Any] = {"task_kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
-    for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
-        some = [right for right, held in answers if held is wanted]
-        figures[f"accuracy_{name}"] = float(np.mean(some)) if some else None
-    write_json(a.out, figures | {"seconds": round(time.perf_counter() - begin, 2)})
+    for name, held_out in (("known_pairs", False), ("held_out_pairs", True)):
+        correct = [right for right, held in answers if held is held_out]
+        figures[f"accuracy_{name}"] = float(np.mean(correct)) if correct else None
+    write_json(a.out, figures | {"seconds": round(time.perf_counter() - started, 2)})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.metrics.estimates import Estimate, mean_and_error
-from parity.metrics.judges import absent
+from parity.metrics.judges import explain_absent
 
 KINDS = ("discrete",)
 MEASURES = {
@@ -30,7 +30,7 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """The CLIP-score is the mean raw cosine between picture and caption, neither scaled nor clipped.
+    """Average the scores. CLIP-score is the raw cosine between picture and caption, not scaled or clipped.
 
     Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). Cosines of the
     embedded CLIP compare with each other alone. `clip_cut` is how many captions a published CLIP cut at 77 tokens.
@@ -40,5 +40,5 @@ def measure(sample: Any) -> dict[str, Any]:
         if column in sample.outputs:
             figures[name] = Estimate(*mean_and_error(sample.outputs[column], sample.groups))
         else:
-            figures |= absent(sample, column, [name])
+            figures |= explain_absent(sample, column, [name])
     return figures

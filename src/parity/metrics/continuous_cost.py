@@ -28,24 +28,24 @@ MEASURES = {
 PARTS = {"head": ("_head_",), "network": ("_network_",), "test": ("_density_", "_residual_")}
 
 
-def of_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any) -> np.ndarray:
-    """[n] a statistic of each row's values [n, L] at the places where a draft was verified; NaN where none was."""
+def summarise_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any) -> np.ndarray:
+    """Compute [n] a statistic of each row's values [n, L] at the places where a draft was verified, or NaN."""
     rows = [row[drafted] for row, drafted in zip(values, accepted >= 0, strict=True)]
     return np.array([float(statistic(row)) if len(row) else np.nan for row in rows])
 
 
-def by_place(accepted: np.ndarray) -> np.ndarray:
-    """[L] share of drafts accepted at each place of the order, of accepted [n, L] (1, 0, or -1 where nothing was
-    drafted); NaN where none was."""
+def compute_place_shares(accepted: np.ndarray) -> np.ndarray:
+    """Compute the share [L] of drafts accepted at each place of the order, from accepted [n, L] (1, 0, or -1 where
+    nothing was drafted); NaN where none was."""
     drafted = accepted >= 0
     return np.where(drafted.any(0), (drafted & (accepted == 1)).sum(0) / np.maximum(drafted.sum(0), 1), np.nan)
 
 
-def by_cell(accepted: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """[L] the same at each position of the grid; order [n, L] holds the position of every place."""
-    at = np.full(accepted.shape, -1, dtype=accepted.dtype)
-    np.put_along_axis(at, order, accepted, 1)
-    return by_place(at)
+def compute_cell_shares(accepted: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Compute the share [L] at each position of the grid; order [n, L] holds the position of every place."""
+    on_grid = np.full(accepted.shape, -1, dtype=accepted.dtype)
+    np.put_along_axis(on_grid, order, accepted, 1)
+    return compute_place_shares(on_grid)
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
@@ -54,21 +54,22 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
     return {
         "drafted": (shard.accepted >= 0).sum(1),
         "accepted": (shard.accepted == 1).sum(1),
-        "log_ratio": of_verified(shard.log_ratio, shard.accepted, np.median),
-        "distance": of_verified(shard.distance, shard.accepted, np.mean),
+        "log_ratio": summarise_verified(shard.log_ratio, shard.accepted, np.median),
+        "distance": summarise_verified(shard.distance, shard.accepted, np.mean),
         **{name: np.asarray(shard.columns[name], dtype=float) for name in counts},
         **sample.costs,
     }
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Where drafts were accepted: by place in the order, and on the grid."""
+    """Collect where drafts were accepted: by place in the order, and on the grid."""
     accepted = sample.shard.accepted
-    return {"by_place": by_place(accepted), "by_cell": by_cell(accepted, sample.shard.order)}
+    return {"by_place": compute_place_shares(accepted), "by_cell": compute_cell_shares(accepted, sample.shard.order)}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    columns, shard = sample.rows, sample.shard
+    columns = sample.rows
+    shard = sample.shard
     drafted = int(columns["drafted"].sum())
     counts = ("tries", "gave_up", "target_conditions", "draft_conditions")
     return {
@@ -82,10 +83,10 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def break_down_time(sample: Any) -> dict[str, Any]:
-    """Shares of head and network are of these two; of the test, of the whole, where there are drafts."""
+    """Compute the shares of head and network of their sum, and of the test of the whole if there are drafts."""
     times = {name: float(np.mean(spent)) for name, spent in sample.costs.items() if name.endswith("_seconds")}
     head, network, test = (
-        sum(spent for name, spent in times.items() if any(part in name for part in parts)) for parts in PARTS.values()
+        sum(spent for name, spent in times.items() if any(mark in name for mark in marks)) for marks in PARTS.values()
     )
     seconds = float((sample.shard.seconds / sample.shard.batch).mean())
     return {

@@ -21,28 +21,29 @@ from parity.models.discrete.load import load
 
 @torch.inference_mode()
 def observe(
-    model: Any, tokens: Tensor, tree: dict[str, Any], every: int = 8, furthest: int = 16
+    model: Any, tokens: Tensor, tree: dict[str, Any], stride: int = 8, furthest: int = 16
 ) -> tuple[Tensor, Tensor]:
-    """Similarity [B, trees] of the candidate sequences of the tree behind every `every` tokens, and cosine
+    """Measure the similarity [B, trees] of the sequences of the tree after each `stride` tokens, and the cosine
     [B, furthest] of features by their distance, of images tokens [B, L]; `tree` holds options of `vvs`."""
     B, L = tokens.shape
     start = torch.zeros_like(tokens[:, :1])
     model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))
     features = model.model.features[:B, :L].float()  # of the conditional rows
     cosines = [cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1) for d in range(1, furthest + 1)]
-    drafter, alike = model.drafter, []
-    for at in range(every, L, every):
-        read = torch.arange(at - every, at, device=tokens.device).expand(B, -1)
-        law = drafter.logits(tokens[:, at - every : at], read, read - 1)[:, -1]
+    drafter = model.drafter
+    similarities = []
+    for end in range(stride, L, stride):
+        read = torch.arange(end - stride, end, device=tokens.device).expand(B, -1)
+        law = drafter.logits(tokens[:, end - stride : end], read, read - 1)[:, -1]
         drafted = grow_dynamic_tree(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
-        alike.append(measure_similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
-    return torch.stack(alike, 1), torch.stack(cosines, 1)
+        similarities.append(measure_similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
+    return torch.stack(similarities, 1), torch.stack(cosines, 1)
 
 
-def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> list[dict[str, Any]]:
-    """The two figures, from similarity [n, trees] and cosine [n, distances]; width: tokens in a row of the picture."""
+def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width: int) -> list[dict[str, Any]]:
+    """Make the two figures from similarity [n, trees] and cosine [n, distances]; width: tokens in a row."""
     threshold = options("discrete", "vvs", {})["threshold"]
-    share = float((alike >= threshold).mean())
+    share = float((similarity >= threshold).mean())
     mean = cosines.mean(0)
     points = [{"x": d, "y": float(m)} for d, m in enumerate(mean, 1)]
     if len(cosines) > 1:  # a single image has no error
@@ -54,20 +55,20 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
             "name": f"path-similarity-{model}",
             "title": f"How alike the candidate sequences of a drafted tree are ({model})",
             "caption": "Mean cosine of the codes of every two sequences, nearer tokens weighing more (VVS, eq. 2,"
-            f" fig. 2b), of {alike.size} trees along plain sampling's images. Where it is high, whichever sequence is"
-            " taken looks much the same, and verifying it decides little. Here"
+            f" fig. 2b), of {similarity.size} trees along plain sampling's images. Where it is high, whichever sequence"
+            " is taken looks much the same, and verifying it decides little. Here"
             f" {share:.0%} of the trees reach the threshold of {threshold:g}; the paper has 75% above 0.7 on"
             " LlamaGen-XL.",
             "kind": "histogram",
             "x": "similarity of the sequences",
-            "data": [{"value": float(v)} for v in alike.flatten()],
+            "data": [{"value": float(v)} for v in similarity.flatten()],
         },
         {
             "name": f"feature-staleness-{model}",
             "title": f"How alike the target's features are by their distance ({model})",
             "caption": "Cosine of the hidden states before the output matrix of two tokens so many places apart (VVS,"
             f" fig. 3), mean over images with {PERCENT} intervals. A drafter that must do with features of n tokens ago"
-            f" has what stands at n. A row is {width} tokens: what is so far apart lies one above the other."
+            f" has what stands at n. A row is {width} tokens: tokens that far apart are vertical neighbours."
             f" Neighbours: {mean[0]:.2f} here, 0.68 in the paper.",
             "kind": "line",
             "x": "tokens apart",
@@ -78,13 +79,14 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
 
 
 def run(a: argparse.Namespace) -> None:
-    """Writes the similarity of sequences, then the staleness of features."""
-    spec, shard = read_json(a.cell / "spec.json"), read_shards(a.shards)
+    """Write the similarity of sequences, then the staleness of features."""
+    spec = read_json(a.cell / "spec.json")
+    shard = read_shards(a.shards)
     loaded = load(read_json(a.checkpoint), a.device, getattr(torch, spec["dtype"]), "drafter")
-    few = slice(a.images)
-    inputs = {name: column[few] for name, column in rows_of(a.inputs, shard).items()}
-    tokens = torch.from_numpy(shard.tokens[few]).long().to(loaded.device)
-    alike, cosines = observe(loaded.model(inputs, spec["sampling"]), tokens, options("discrete", "vvs", {}))
-    drawn = figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"], loaded.width)
+    shown = slice(a.images)
+    inputs = {name: column[shown] for name, column in rows_of(a.inputs, shard).items()}
+    tokens = torch.from_numpy(shard.tokens[shown]).long().to(loaded.device)
+    similarity, cosines = observe(loaded.model(inputs, spec["sampling"]), tokens, options("discrete", "vvs", {}))
+    drawn = make_figures(similarity.cpu().numpy(), cosines.cpu().numpy(), spec["model"], loaded.width)
     for file, figure in zip(a.out, drawn, strict=True):
         write_json(file, figure)

@@ -30,27 +30,27 @@ class Estimate(NamedTuple):
         return self.value is None
 
     def times(self, scale: float) -> "Estimate":
-        """The same figure in another unit."""
+        """Convert the figure to another unit."""
         if isinstance(self.value, str):
             return self
-        value, error, low, high = (None if part is None else scale * part for part in self[:4])
+        value, error, low, high = (None if number is None else scale * number for number in self[:4])
         return Estimate(value, error, low, high, self.why)
 
     def reach(self) -> tuple[float, float] | None:
-        """Distances from the value down and up to the ends of its interval; None where no error was taken."""
+        """Measure the distances from the value down and up to the ends of its interval; None without error."""
         if self.low is not None and self.high is not None:
             return self.value - self.low, self.high - self.value
         return None if self.error is None else (Z * self.error, Z * self.error)
 
 
 def flat(value: Any) -> Any:
-    """A figure as JSON has it; None for one that is not finite, such as the spread of one batch."""
+    """Convert a figure to what JSON holds; None for one that is not finite, such as the spread of one batch."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def columns_of(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures as columns of a file: an estimate as `<name>`, `<name>_se`, `<name>_low`, `<name>_high`, or else
+    """List figures as columns of a file: an estimate as `<name>`, `<name>_se`, `<name>_low`, `<name>_high`, or else
     `<name>_why`."""
     columns: dict[str, Any] = {}
     for name, figure in figures.items():
@@ -59,26 +59,25 @@ def columns_of(figures: Mapping[str, Any]) -> dict[str, Any]:
         elif figure.why:
             columns[f"{name}_why"] = figure.why
         else:
-            parts = zip(ENDS, figure[:4], strict=True)
-            columns |= {name + end: flat(part) for end, part in parts if part is not None}
+            numbers = zip(ENDS, figure[:4], strict=True)
+            columns |= {name + end: flat(number) for end, number in numbers if number is not None}
     return columns
 
 
 def estimate_of(row: Mapping[str, Any], name: str) -> Estimate:
-    """A figure again, from a row of such columns; empty ones (None, NaN) are left out."""
-    parts = [row.get(name + end) for end in (*ENDS, "_why")]
-    value, error, low, high, why = (None if part is None or part != part else part for part in parts)
-    return Estimate(value, error, low, high, why or "")
+    """Read a figure from a row of such columns; empty ones (None, NaN) are ignored."""
+    numbers = [row.get(name + end) for end in (*ENDS, "_why")]
+    value, error, low, high, reason = (None if number is None or number != number else number for number in numbers)
+    return Estimate(value, error, low, high, reason or "")
 
 
 def prompt_groups(ids: np.ndarray) -> np.ndarray:
-    """[n] str ids "<prompt>/<repeat>" to [n] int, a number per prompt."""
+    """Number the prompts of ids [n] "<prompt>/<repeat>": [n] int."""
     return np.unique([str(i).rsplit("/", 1)[0] for i in ids], return_inverse=True)[1]
 
 
 def mean_error(values: np.ndarray) -> tuple[float, float]:
-    """Mean of independent values [n] and its standard error, NaN where too few are left; NaN among the values are left
-    out."""
+    """Compute the mean of independent values [n] and its standard error, NaN for too few; NaN values are ignored."""
     values = np.asarray(values, dtype=np.float64)
     values = values[~np.isnan(values)]
     mean = float(np.mean(values)) if len(values) else math.nan
@@ -86,12 +85,12 @@ def mean_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def means(**columns: np.ndarray) -> dict[str, Estimate]:
-    """The mean of every column [n], its rows independent."""
+    """Estimate the mean of each column [n], its rows independent."""
     return {name: Estimate(*mean_error(values)) for name, values in columns.items()}
 
 
 def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    """Mean of values [n] and its standard error, clustered by `groups` [n]; the error is NaN for fewer than two groups.
+    """Compute the mean of values [n] and its standard error, clustered by `groups` [n]; NaN for fewer than two groups.
 
     The mean is a ratio (sum of values over images), so the error is that of the group's sums of residuals: with one
     image per group it is sd / sqrt(n).
@@ -104,34 +103,35 @@ def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float
     return float(mean), float(np.sqrt((residual**2).sum() * count / (count - 1)) / len(values))
 
 
-def ratio_and_error(above: np.ndarray, below: np.ndarray) -> tuple[float, float]:
-    """sum(above) / sum(below) over batches [n] and its standard error, by linearisation; NaN for a single batch."""
-    ratio, count = float(above.sum() / below.sum()), len(above)
+def ratio_and_error(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float]:
+    """Divide sum(numerator) by sum(denominator) over batches [n], with a standard error by linearisation;
+    NaN for one batch."""
+    ratio, count = float(numerator.sum() / denominator.sum()), len(numerator)
     if count < 2:
         return ratio, math.nan
-    residual = above - above.sum() / below.sum() * below
-    return ratio, float(np.sqrt((residual**2).sum() * count / (count - 1)) / below.sum())
+    residual = numerator - numerator.sum() / denominator.sum() * denominator
+    return ratio, float(np.sqrt((residual**2).sum() * count / (count - 1)) / denominator.sum())
 
 
-def mean_ratio(above: np.ndarray, below: np.ndarray) -> Estimate:
-    """Geometric mean of above / below over pairs [n], with Student's interval of the logarithm; without one of a single
-    pair, and no figure of none."""
+def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
+    """Estimate the geometric mean of numerator / denominator over pairs [n], with Student's interval of the logarithm;
+    a single pair has no interval, none has no figure."""
     from scipy import stats  # as in `compare`
 
-    logs, n = np.log(np.asarray(above, dtype=np.float64) / below), len(above)
+    logs, n = np.log(np.asarray(numerator, dtype=np.float64) / denominator), len(numerator)
     if not n:
         return Estimate()
     mean = float(logs.mean())
     if n == 1:
         return Estimate(math.exp(mean))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * logs.std(ddof=1) / math.sqrt(n))
-    return Estimate(math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
+    half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * logs.std(ddof=1) / math.sqrt(n))
+    return Estimate(math.exp(mean), low=math.exp(mean - half_width), high=math.exp(mean + half_width))
 
 
 def bootstrap_interval(
     values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = CONFIDENCE, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of values [n], groups resampled with replacement."""
+    """Compute the percentile interval of the mean of values [n], groups resampled with replacement."""
     sums, sizes = np.bincount(groups, np.asarray(values, dtype=np.float64)), np.bincount(groups)
     sums, sizes = sums[sizes > 0], sizes[sizes > 0]
     drawn = np.random.default_rng([seed, 1]).integers(0, len(sums), (count, len(sums)))
@@ -143,8 +143,8 @@ def bootstrap_interval(
 def half_jackknife(
     statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray, count: int = 200, seed: int = 0
 ) -> np.ndarray:
-    """Standard error of statistic(indices), a vector, from `count` random halves of the groups, drawn without
-    replacement: the delete-half jackknife (Shao & Tu 1995, sec. 2.3). NaN for fewer than four groups.
+    """Estimate the standard error of statistic(indices), a vector, from `count` random halves of the groups, drawn
+    without replacement: the delete-half jackknife (Shao & Tu 1995, sec. 2.3). NaN for fewer than four groups.
 
     The bootstrap repeats images, which collapses nearest-neighbour balls and covariance ranks. On Gaussian features
     (d = 128, n = 128) the true standard deviations of FID and recall were 0.057 and 0.0113; this gave 0.068 and 0.0110,
@@ -159,8 +159,8 @@ def half_jackknife(
 
 
 def compare(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Welch's t-test of two samples [n] and the paired one (same prompts, independent noise): p-values, difference of
-    the means. Of two constants p is 0 or 1."""
+    """Compare two samples [n] by Welch's t-test and the paired one (same prompts, independent noise): p-values and
+    the difference of the means. Of two constants p is 0 or 1."""
     from scipy import stats  # most of what importing this module would take
 
     difference = float(np.mean(a) - np.mean(b))

@@ -40,19 +40,19 @@ FIGURES = {  # of summaries: label, unit, direction
 }
 
 
-def figure_name(layout: str, part: str) -> str:
-    """Of a part of a benchmark's score: geneval_two_object."""
-    return f"{layout}_{re.sub('[^a-z0-9]+', '_', part.strip().lower())}"
+def name_figure(layout: str, category: str) -> str:
+    """Name the figure of a category of a benchmark: geneval_two_object."""
+    return f"{layout}_{re.sub('[^a-z0-9]+', '_', category.strip().lower())}"
 
 
 def count_distinct(names: Sequence[str]) -> int:
-    """How many pictures these are. Raises ValueError if there is none, or one occurs twice."""
+    """Count the pictures. Raises ValueError if there is none, or one occurs twice."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{len(names)} results of {len(set(names))} pictures; allowed: one of each")
     return len(names)
 
 
-def name_geneval(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
+def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
         raise ParityError(f"geneval: row {number} of the prompts has no tag; allowed: {allowed}")
@@ -61,20 +61,20 @@ def name_geneval(number: int, row: Row, pictures: Pictures, before: int) -> dict
 
 
 def read_geneval(text: str) -> Results:
-    """Share of right pictures by task, and the mean over tasks, as summary_scores.py takes it."""
+    """Compute the share of right pictures by task, and the mean over tasks, as summary_scores.py takes it."""
     tasks: dict[str, list[bool]] = defaultdict(list)
     rows = [json.loads(line) for line in split_lines(text) if line.strip()]
     for row in rows:
-        tasks[figure_name("geneval", str(row["tag"]))].append(bool(row["correct"]))
-    by_task = {name: fmean(own) for name, own in tasks.items()}
+        tasks[name_figure("geneval", str(row["tag"]))].append(bool(row["correct"]))
+    by_task = {name: fmean(answers) for name, answers in tasks.items()}
     return {"geneval": fmean(by_task.values()), **by_task}, count_distinct([str(row["filename"]) for row in rows])
 
 
-def name_dpg(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
+def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
     name = str(row.get("item_id", ""))
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        where = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
-        raise ParityError(f"{where}; allowed: a name as in dpg_bench.csv (format: dpg)")
+        key = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
+        raise ParityError(f"{key}; allowed: a name as in dpg_bench.csv (format: dpg)")
     if len(pictures) not in (1, 4):
         raise ParityError(f"dpg: {len(pictures)} pictures of prompt {name}; allowed: 1 or 4 (image.prompts.repeats)")
     pairs = [np.concatenate(list(pictures[k : k + 2]), 1) for k in range(0, len(pictures), 2)]
@@ -82,25 +82,25 @@ def name_dpg(number: int, row: Row, pictures: Pictures, before: int) -> dict[str
 
 
 def read_dpg(text: str) -> Results:
-    """The score at the end, and those of the first level of categories, of the files named in the lines before."""
+    """Read the score at the end, and those of the first level of categories, of the files named in the lines before."""
     files = re.findall(r"^(.*\.png), [0-9.]", text, re.M)
     score = re.findall(r"^DPG-Bench score: ([0-9.]+)", text, re.M)[-1]
     categories = re.search(r"^L1 category scores:\n((?:\t.*\n)*)", text, re.M)
     each = re.findall(r"^\t([^:\n]+): ([0-9.]+)$", categories[1] if categories else "", re.M)
-    figures = {"dpg": float(score) / 100, **{figure_name("dpg", name): float(value) / 100 for name, value in each}}
+    figures = {"dpg": float(score) / 100, **{name_figure("dpg", name): float(value) / 100 for name, value in each}}
     return figures, count_distinct(files)
 
 
-def name_t2i_compbench(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
+def name_t2i_compbench(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
     prompt = row["prompt"]
     if "/" in prompt or "_" in prompt or len(prompt.encode()) > 240:
         problem = f"t2i_compbench: prompt {prompt[:40]!r} is part of a file's name"
         raise ParityError(f"{problem}; allowed: 240 bytes without / and _")
-    return {f"samples/{prompt}_{before + k:06d}.png": picture for k, picture in enumerate(pictures)}
+    return {f"samples/{prompt}_{first + k:06d}.png": picture for k, picture in enumerate(pictures)}
 
 
 def read_t2i_compbench(text: str) -> Results:
-    """Mean of the answers: the BLIP-VQA score."""
+    """Average the answers: the BLIP-VQA score."""
     answers = [float(row["answer"]) for row in json.loads(text)]
     return {"t2i_compbench": fmean(answers)}, len(answers)
 
@@ -114,7 +114,7 @@ LAYOUTS: dict[str, tuple[Name, Callable[[str], Results]]] = {
 
 
 def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np.ndarray]], folder: Path) -> int:
-    """Write a cell's pictures; how many prompts there were. ParityError for a caption that is no prompt of the file.
+    """Write a cell's pictures; returns the number of prompts. Raises ParityError for a caption not in the file.
 
     rows    of the prompt file, in its order
     images  (id "<prompt>/<repeat>", caption, pixels uint8 [H, W, 3]), those of a prompt one after the other
@@ -125,25 +125,25 @@ def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np
     numbers: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         numbers[row["prompt"]].append(number)
-    prompts = before = 0
+    prompts = first = 0
     for _, group in groupby(images, key=lambda image: image[0].rsplit("/", 1)[0]):
         _, captions, pictures = zip(*group, strict=True)
         if not numbers[captions[0]]:
             problem = f"prompt {captions[0][:40]!r} of the cell is not in the prompt file, or more often than there"
             raise ParityError(f"{layout}: {problem}; allowed: the file that was decoded")
         number = numbers[captions[0]].pop(0)
-        for name, content in LAYOUTS[layout][0](number, rows[number], pictures, before).items():
+        for name, content in LAYOUTS[layout][0](number, rows[number], pictures, first).items():
             if isinstance(content, dict):
                 publish(folder / name, json.dumps(content).encode())
             else:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(content).save(folder / name)
-        prompts, before = prompts + 1, before + len(pictures)
+        prompts, first = prompts + 1, first + len(pictures)
     return prompts
 
 
-def scores(layout: str, file: Path) -> Results:
-    """Figures of a benchmark's own file of results; ParityError for a file that is none."""
+def read_results(layout: str, file: Path) -> Results:
+    """Read figures of a benchmark's file of results. Raises ParityError for another file."""
     try:
         figures, number = LAYOUTS[layout][1](file.read_text(encoding="utf-8"))
         if not all(0 <= value <= 1 for value in figures.values()):
@@ -160,30 +160,30 @@ def keep(layout: str, file: Path, cell: Path) -> dict[str, float | str]:
 
     Raises ParityError if there are results of more pictures than the cell has.
     """
-    figures, number = scores(layout, file)
+    figures, number = read_results(layout, file)
     ids = {name for shard in shard_files(cell) for name in read_shard(shard).ids.astype(str)}
-    what = "prompts" if layout == "dpg" else "pictures"
-    whole = len({name.rsplit("/", 1)[0] for name in ids} if layout == "dpg" else ids)
-    if number > whole:
-        raise ParityError(f"--results {file}: of {number} {what}; allowed: results of this cell, which has {whole}")
-    partial = {f"{name}_why": f"{number} of {whole} {what}" for name in figures if number < whole}
+    unit = "prompts" if layout == "dpg" else "pictures"
+    total = len({name.rsplit("/", 1)[0] for name in ids} if layout == "dpg" else ids)
+    if number > total:
+        raise ParityError(f"--results {file}: of {number} {unit}; allowed: results of this cell, which has {total}")
+    partial = {f"{name}_why": f"{number} of {total} {unit}" for name in figures if number < total}
     path = cell / "benchmarks.json"
-    others = read_json(path) if path.is_file() else {}
-    whole_file = {k: v for k, v in others.items() if not f"{k}_".startswith(f"{layout}_")} | figures | partial
+    saved = read_json(path) if path.is_file() else {}
+    whole_file = {k: v for k, v in saved.items() if not f"{k}_".startswith(f"{layout}_")} | figures | partial
     write_json(path, whole_file)
     return {**figures, **partial}
 
 
 def shard_files(cell: Path) -> list[Path]:
-    """The shards of a cell in order; ParityError for a folder that has none."""
+    """List the shards of a cell in order. Raises ParityError for a folder without any."""
     files = sorted(cell.glob("shards/*-of-*.npz"), key=lambda f: int(f.name.partition("-")[0]))
     if not files:
         raise ParityError(f"--cell {cell}: holds no pictures; allowed: results/cells/discrete/<model>/<method>-<key>")
     return files
 
 
-def images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Id, caption and pixels of a cell's pictures, in order; a file at a time."""
+def read_images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Read id, caption and pixels of a cell's pictures, in order; a file at a time."""
     for file in shard_files(cell):
         rows, shard = read_rows(cell / "pictures" / file.name), read_shard(file)
         yield from zip(shard.ids.astype(str), shard.captions.astype(str), rows["pixels"], strict=True)
@@ -197,4 +197,4 @@ def run(a: argparse.Namespace) -> None:
         raise ParityError("export: --prompts and --out are needed to write, --results to read back")
     spec = validate(PromptSpec, {"file": str(a.prompts), "format": a.format, "limit": 100_000}, "--prompts")
     rows = list(iter_rows(spec, Path(), f"--prompts {a.prompts}"))
-    print(f"{export(a.layout, rows, images(a.cell), a.out)} prompts to {a.out}")
+    print(f"{export(a.layout, rows, read_images(a.cell), a.out)} prompts to {a.out}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.estimates import Estimate, half_jackknife
-from parity.metrics.judges import absent, explain_few
+from parity.metrics.judges import explain_absent, explain_few
 
 KINDS = ("discrete", "continuous")
 MEASURES = {
@@ -40,23 +40,23 @@ class Reference(NamedTuple):
 
 
 def reference_half(features: np.ndarray) -> Reference:
-    """features [n, d], n >= 2, to what `frechet` needs of them."""
+    """Summarise features [n, d], n >= 2, as what `frechet` needs of them."""
     if len(features) < 2 or not np.isfinite(features).all():
         raise ParityError(f"features: {len(features)} rows; allowed: 2 or more, all finite")
     x = np.asarray(features, dtype=np.float64)
-    return of_statistics(x.mean(0), np.atleast_2d(np.cov(x, rowvar=False)))
+    return make_reference(x.mean(0), np.atleast_2d(np.cov(x, rowvar=False)))
 
 
-def of_statistics(mean: np.ndarray, covariance: np.ndarray) -> Reference:
-    """The same from mean [d] and covariance [d, d], as published statistics hold them."""
+def make_reference(mean: np.ndarray, covariance: np.ndarray) -> Reference:
+    """Make a reference from mean [d] and covariance [d, d], as published statistics hold them."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
     return Reference(mean, root, float(np.trace(covariance)))
 
 
 def frechet(features: np.ndarray, reference: Reference) -> float:
-    """Squared Frechet distance of features [n, d], n >= 2, to the reference: |m1 - m2|^2 + tr S1 + tr S2 - 2 tr (S1
-    S2)^(1/2)."""
+    """Compute the squared Frechet distance of features [n, d], n >= 2, to the reference: |m1 - m2|^2 + tr S1 + tr S2
+    - 2 tr (S1 S2)^(1/2)."""
     x = np.asarray(features, dtype=np.float64)
     mean = x.mean(0)
     centred = (x - mean) / np.sqrt(len(x) - 1)  # S1 = centred^T centred
@@ -72,8 +72,8 @@ def frechet(features: np.ndarray, reference: Reference) -> float:
 def fid_and_error(
     features: np.ndarray, reference: Reference, groups: np.ndarray, count: int = 200, seed: int = 0
 ) -> tuple[float, float]:
-    """FID and its standard error over generated images, the reference held fixed: how far another seed would move it.
-    FID's bias depends on n, so compare equal n alone."""
+    """Compute FID and its standard error over generated images, the reference held fixed: how far another seed would
+    move it. FID's bias depends on n, so compare equal n alone."""
     error = half_jackknife(lambda rows: np.array([frechet(features[rows], reference)]), groups, count, seed)
     return frechet(features, reference), float(error[0])
 
@@ -82,18 +82,17 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
     return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
-def reference_of(outputs: dict[str, np.ndarray], d: int) -> Reference:
-    """What features [n, d] are compared with: the statistics of the reference file if it holds them, else its
-    features."""
+def choose_reference(outputs: dict[str, np.ndarray], d: int) -> Reference:
+    """Choose what features [n, d] are compared with: the statistics of the reference file, else its features."""
     if "mu" in outputs:
         if outputs["mu"].shape != (d,):
             raise ParityError(f"reference: mu {outputs['mu'].shape}; allowed: ({d},), of the network's features")
-        return of_statistics(outputs["mu"], outputs["sigma"])
+        return make_reference(outputs["mu"], outputs["sigma"])
     return reference_half(outputs["features"])
 
 
 def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
-    """Mean of the kernel over all pairs of x [n, d] and y [m, d], by blocks of rows."""
+    """Average the kernel over all pairs of x [n, d] and y [m, d], by blocks of rows."""
     total = 0.0
     for block in (x[i : i + rows] for i in range(0, len(x), rows)):
         squares = (block**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * block @ y.T
@@ -102,15 +101,15 @@ def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
 
 
 def inception_score(logits: Tensor, splits: int) -> tuple[float, float]:
-    """Mean and standard deviation of exp E KL(p(y|x) || p(y)) over shuffled splits of logits [n, classes];
+    """Compute mean and standard deviation of exp E KL(p(y|x) || p(y)) over shuffled splits of logits [n, classes];
     torch-fidelity's value."""
     n = len(logits)
     logits = logits[np.random.RandomState(2020).permutation(n)].double()
     p, log_p, scores = logits.softmax(1), logits.log_softmax(1), []
     for i in range(splits):
-        part = slice(i * n // splits, (i + 1) * n // splits)
-        marginal = p[part].mean(0, keepdim=True)
-        scores.append((p[part] * (log_p[part] - marginal.log())).sum(1).mean().exp().item())
+        split = slice(i * n // splits, (i + 1) * n // splits)
+        marginal = p[split].mean(0, keepdim=True)
+        scores.append((p[split] * (log_p[split] - marginal.log())).sum(1).mean().exp().item())
     return float(np.mean(scores)), float(np.std(scores))
 
 
@@ -119,40 +118,40 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_fid(sample: Any) -> dict[str, Any]:
-    """Against the features of the reference file, whose number is `reference_n`, or its statistics; of
-    fewer images than `sample.fewest` the reason."""
+    """Measure FID against the features of the reference file, whose number is `reference_n`, or its statistics; for
+    fewer images than `sample.fewest` give the reason."""
     features, real = sample.outputs.get("features"), sample.reference_outputs
     if features is None or not {"mu", "features"} & set(real):
-        return absent(sample, "features", ["fid"])
+        return explain_absent(sample, "features", ["fid"])
     counted = {"reference_n": len(real["features"])} if "features" in real else {}
     compared = sample.fewest if "mu" in real else len(real["features"])  # statistics do not say of how many they are
-    if why := explain_few(len(features), compared, sample.fewest):
-        return {"fid": Estimate(why=why)} | counted
+    if reason := explain_few(len(features), compared, sample.fewest):
+        return {"fid": Estimate(why=reason)} | counted
     count = 200 if features.shape[1] < WIDE else 20
-    fid = fid_and_error(features, reference_of(real, features.shape[1]), sample.groups, count)
+    fid = fid_and_error(features, choose_reference(real, features.shape[1]), sample.groups, count)
     return {"fid": Estimate(*fid)} | counted
 
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:
-    """1000 times the squared MMD of features of unit length, every pair counted (the biased estimate, as published);
-    its standard error is over generated pictures."""
+    """Compute 1000 times the squared MMD of features of unit length over every pair (the biased estimate, as
+    published); its standard error is over generated pictures."""
     features, real = sample.outputs.get("cmmd"), sample.reference_outputs.get("cmmd")
     if features is None or real is None:
-        return absent(sample, "cmmd", ["cmmd"])
+        return explain_absent(sample, "cmmd", ["cmmd"])
     x, y = (np.asarray(a, dtype=np.float64) for a in (features, real))
-    among = mean_kernel(y, y)
+    within_y = mean_kernel(y, y)
 
     def cmmd(rows: np.ndarray | slice) -> np.ndarray:
-        return np.array([SCALE * (mean_kernel(x[rows], x[rows]) + among - 2 * mean_kernel(x[rows], y))])
+        return np.array([SCALE * (mean_kernel(x[rows], x[rows]) + within_y - 2 * mean_kernel(x[rows], y))])
 
     value, error = cmmd(slice(None)), half_jackknife(cmmd, sample.groups, 20)
     return {"cmmd": Estimate(float(value[0]), float(error[0]))}
 
 
 def measure_inception_score(sample: Any) -> dict[str, Any]:
-    """A split for every hundred images, ten at most."""
+    """Measure the Inception Score: a split for every hundred images, ten at most."""
     if "logits" not in sample.outputs:
-        return absent(sample, "logits", ["is"])
+        return explain_absent(sample, "logits", ["is"])
     logits = torch.from_numpy(sample.outputs["logits"])
     mean, sd = inception_score(logits, max(1, min(10, len(logits) // 100)))
     return {"is": mean, "is_sd": sd}

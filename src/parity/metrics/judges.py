@@ -26,13 +26,13 @@ NEEDS = {  # columns, by the network that gives them
 Pictures = Callable[[], Iterable[np.ndarray]]  # uint8 [H, W, 3] one after the other, from the first anew at each call
 
 
-def declared(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Manifests of networks by their names."""
+def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Read the manifests of networks, by their names."""
     return {manifest["family"]: manifest for manifest in map(read_json, manifests)}
 
 
 def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
-    """Pictures at a side given by bilinear interpolation without antialiasing, rounded; 0 leaves them."""
+    """Resize pictures to a side given by bilinear interpolation without antialiasing, rounded; 0 leaves them."""
     for picture in pictures:
         if side:
             x = torch.from_numpy(picture.transpose(2, 0, 1).copy())[None]
@@ -41,8 +41,8 @@ def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
         yield picture
 
 
-def contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: str) -> published.Contrastive:
-    """The network of pictures and captions that a manifest names."""
+def load_contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: str) -> published.Contrastive:
+    """Load the network of pictures and captions that a manifest names."""
     file = Path(manifest["files"]["weights"])
     if name == "pickscore":
         return published.load_pickscore(file, "networks.pickscore", device)
@@ -54,22 +54,22 @@ def contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: s
 def measure_pictures(
     pictures: Pictures, captions: Sequence[str] | None, networks: Mapping[str, Any], protocol: str, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """The columns of `NEEDS` that the declared networks give, a row a picture; captions None leaves out what reads
-    them. `cut` is how many captions CLIP cuts."""
+    """Measure the columns of `NEEDS` that the declared networks give, a row a picture; without captions, not those
+    that need them. `cut` is how many captions CLIP cuts."""
     columns: dict[str, np.ndarray] = {}
-    how = recipe(protocol) if networks else {}
+    protocol_recipe = recipe(protocol) if networks else {}
     for name, manifest in networks.items():
         weights = Path(manifest["files"]["weights"])
         if name == "inception":
-            columns |= published.read_inception(published.load_inception(weights, device), pictures(), how)
+            columns |= published.read_inception(published.load_inception(weights, device), pictures(), protocol_recipe)
         elif name == "vgg16":
-            if how.get("manifold") == name:
+            if protocol_recipe.get("manifold") == name:
                 columns[name] = published.read_vgg16(published.load_vgg16(weights, device), pictures())
         elif name == "clip_vision":
-            columns["cmmd"] = contrastive(name, manifest, protocol, device).pictures(pictures()).numpy()
+            columns["cmmd"] = load_contrastive(name, manifest, protocol, device).pictures(pictures()).numpy()
         elif captions is not None:
-            network = contrastive(name, manifest, protocol, device)
-            prefix, side = (how["prefix"], how["squeeze"]) if name == "clip" else ("", 0)
+            network = load_contrastive(name, manifest, protocol, device)
+            prefix, side = (protocol_recipe["prefix"], protocol_recipe["squeeze"]) if name == "clip" else ("", 0)
             texts = [prefix + caption for caption in captions]
             cosine = network.cosine(squeeze(pictures(), side), texts)
             if name == "clip":
@@ -81,20 +81,20 @@ def measure_pictures(
 
 
 def explain_few(images: int, reference: int, needed: int) -> str:
-    """Why a figure cannot be taken of so many images and reference pictures; "" if it can."""
-    for count, what in ((images, "images"), (reference, "reference pictures")):
+    """Explain why so few images or reference pictures give no figure; "" if they do."""
+    for count, noun in ((images, "images"), (reference, "reference pictures")):
         if count < needed:
-            return f"too few {what}: {needed} or more are needed"
+            return f"too few {noun}: {needed} or more are needed"
     return ""
 
 
-def absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
-    """Figures of a published model that cannot be taken, each with the reason: a network that is not declared, or
-    nothing to compare with. Embedded models have networks of their own and need no reason."""
+def explain_absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
+    """Explain why figures of a published model cannot be taken: a network that is not declared, or nothing to compare
+    with. Embedded models have networks of their own and need no reason."""
     if not sample.protocol:
         return {}
     section = "image" if sample.spec.get("prompts") else "continuous"
-    why = "no reference: " + str(sample.reference_outputs.get("why", f"{section}.reference"))
+    reason = "no reference: " + str(sample.reference_outputs.get("why", f"{section}.reference"))
     if column not in sample.outputs:
-        why = f"no network: networks.{NEEDS[column]}"
-    return {name: Estimate(why=why) for name in figures}
+        reason = f"no network: networks.{NEEDS[column]}"
+    return {name: Estimate(why=reason) for name in figures}

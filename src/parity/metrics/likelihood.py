@@ -23,8 +23,8 @@ MEASURES = {
 
 @torch.inference_mode()
 def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
-    """Logits [B, L, V] of every position of tokens [B, L] given those before it, in one pass: [start, tokens[:-1]] at
-    -1 .. L - 2.
+    """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, in one pass: [start,
+    tokens[:-1]] at -1 .. L - 2.
 
     `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
     before position 0, by default 0.
@@ -39,48 +39,48 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
-    """Log-probability of each of tokens [B, L] under logits [B, L, V], float64; NaN at positions the grammar forces,
+    """Compute the log-probability of tokens [B, L] under logits [B, L, V], float64; NaN where the grammar forces,
     -inf for a token that the law excludes (top-k)."""
     logp = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
     return logp.masked_fill(forced.to(logp.device) >= 0, float("nan"))
 
 
 def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
-    """Largest probability of laws p [B, L, V], float32 [B, L]; NaN at positions the grammar forces."""
+    """Find the largest probability of laws p [B, L, V], float32 [B, L]; NaN at positions the grammar forces."""
     return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
 
 
-def allowed(logp: np.ndarray) -> np.ndarray:
-    """logp [n, L] with NaN for tokens that the law excludes (-inf; only a lossy decoder draws them)."""
+def drop_excluded(logp: np.ndarray) -> np.ndarray:
+    """Replace logp [n, L] by NaN for tokens that the law excludes (-inf; only a lossy decoder draws them)."""
     return np.where(np.isneginf(logp), np.nan, logp)
 
 
 def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
-    """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and
-    the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
+    """Compute, from logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over
+    images, and the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
 
     Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens that the law excludes
     (-inf) would make every figure infinite: they are left out, and `excluded` is their share among free tokens.
     """
-    kept = allowed(logp)
-    mean, error = mean_and_error(np.nanmean(kept, 1), groups)
-    spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
-    count, square = (~np.isnan(kept)).sum(1), np.nansum((kept - np.nanmean(kept)) ** 2, 1)
+    free_logp = drop_excluded(logp)
+    mean, error = mean_and_error(np.nanmean(free_logp, 1), groups)
+    spread, spread_error = mean_and_error(np.nanstd(free_logp, 1), groups)
+    count, square = (~np.isnan(free_logp)).sum(1), np.nansum((free_logp - np.nanmean(free_logp)) ** 2, 1)
     variance = square.sum() / count.sum()
     of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # a ratio of sums over images
-    whole = float(np.sqrt(variance))
+    sd = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {
         "perplexity": Estimate(perplexity, perplexity * error),
         "logp_mean": Estimate(mean, error),
         "logp_sd": Estimate(spread, spread_error),
-        "logp_sd_tokens": Estimate(whole, of_variance / (2 * whole) if whole > 0 else np.nan),  # by the delta method
+        "logp_sd_tokens": Estimate(sd, of_variance / (2 * sd) if sd > 0 else np.nan),  # by the delta method
         "excluded": float(np.isneginf(logp).sum() / (~np.isnan(logp)).sum()),
     }
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    return {} if sample.logp is None else {"logp_mean": np.nanmean(allowed(sample.logp), 1)}
+    return {} if sample.logp is None else {"logp_mean": np.nanmean(drop_excluded(sample.logp), 1)}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
@@ -88,5 +88,5 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """From the laws that the teacher-forced layer kept: one forward serves both."""
+    """Measure the laws that the teacher-forced layer kept: one forward serves both."""
     return {} if sample.logp is None else likelihood(sample.logp, sample.groups)

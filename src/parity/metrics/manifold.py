@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.estimates import Estimate, half_jackknife
-from parity.metrics.judges import absent, explain_few
+from parity.metrics.judges import explain_absent, explain_few
 from parity.metrics.protocols import recipe
 
 KINDS = ("discrete",)
@@ -26,7 +26,7 @@ MEASURES = {
 
 
 def squared_mmd(x: np.ndarray, y: np.ndarray) -> float:
-    """Unbiased estimate of the squared MMD of x and y, each [m, d], under the kernel (x.y / d + 1)^3."""
+    """Estimate, without bias, the squared MMD of x and y, each [m, d], under the kernel (x.y / d + 1)^3."""
     m = len(x)
     among_x, among_y, across = ((np.matmul(a, b.T) * (1 / x.shape[1]) + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
     within = sum((k.sum(axis=1) - np.diagonal(k)).sum() for k in (among_x, among_y))
@@ -36,7 +36,7 @@ def squared_mmd(x: np.ndarray, y: np.ndarray) -> float:
 def kid_and_error(
     features: np.ndarray, reference: np.ndarray, subsets: int = 100, seed: int = 0
 ) -> tuple[float, float]:
-    """Mean of the cubic-kernel MMD^2 over random subsets of both sides [n, d], and its standard error; the mean is
+    """Average the cubic-kernel MMD^2 over random subsets of both sides [n, d], with its standard error; the mean is
     torch-fidelity's.
 
     A subset holds half of the smaller side, at most 1000 rows, drawn without replacement. So the subsets' standard
@@ -56,15 +56,15 @@ def kid_and_error(
 
 
 def radii(distances: Tensor, k: int) -> Tensor:
-    """[n] distance from each of n rows to its k-th neighbour among the others, of distances [n, n]."""
+    """Find the distance [n] from each of n rows to its k-th neighbour among the others, of distances [n, n]."""
     return distances.kthvalue(k + 1).values
 
 
 def precision_recall(
     features: np.ndarray, reference: np.ndarray, groups: np.ndarray, k: int = 3, count: int = 200, seed: int = 0
 ) -> tuple[Estimate, Estimate]:
-    """Share of generated images [n, d] inside the reference manifold, and of reference images inside the generated
-    one; their standard errors are over generated images, the reference held fixed.
+    """Compute the share of generated images [n, d] inside the reference manifold, and of reference images inside the
+    generated one; their standard errors are over generated images, the reference held fixed.
 
     Every distance is computed once; a half-sample is then a selection of rows and columns.
     """
@@ -72,14 +72,15 @@ def precision_recall(
     if fewest <= k:
         raise ParityError(f"features: {fewest} rows on the smaller side; allowed: more than k = {k}")
     x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
-    among, across = torch.cdist(x, x), torch.cdist(x, y)
-    inside = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n] in some reference ball
+    within = torch.cdist(x, x)
+    across = torch.cdist(x, y)
+    is_precise = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n] in some reference ball
 
     def shares(rows: np.ndarray | slice, dtype: torch.dtype = torch.float64) -> np.ndarray:
-        if len(inside[rows]) <= k:
+        if len(is_precise[rows]) <= k:
             return np.array([np.nan, np.nan])
-        covered = (across[rows] <= radii(among[rows][:, rows], k)[:, None]).any(0)
-        return np.array([share.to(dtype).mean().item() for share in (inside[rows], covered)])
+        covered = (across[rows] <= radii(within[rows][:, rows], k)[:, None]).any(0)
+        return np.array([share.to(dtype).mean().item() for share in (is_precise[rows], covered)])
 
     values = shares(slice(None), torch.float32)  # torch-fidelity's to the bit
     errors = half_jackknife(shares, groups, count, seed)
@@ -94,21 +95,21 @@ def measure(sample: Any) -> dict[str, Any]:
 def measure_kid(sample: Any) -> dict[str, Any]:
     features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
-        return absent(sample, "features", ["kid"])
-    if why := explain_few(len(features), len(real), FEWEST):
-        return {"kid": Estimate(why=why)}
+        return explain_absent(sample, "features", ["kid"])
+    if reason := explain_few(len(features), len(real), FEWEST):
+        return {"kid": Estimate(why=reason)}
     return {"kid": Estimate(*kid_and_error(features, real))}
 
 
 def measure_manifold(sample: Any) -> dict[str, Any]:
-    """Of the first MOST pictures of either side, because each is compared with each; `manifold_n` where there are
+    """Measure the first MOST pictures of either side, because each is compared with each; `manifold_n` if there are
     more. The protocol says of which network's features."""
     column = recipe(sample.protocol).get("manifold", "features") if sample.protocol else "features"
     features, real = sample.outputs.get(column), sample.reference_outputs.get(column)
     if features is None or real is None:
-        return absent(sample, column, ["precision", "recall"])
-    if why := explain_few(len(features), len(real), FEWEST):
-        return {"precision": Estimate(why=why), "recall": Estimate(why=why)}
+        return explain_absent(sample, column, ["precision", "recall"])
+    if reason := explain_few(len(features), len(real), FEWEST):
+        return {"precision": Estimate(why=reason), "recall": Estimate(why=reason)}
     cut = {"manifold_n": MOST} if max(len(features), len(real)) > MOST else {}
     precision, recall = precision_recall(features[:MOST], real[:MOST], sample.groups[:MOST])
     return {"precision": precision, "recall": recall, **cut}

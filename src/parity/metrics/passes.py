@@ -38,28 +38,28 @@ MEASURES = {
 
 
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
-    """[n] tokens the model chose, of step [n, L]; forced [L] bool marks those that the grammar forces."""
+    """Count the tokens [n] that the model chose, of step [n, L]; forced [L] bool marks the grammar's."""
     chosen = step > 0
     return (chosen if forced is None else chosen & ~forced).sum(1)
 
 
 def rows(sample: Any) -> dict[str, Any]:
     shard = sample.shard
-    kept = [k[k > 0].tolist() for k in shard.kept]
-    return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept, "step": shard.step.tolist()}
+    kept_by_pass = [k[k > 0].tolist() for k in shard.kept]
+    return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept_by_pass, "step": shard.step.tolist()}
 
 
-def inner(kept: np.ndarray) -> np.ndarray:
-    """[passes] tokens that each pass made final, of kept [n, passes] (0 once a row is done), without each row's last
+def drop_last_pass(kept: np.ndarray) -> np.ndarray:
+    """Select the tokens that each pass made final, of kept [n, passes] (0 once a row is done), without each row's last
     pass."""
-    last = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
-    return kept[(kept > 0) & (np.arange(kept.shape[1]) < last[:, None])]
+    last_pass = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
+    return kept[(kept > 0) & (np.arange(kept.shape[1]) < last_pass[:, None])]
 
 
-def by_slot(kept: np.ndarray) -> list[float]:
-    """Share of drafts accepted in slots 1, 2, ... given that the slot before was, as far as any was accepted."""
-    made = inner(kept)
-    return [float((made > j).sum() / (made >= j).sum()) for j in range(1, int(made.max(initial=0)))]
+def compute_slot_shares(kept: np.ndarray) -> list[float]:
+    """Compute the share of drafts accepted in slots 1, 2, ... given that the slot before was accepted."""
+    n_kept = drop_last_pass(kept)
+    return [float((n_kept > j).sum() / (n_kept >= j).sum()) for j in range(1, int(n_kept.max(initial=0)))]
 
 
 def measure(sample: Any) -> dict[str, Any]:
@@ -67,9 +67,10 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:
-    """Means over images with errors by prompt. Step compression is free tokens per pass (Teng et al. 2024, sec. 5),
+    """Average over images, with errors by prompt. Step compression is free tokens per pass (Teng et al. 2024, sec. 5),
     with an interval."""
-    shard, free = sample.shard, free_tokens(sample.shard.step, sample.forced)
+    shard = sample.shard
+    free = free_tokens(shard.step, sample.forced)
     columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
     figures = {name: Estimate(*mean_and_error(values, sample.groups)) for name, values in columns.items()}
     low, high = bootstrap_interval(free / shard.nfe, sample.groups)
@@ -78,8 +79,8 @@ def measure_passes(sample: Any) -> dict[str, Any]:
 
 
 def measure_calls(sample: Any) -> dict[str, Any]:
-    """Calls of a batch are shared out to its rows by their passes. `pass_cost` is of single images, timed in turn with
-    plain decoding, as their geometric mean."""
+    """Count calls; those of a batch are shared out to its rows by their passes. `pass_cost` is of single
+    images, timed in turn with plain decoding, as their geometric mean."""
     shard = sample.shard
     drafted = shard.draft_calls * shard.nfe / shard.passes
     figures: dict[str, Any] = {
@@ -96,21 +97,21 @@ def measure_calls(sample: Any) -> dict[str, Any]:
 
 
 def measure_requests(sample: Any) -> dict[str, Any]:
-    """`acceptance_by_slot` is JSON, a list. Times are of the batch that a row was decoded in (`batch`), and of a job's
-    first rows alone; the first token's from the decoder's beginning, which takes in the prompt."""
+    """Measure requests. `acceptance_by_slot` is JSON, a list. Times are of the batch of a row (`batch`), and of a
+    job's first rows alone; the first token's from the decoder's beginning, which takes in the prompt."""
     shard = sample.shard
     passes = (shard.kept > 0).sum(1)
     free = free_tokens(shard.step, sample.forced)
     # A row waits for its batch, but where others take the places of rows that are done.
     waited = np.where(shard.at_once < shard.batch, shard.nfe / shard.passes, 1) * shard.seconds
-    alone = ~np.isnan(shard.single_seconds)
+    is_timed = ~np.isnan(shard.single_seconds)
     figures: dict[str, Any] = {
         "acceptance_length": Estimate(*ratio_and_error(shard.kept.sum(1), passes)),
-        "acceptance_by_slot": dump_canonical([round(share, 4) for share in by_slot(shard.kept)]),
+        "acceptance_by_slot": dump_canonical([round(share, 4) for share in compute_slot_shares(shard.kept)]),
         "request_tokens_per_second": Estimate(*mean_and_error(free / waited, sample.groups)),
     }
-    if alone.any():
-        figures["request_tokens_per_second_single"] = float(np.median((free / shard.single_seconds)[alone]))
+    if is_timed.any():
+        figures["request_tokens_per_second_single"] = float(np.median((free / shard.single_seconds)[is_timed]))
     if "first_seconds" in shard.columns:
         figures["first_token_seconds"] = float(np.median(shard.first_seconds))
     return figures

@@ -18,8 +18,9 @@ from parity.metrics import judges
 
 
 def draw(a: argparse.Namespace) -> None:
-    """Writes the pictures that an embedded model is compared with, and what its own network sees in them."""
-    kind, manifest = importlib.import_module(f"parity.metrics.samples.{a.kind}"), read_json(a.checkpoint)
+    """Write the pictures that an embedded model is compared with, and what its own network sees in them."""
+    kind = importlib.import_module(f"parity.metrics.samples.{a.kind}")
+    manifest = read_json(a.checkpoint)
     if a.folder:
         drawn = list(read_pictures(Path(a.folder), a.count)[1])
         if len(sizes := {picture.shape for picture in drawn}) > 1:
@@ -30,11 +31,11 @@ def draw(a: argparse.Namespace) -> None:
     write_arrays(a.out, pixels=pixels, **kind.outputs_of(pixels, manifest, a.device))
 
 
-def compared(
+def measure_reference(
     path: Path | None, networks: dict[str, Any], protocol: str, count: int = 0, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """Columns of the pictures as networks see them (`metrics.judges`), `mu` and `sigma` of a file that has them, and
-    `why` there is less; the first `count` pictures, or all."""
+    """Measure the columns of the pictures as networks see them (`metrics.judges`), `mu` and `sigma` of a file that
+    has them, and `why` there is less; the first `count` pictures, or all."""
     if path is None:
         return {"why": np.array("reference")}
     columns: dict[str, np.ndarray] = {} if path.is_dir() else read_statistics(path)
@@ -48,6 +49,6 @@ def compared(
 
 
 def look(a: argparse.Namespace) -> None:
-    """Writes what the declared networks see in the pictures that published models are compared with."""
+    """Write what the declared networks see in the pictures that published models are compared with."""
     path = Path(a.reference) if a.reference else None
-    write_arrays(a.out, **compared(path, judges.declared(a.networks), a.protocol, a.count, a.device))
+    write_arrays(a.out, **measure_reference(path, judges.read_manifests(a.networks), a.protocol, a.count, a.device))

@@ -45,12 +45,12 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """ConfigError for a name that is unknown."""
+    """Find a recipe by its name. Raises ConfigError for an unknown one."""
     if name not in PROTOCOLS:
         raise ConfigError(f"protocol = {name!r}: unknown; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 def name_with_digest(name: str) -> str:
-    """The name with the digest of its recipe, as tables show it."""
+    """Join the name and the digest of its recipe, as tables show it."""
     return f"{name} {digest(recipe(name))}"

@@ -11,12 +11,12 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """The class of every image, and whether the classifier reads it."""
+    """List the class of every image, and whether the classifier reads it."""
     return {"class": sample.classes} | ({"right": sample.outputs["right"]} if "right" in sample.outputs else {})
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """`real_accuracy` is that of the real pictures of the reference file."""
+    """Measure the accuracy; `real_accuracy` is that of the real pictures of the reference file."""
     if "right" not in sample.outputs:
         return {}
     real = sample.reference_outputs.get("right")

@@ -50,15 +50,15 @@ class Outcome:
 
 
 def command(folder: str, python: str) -> list[str]:
-    """Of bubblewrap, with a Python and the folder that it needs."""
+    """Make the command of bubblewrap, with a Python and the folder that it needs."""
     isolate = (
         f"--unshare-all --unshare-user --uid {NOBODY} --gid {NOBODY} --cap-drop ALL --die-with-parent --new-session"
         " --clearenv --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 --symlink usr/bin /bin"
     )
-    own = [] if folder.startswith("/usr") else ["--ro-bind", folder, folder]
+    python_folder = [] if folder.startswith("/usr") else ["--ro-bind", folder, folder]
     empty = f"--proc /proc --dev /dev --size {FILE} --tmpfs /tmp --chdir /tmp"
     bubblewrap = shutil.which("bwrap") or "bwrap"
-    return [bubblewrap, *isolate.split(), *own, *empty.split(), python, "-I", "-S", "-c", LAUNCHER]
+    return [bubblewrap, *isolate.split(), *python_folder, *empty.split(), python, "-I", "-S", "-c", LAUNCHER]
 
 
 def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
@@ -66,12 +66,12 @@ def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
     processes end with bubblewrap."""
     nonce = secrets.token_hex(16)
     job = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
-    how: dict[str, Any] = {"input": job, "timeout": seconds, "env": {}, "cwd": "/"}
+    options: dict[str, Any] = {"input": job, "timeout": seconds, "env": {}, "cwd": "/"}
     if os.geteuid() == 0:  # root's processes escape RLIMIT_NPROC
-        how |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        options |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
-            subprocess.run(line, stdout=output, stderr=errors, **how)
+            subprocess.run(line, stdout=output, stderr=errors, **options)
         except subprocess.TimeoutExpired:
             return "time"
         output.seek(0)
@@ -84,29 +84,30 @@ def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
 
 @cache
 def python() -> tuple[tuple[str, str] | None, str]:
-    """Folder and executable of the first Python that runs in the sandbox, or why none does."""
+    """Find folder and executable of the first Python that runs in the sandbox, or explain why none does."""
     if shutil.which("bwrap") is None:
         return None, "bubblewrap is not installed (program `bwrap`)"
-    own, why = Path(sys.base_prefix).resolve(), ""
+    prefix = Path(sys.base_prefix).resolve()
+    reason = ""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for folder, executable in ((str(own), str(own / "bin" / version)), ("/usr", "/usr/bin/python3")):
+    for folder, executable in ((str(prefix), str(prefix / "bin" / version)), ("/usr", "/usr/bin/python3")):
         if Path(executable).exists():
-            why = execute(command(folder, executable), "", "", 20)
-            if not why:
+            reason = execute(command(folder, executable), "", "", 20)
+            if not reason:
                 return (folder, executable), ""
-    return None, f"bubblewrap does not work here: {why}"
+    return None, f"bubblewrap does not work here: {reason}"
 
 
 def probe() -> str:
-    """ "" if programs can be run, else the reason."""
+    """Explain why programs cannot be run; "" if they can."""
     return python()[1]
 
 
 def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
-    """Run a program, then its tests. RuntimeError where there is no sandbox: nothing is ever run outside one."""
+    """Run a program, then its tests. Raises RuntimeError where there is no sandbox: nothing is ever run outside one."""
     interpreter, reason = python()
     if interpreter is None:
         raise RuntimeError(reason)
-    begin = time.perf_counter()
-    why = execute(command(*interpreter), program, tests, seconds)
-    return Outcome(not why, why, time.perf_counter() - begin)
+    started = time.perf_counter()
+    reason = execute(command(*interpreter), program, tests, seconds)
+    return Outcome(not reason, reason, time.perf_counter() - started)

@@ -24,42 +24,45 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """[n] int: the batch of each row. Rows of one batch are neighbours and share its seconds, passes and size."""
+    """Number the batch [n] of each row. Rows of one batch are neighbours and share its seconds, passes and size."""
     differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
     return np.concatenate([[0], differ.cumsum()])
 
 
 def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
-    """`<name>_q1`, `_median` and `_q3` of values, one a batch."""
+    """Compute `<name>_q1`, `_median` and `_q3` of values, one a batch."""
     ends = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.full(3, np.nan)
     return {f"{name}_{end}": float(q) for end, q in zip(("q1", "median", "q3"), ends, strict=True)}
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """Of the batch that each row was decoded in: rows, passes, seconds, and seconds of plain decoding."""
+    """List, for the batch that each row was decoded in: rows, passes, seconds, and seconds of plain decoding."""
     names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds", "plain_seconds": "plain_seconds"}
     return {name: sample.shard.columns[column] for name, column in names.items()}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """A batch is one observation, however many rows it holds: times have a standard error and quartiles over batches.
-    Of pairs a speed is the geometric mean, with an interval; `load` is the machine's while they were timed."""
-    shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
+    """Measure batches, each one observation, however many rows it holds: times have a standard error and quartiles over
+    batches. Of pairs a speed is the geometric mean, with an interval; `load` is the machine's while they were timed."""
+    shard = sample.shard
+    batch = batches(shard)
+    free = free_tokens(shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
-    made = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
+    n_tokens = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
     figures: dict[str, Any] = {}
     for name, value_and_error, of_batch in (
         ("seconds_per_image", mean_and_error(shard.seconds / shard.batch, batch), seconds / size),
         ("ms_per_forward", ratio_and_error(1000 * seconds, passes), 1000 * seconds / passes),
-        ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
+        ("tokens_per_second", ratio_and_error(n_tokens, seconds), n_tokens / seconds),
     ):
         figures |= {name: Estimate(*value_and_error), **quartiles(name, of_batch)}
-    paired, alone = ~np.isnan(plain), ~np.isnan(shard.single_seconds)
+    paired = ~np.isnan(plain)
+    is_single = ~np.isnan(shard.single_seconds)
     figures["speedup"] = mean_ratio(plain[paired], seconds[paired])
-    figures["speedup_single"] = mean_ratio(shard.plain_single_seconds[alone], shard.single_seconds[alone])
+    figures["speedup_single"] = mean_ratio(shard.plain_single_seconds[is_single], shard.single_seconds[is_single])
     figures["load"] = float(shard.load[first][paired].mean()) if paired.any() else None
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype", "machine")}
     counts = {"batch": int(shard.at_once.max()), "batches": len(first)}
-    return figures | made_with | counts | {"pairs": int(paired.sum()), "singles": int(alone.sum())}
+    return figures | made_with | counts | {"pairs": int(paired.sum()), "singles": int(is_single.sum())}

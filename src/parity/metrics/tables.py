@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:
-    """A column each, of equal lengths; every page carries a checksum, which `read_table` verifies."""
+    """Write columns, of equal lengths; every page carries a checksum, which `read_table` verifies."""
     import pyarrow
     from pyarrow import parquet
 
@@ -22,7 +22,7 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
 
 
 def read_table(path: Path) -> "pd.DataFrame":
-    """ParityError that names the file if it is damaged."""
+    """Read a table. Raises ParityError that names the file if it is damaged."""
     from pyarrow import parquet
 
     try:

@@ -25,34 +25,34 @@ MEASURES = {
 
 
 def joint_laws(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor, Tensor]:
-    """Laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6), one pass; the tokens, and whether
-    there is one [B, S], for rows may miss fewer than S."""
+    """Compute laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6), one pass; the tokens, and
+    whether there is one [B, S], for rows may miss fewer than S."""
     width = int((start.end - start.begin).max())
     ranks = start.begin[:, None] + torch.arange(width, device=start.order.device)
-    inside = ranks < start.end[:, None]
-    asked = torch.where(inside, ranks, start.order.shape[1])
-    own = start.tokens.gather(1, start.order.gather(1, ranks.clamp(max=start.order.shape[1] - 1)))
-    return model.laws(start.tokens, start.order, start.begin, asked, ranks), own, inside
+    valid = ranks < start.end[:, None]
+    queries = torch.where(valid, ranks, start.order.shape[1])
+    hidden = start.tokens.gather(1, start.order.gather(1, ranks.clamp(max=start.order.shape[1] - 1)))
+    return model.laws(start.tokens, start.order, start.begin, queries, ranks), hidden, valid
 
 
-def log_probability(laws: Tensor, own: Tensor, inside: Tensor) -> Tensor:
-    """log p [B], nats, of the missing tokens under their laws, all of `joint_laws`."""
-    return torch.where(inside, laws.gather(-1, own[..., None])[..., 0].log(), 0).sum(1)
+def log_probability(laws: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
+    """Sum log p [B], nats, of the missing tokens under their laws, all of `joint_laws`."""
+    return torch.where(valid, laws.gather(-1, hidden[..., None])[..., 0].log(), 0).sum(1)
 
 
 def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int | None, separator: int) -> np.ndarray:
-    """exp of minus the mean log-probability of each row [B], read in pieces as long as the judge's positions allow."""
-    most = judge.config.n_positions - 1
-    inside = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
+    """Compute exp of minus the mean log-probability of each row [B], in pieces as long as the judge can read."""
+    longest = judge.config.n_positions - 1
+    valid = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
     total = torch.zeros(len(tokens), dtype=torch.float64)
-    for i in range(0, tokens.shape[1], most):
-        logp = compute_log_probabilities(judge, tokens[:, i : i + most], mask, separator).cpu()
-        total += torch.where(inside[:, i : i + most], logp, 0).double().sum(1)
+    for i in range(0, tokens.shape[1], longest):
+        logp = compute_log_probabilities(judge, tokens[:, i : i + longest], mask, separator).cpu()
+        total += torch.where(valid[:, i : i + longest], logp, 0).double().sum(1)
     return (-total / end).exp().numpy()
 
 
 def reread(texts: list[str], words: Any) -> tuple[Tensor, Tensor]:
-    """Texts as the tokens of another vocabulary, padded with its separator, and their lengths."""
+    """Encode texts as the tokens of another vocabulary, padded with its separator, and their lengths."""
     encoded = [words.encode(text) for text in texts]
     wide = max(map(len, encoded))
     padded = [t + [words.separator] * (wide - len(t)) for t in encoded]
@@ -73,7 +73,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """What the teacher-forced layer wrote: one forward serves both, and the paired tests read it."""
+    """Collect what the teacher-forced layer wrote: one forward serves both, and the paired tests read it."""
     return {} if sample.logp is None else {"logp": sample.logp}
 
 

@@ -21,13 +21,13 @@ MEASURES = {
 
 
 def entropy(tokens: np.ndarray) -> float:
-    """Shannon entropy of the token frequencies of one row [N], bits (Guo & Ermon 2025, Eq. 22)."""
+    """Compute the Shannon entropy of the token frequencies of one row [N], bits (Guo & Ermon 2025, Eq. 22)."""
     share = np.unique(tokens, return_counts=True)[1] / len(tokens)
     return float(-(share * np.log2(share)).sum())
 
 
 def rouge(reference: str, filled: str) -> dict[str, float]:
-    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, no stemming, by Google's implementation."""
+    """Compute F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, no stemming, by Google's implementation."""
     from rouge_score.rouge_scorer import RougeScorer  # brings nltk: for tasks that have a text to compare with
 
     scores = RougeScorer(list(ROUGE)).score(reference, filled)
@@ -35,31 +35,31 @@ def rouge(reference: str, filled: str) -> dict[str, float]:
 
 
 def has_programs(sample: Any) -> bool:
-    """Whether the rows are of a task that has tests."""
+    """Return whether the rows are of a task that has tests."""
     return all(isinstance(extra, dict) and "tests" in extra for extra in sample.extra)
 
 
-def not_run(sample: Any) -> str:
-    """Why what a model wrote is not run; "" if it is."""
+def explain_not_run(sample: Any) -> str:
+    """Explain why what a model wrote is not run; "" if it is."""
     return sandbox.probe() if sample.run_code else "run_generated_code is off"
 
 
-def program(extra: dict[str, Any], text: str, filled: str) -> str:
-    """A completed function: published ones stand between two pieces of source, ours is the whole text."""
+def join_program(extra: dict[str, Any], text: str, filled: str) -> str:
+    """Complete a function: published ones stand between two pieces of source, ours is the whole text."""
     return extra["before"] + filled + extra["after"] if "before" in extra else stories.join_source(text.split())
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """ROUGE of a task that has the original of each row; of one with tests whether each row passes, and why not, where
-    code may be run."""
+    """Compute ROUGE of a task that has the original of each row; of one with tests whether each row passes, and why
+    not, where code may be run."""
     tokens = zip(sample.shard.tokens, sample.shard.end, strict=True)
     columns: dict[str, Any] = {"entropy": np.array([entropy(row[:n]) for row, n in tokens])}
     if all(isinstance(text, str) for text in sample.extra):
         scores = [rouge(text, filled) for text, filled in zip(sample.extra, sample.filled, strict=True)]
         columns |= {name: np.array([s[name] for s in scores]) for name in ROUGE}
-    if has_programs(sample) and not not_run(sample):
+    if has_programs(sample) and not explain_not_run(sample):
         outcomes = [
-            sandbox.run(program(extra, text, filled), extra["tests"])
+            sandbox.run(join_program(extra, text, filled), extra["tests"])
             for extra, text, filled in zip(sample.extra, sample.texts, sample.filled, strict=True)
         ]
         columns |= {"passed": np.array([o.passed for o in outcomes]), "why": [o.why for o in outcomes]}
@@ -69,5 +69,5 @@ def rows(sample: Any) -> dict[str, Any]:
 def measure(sample: Any) -> dict[str, Any]:
     figures: dict[str, Any] = dict(means(**{name: sample.rows[name] for name in MEASURES if name in sample.rows}))
     if has_programs(sample) and "passed" not in figures:
-        figures["code_not_run"] = not_run(sample)
+        figures["code_not_run"] = explain_not_run(sample)
     return figures

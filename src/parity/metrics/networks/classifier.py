@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         self.out = nn.Linear(CHANNELS[-1], len(CLASSES))
 
     def features(self, x: Tensor) -> Tensor:
-        """[B, 160], what the last layer reads: FID's features."""
+        """Compute [B, 160], what the last layer reads: FID's features."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.silu(norm(convolution(x)))
         return (x + F.silu(self.mix(x))).amax((2, 3))
@@ -38,14 +38,14 @@ class Classifier(nn.Module):
 
     @torch.inference_mode()
     def read(self, pixels: np.ndarray, batch: int = 128) -> dict[str, np.ndarray]:
-        """Features [n, 160] and logits [n, 60] of pictures uint8 [n, 64, 64, 3]."""
+        """Compute features [n, 160] and logits [n, 60] of pictures uint8 [n, 64, 64, 3]."""
         pictures = to_pictures(pixels).to(self.out.weight.device)
-        features = torch.cat([self.features(part) for part in pictures.split(batch)])
+        features = torch.cat([self.features(pixel_batch) for pixel_batch in pictures.split(batch)])
         return {"features": features.cpu().numpy(), "logits": self.out(features).cpu().numpy()}
 
 
 def load(file: Path, device: str = "cpu") -> Classifier:
-    """With the weights of a file; ParityError unless they fit."""
+    """Load the weights of a file. Raises ParityError unless they fit."""
     net = Classifier()
     load_weights(net, file)
     return net.eval().to(device)

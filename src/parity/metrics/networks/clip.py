@@ -27,7 +27,7 @@ MODEL_CONFIG: dict[str, Any] = {
 
 
 def build() -> Any:
-    """open_clip's, freshly initialised: pixels in [-1, 1], token ids of `parity.embedded.tokenizer.token_ids`."""
+    """Build open_clip's, freshly initialised: pixels in [-1, 1], token ids of `parity.embedded.tokenizer.token_ids`."""
     import open_clip
 
     return open_clip.CLIP(**MODEL_CONFIG)
@@ -94,24 +94,24 @@ class CLIP(nn.Module):
         self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -torch.inf).triu(1), persistent=False)
 
     def encode_image(self, x: Tensor) -> Tensor:
-        """[B, d]."""
+        """Encode pictures [B, 3, SIDE, SIDE] as features [B, d]."""
         return self.visual(x)
 
     def encode_text(self, ids: Tensor) -> Tensor:
-        """Token ids [B, CONTEXT] to features [B, d], taken at the end token, whose id is the highest."""
+        """Encode token ids [B, CONTEXT] as features [B, d], taken at the end token, whose id is the highest."""
         x = self.transformer(self.token_embedding(ids) + self.positional_embedding, self.get_buffer("mask"))
         return self.ln_final(x)[torch.arange(len(x), device=x.device), ids.argmax(-1)] @ self.text_projection
 
 
 def load(file: Path, device: str = "cpu") -> CLIP:
-    """With the weights of a file; ParityError unless they fit."""
+    """Load the weights of a file. Raises ParityError unless they fit."""
     clip = CLIP()
     load_weights(clip, file)
     return clip.eval().to(device)
 
 
 def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Smaller pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, nothing
+    """Enlarge pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, nothing
     smoothed away."""
     height, width = pixels.shape[1:3]
     if height != width or side % height:
@@ -121,27 +121,27 @@ def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> np.ndarray:
-    """float32 [n, d] of inputs [n, ...]."""
+    """Encode inputs [n, ...], by batches, as float32 [n, d]."""
     with torch.inference_mode():
-        return np.concatenate([network(part).float().cpu().numpy() for part in inputs.split(batch)])
+        return np.concatenate([network(batched).float().cpu().numpy() for batched in inputs.split(batch)])
 
 
 def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
-    """pixels uint8 [n, H, W, 3] to float32 [n, d], not normalised, as in clean-fid; small pictures are enlarged."""
+    """Encode pixels uint8 [n, H, W, 3] as float32 [n, d], not normalised, as in clean-fid; small ones are enlarged."""
     device = clip.logit_scale.device
     bytes_ = torch.from_numpy(enlarge(pixels, SIDE)).permute(0, 3, 1, 2)
     return encode(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
 
 
 def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
-    """Captions to float32 [n, d]; one that occurs often is encoded once."""
+    """Encode captions as float32 [n, d]; one that occurs often is encoded once."""
     distinct, back = np.unique(captions, return_inverse=True)
     ids = encode_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
     return encode(clip.encode_text, ids, batch)[back]
 
 
 def cell_features(captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
-    """What is kept of a cell's pictures: features float32 [n, d], and the cosine float32 [n] with their captions."""
+    """Compute a cell's features of pictures, float32 [n, d], and their cosine with their captions, float32 [n]."""
     features = picture_features(pixels, clip)
     text = caption_features([str(c) for c in captions], clip)
     cosine = F.cosine_similarity(torch.from_numpy(features), torch.from_numpy(text)).numpy()

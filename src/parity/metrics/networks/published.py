@@ -28,14 +28,14 @@ WEIGHTS = "open_clip_model.safetensors"  # of an open_clip folder
 
 
 def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
-    """Lists of `size` pictures, the last one shorter, read as they are asked for."""
-    every = iter(pictures)
-    while batch := list(islice(every, size)):
+    """Yield lists of `size` pictures, the last one shorter, read as they are asked for."""
+    remaining = iter(pictures)
+    while batch := list(islice(remaining, size)):
         yield batch
 
 
-def one_line(error: Exception) -> str:
-    """The beginning of a library's message."""
+def shorten_message(error: Exception) -> str:
+    """Shorten a library's message to one line."""
     return " ".join(str(error).split())[:200]
 
 
@@ -43,24 +43,24 @@ def one_line(error: Exception) -> str:
 
 
 def load_inception(file: Path, device: str = "cpu") -> nn.Module:
-    """Inception-V3 as the FID papers have it (TensorFlow's of 2015-12-05): torch-fidelity's network, of its published
-    file. ParityError for a file that is not this network's, or that is more than tensors."""
+    """Load Inception-V3 as the FID papers have it (TensorFlow's of 2015-12-05): torch-fidelity's network, of its
+    published file. Raises ParityError for a file that is not this network's, or that is more than tensors."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     unpickle(file)  # torch-fidelity's reader would execute what this refuses
-    wanted = ["2048", "logits_unbiased"]
+    outputs = ["2048", "logits_unbiased"]
     try:
-        net = FeatureExtractorInceptionV3("inception", wanted, feature_extractor_weights_path=str(file))
+        net = FeatureExtractorInceptionV3("inception", outputs, feature_extractor_weights_path=str(file))
     except RuntimeError as error:
         raise ParityError(
-            f"networks.inception = {str(file)!r}: not the file of this network: {one_line(error)}"
+            f"networks.inception = {str(file)!r}: not the file of this network: {shorten_message(error)}"
         ) from None
     return net.to(device)
 
 
 @cache
-def resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
-    """uint8 [H, W, 3] to float32 [299, 299, 3] in 0 to 255, by a recipe's `resize`."""
+def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Make what resizes uint8 [H, W, 3] to float32 [299, 299, 3] in 0 to 255, by a recipe's `resize`."""
     if mode != "tensorflow":
         from cleanfid.resize import build_resizer
 
@@ -77,37 +77,38 @@ def resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def crop(picture: np.ndarray, side: int) -> np.ndarray:
-    """The largest square at the centre of uint8 [H, W, 3], as [side, side, 3] by Lanczos's filter; 0 leaves it."""
+    """Crop the largest square at the centre of uint8 [H, W, 3], as [side, side, 3] by Lanczos's filter; 0 leaves it."""
     if not side:
         return picture
     height, width = picture.shape[:2]
-    least = min(height, width)
-    top, left = (height - least) // 2, (width - least) // 2
-    square = Image.fromarray(picture[top : top + least, left : left + least])
+    size = min(height, width)
+    top = (height - size) // 2
+    start = (width - size) // 2
+    square = Image.fromarray(picture[top : top + size, start : start + size])
     return np.asarray(square.resize((side, side), Image.Resampling.LANCZOS))
 
 
 @torch.inference_mode()
 def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], batch: int = 32) -> dict[str, Any]:
-    """Features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score takes them.
+    """Compute features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score takes them.
 
     torch-fidelity's own forward takes whole bytes and resizes them itself; a recipe of `metrics.protocols` may resize
     to pixels that are not rounded. So its layers are called here, in its order, behind the recipe's resizing.
     """
     features, logits = [], []
     children: list[Any] = list(net.children())
-    *layers, last = children
+    *layers, output = children
     with warnings.catch_warnings():  # clean-fid ignores every warning from its import on
-        resize = resizer(recipe["resize"])
-        for some in batches(pictures, batch):
-            resized = np.stack([resize(crop(picture, recipe["crop"])) for picture in some]).transpose(0, 3, 1, 2)
+        resize = make_resizer(recipe["resize"])
+        for group in batches(pictures, batch):
+            resized = np.stack([resize(crop(picture, recipe["crop"])) for picture in group]).transpose(0, 3, 1, 2)
             x = torch.from_numpy(np.ascontiguousarray(resized, dtype=np.float32))
-            x = ((x - recipe["centre"]) / recipe["centre"]).to(last.weight.device)
+            x = ((x - recipe["centre"]) / recipe["centre"]).to(output.weight.device)
             for layer in layers:
                 x = layer(x)
             x = x.flatten(1)
             features.append(x.cpu().numpy())
-            logits.append((x @ last.weight.T).cpu().numpy())
+            logits.append((x @ output.weight.T).cpu().numpy())
     return {"features": np.concatenate(features), "logits": np.concatenate(logits)}
 
 
@@ -115,7 +116,7 @@ def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], bat
 
 
 def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
-    """VGG16 as torchvision publishes it (vgg16-397923af.pth), up to its second fully connected layer, before that
+    """Load VGG16 as torchvision publishes it (vgg16-397923af.pth), up to its second fully connected layer, before that
     layer's ReLU: what LANTERN takes precision and recall of. Widths are the file's, so that a stand-in may be small.
     ParityError for a file that is not this network's."""
     from torchvision.models.vgg import cfgs, make_layers
@@ -139,14 +140,15 @@ def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
 
 @torch.inference_mode()
 def read_vgg16(net: nn.Module, pictures: Pixels, batch: int = 32) -> np.ndarray:
-    """Features float32 [n, hidden] of pictures squeezed to a square, neither cropped nor reduced before."""
+    """Compute features float32 [n, hidden] of pictures squeezed to a square, neither cropped nor reduced before."""
     from torchvision import transforms
 
     imagenet = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     prepare = transforms.Compose([transforms.Resize([VGG_SIDE, VGG_SIDE]), transforms.ToTensor(), imagenet])
     device = next(net.parameters()).device
-    parts = (torch.stack([prepare(Image.fromarray(picture)) for picture in some]) for some in batches(pictures, batch))
-    return torch.cat([net(part.to(device)).cpu() for part in parts]).numpy()
+    groups = batches(pictures, batch)
+    pixels = (torch.stack([prepare(Image.fromarray(picture)) for picture in group]) for group in groups)
+    return torch.cat([net(x.to(device)).cpu() for x in pixels]).numpy()
 
 
 # --- networks of pictures and captions
@@ -165,46 +167,46 @@ class Contrastive:
 
     @torch.inference_mode()
     def pictures(self, pictures: Pixels, batch: int = 64) -> Tensor:
-        """Features [n, d] of unit length, on the CPU."""
-        parts = []
-        for some in batches(pictures, batch):
-            pixels = torch.stack([self.prepare(Image.fromarray(picture)) for picture in some])
-            parts.append(self.encode_pictures(pixels.to(self.device)).float().cpu())
-        return F.normalize(torch.cat(parts), dim=-1)
+        """Encode pictures as features [n, d] of unit length, on the CPU."""
+        features = []
+        for group in batches(pictures, batch):
+            pixels = torch.stack([self.prepare(Image.fromarray(picture)) for picture in group])
+            features.append(self.encode_pictures(pixels.to(self.device)).float().cpu())
+        return F.normalize(torch.cat(features), dim=-1)
 
     @torch.inference_mode()
     def captions(self, captions: Sequence[str], batch: int = 256) -> Tensor:
-        """Features [n, d] of unit length, on the CPU; a caption that occurs often is encoded once."""
+        """Encode captions as features [n, d] of unit length, on the CPU; one that occurs often is encoded once."""
         distinct, back = np.unique(np.asarray(captions), return_inverse=True)
         ids = self.tokenizer(distinct.tolist()).split(batch)
-        parts = [self.encode_captions(part.to(self.device)).float().cpu() for part in ids]
-        return F.normalize(torch.cat(parts), dim=-1)[torch.from_numpy(back)]
+        features = [self.encode_captions(x.to(self.device)).float().cpu() for x in ids]
+        return F.normalize(torch.cat(features), dim=-1)[torch.from_numpy(back)]
 
     def cosine(self, pictures: Pixels, captions: Sequence[str]) -> np.ndarray:
-        """float32 [n], of every picture with its caption."""
+        """Compute the cosine [n], float32, of every picture with its caption."""
         return (self.pictures(pictures) * self.captions(captions)).sum(-1).numpy()
 
     def count_cut(self, captions: Sequence[str]) -> int:
-        """How many captions are longer than the network reads."""
-        most = self.tokenizer.context_length - 2  # the first and the last token are no words
-        return sum(len(self.tokenizer.encode(caption)) > most for caption in captions)
+        """Count the captions that are longer than the network reads."""
+        longest = self.tokenizer.context_length - 2  # the first and the last token are no words
+        return sum(len(self.tokenizer.encode(caption)) > longest for caption in captions)
 
 
-def weights_of(folder: Path, what: str) -> list[str]:
-    """Names of a folder's files of weights; ParityError, which begins with `what`, for a folder of none."""
+def weights_of(folder: Path, key: str) -> list[str]:
+    """List a folder's files of weights. Raises ParityError, which begins with `key`, for a folder of none."""
     try:
         return [file.name for file in parts(folder)]
     except ParityError as error:
-        raise ParityError(f"{what} = {error}") from None
+        raise ParityError(f"{key} = {error}") from None
 
 
-def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu", whole: bool = False) -> Contrastive:
-    """open_clip's network: a folder with open_clip_config.json, or a file of weights of a known architecture.
+def load_open_clip(path: Path, architecture: str, key: str, device: str = "cpu", whole: bool = False) -> Contrastive:
+    """Load open_clip's network: a folder with open_clip_config.json, or a file of weights of a known architecture.
 
     What OpenAI trained has the activation x sigmoid(1.702 x), QuickGELU; with another its weights give other features,
     and nothing complains. A folder says which it is; of a single file the architecture's name does.
 
-    what    what messages call it: networks.clip
+    key     what messages call it: networks.clip
     whole   pictures that are no squares keep their edges, on black, and are not cropped (HPSv2)
     """
     import open_clip
@@ -217,42 +219,42 @@ def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu"
             text = foreign_json(path / CONFIG)["model_cfg"]["text_cfg"]
         except (OSError, ValueError, KeyError, TypeError):
             allowed = f"a folder with {CONFIG} and weights, or a file"
-            raise ParityError(f"{what} = {str(path)!r}: allowed: {allowed}") from None
-        if weights_of(path, what) != [WEIGHTS]:  # what was verified is what open_clip reads
-            raise ParityError(f"{what} = {str(path)!r}: its weights are in another file; allowed: {WEIGHTS}")
+            raise ParityError(f"{key} = {str(path)!r}: allowed: {allowed}") from None
+        if weights_of(path, key) != [WEIGHTS]:  # what was verified is what open_clip reads
+            raise ParityError(f"{key} = {str(path)!r}: its weights are in another file; allowed: {WEIGHTS}")
         if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # would be fetched
-            raise ParityError(f"{what} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
+            raise ParityError(f"{key} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
     elif open_clip.get_model_config(architecture) is None:
         problem = f"open_clip has no such; allowed: as ViT-L-14-quickgelu, or a folder with {CONFIG}"
-        raise ParityError(f"{what}.architecture = {architecture!r}: {problem}")
+        raise ParityError(f"{key}.architecture = {architecture!r}: {problem}")
     try:
         net = open_clip.create_model(name, require_pretrained=True, weights_only=True, device=device, **source)
     except (RuntimeError, ValueError, OSError, KeyError, AssertionError) as error:
-        problem = f"does not fit {architecture or CONFIG}: {one_line(error)}"
-        raise ParityError(f"{what} = {str(path)!r}: {problem}") from None
+        problem = f"does not fit {architecture or CONFIG}: {shorten_message(error)}"
+        raise ParityError(f"{key} = {str(path)!r}: {problem}") from None
     settings = {**net.visual.preprocess_cfg, **({"resize_mode": "longest", "fill_color": 0} if whole else {})}
     prepare = image_transform_v2(PreprocessCfg(**settings), is_train=False)
     tokenizer = open_clip.SimpleTokenizer(context_length=net.context_length)
     return Contrastive(net.eval(), net.encode_image, net.encode_text, prepare, tokenizer, device)
 
 
-def load_pickscore(folder: Path, what: str, device: str = "cpu") -> Contrastive:
-    """A folder of a transformers CLIPModel (Kirstain et al. 2023: CLIP-H, fine-tuned). Its words are CLIP's, which
-    open_clip brings along."""
+def load_pickscore(folder: Path, key: str, device: str = "cpu") -> Contrastive:
+    """Load a transformers CLIPModel from a folder (Kirstain et al. 2023: CLIP-H, fine-tuned). Its words are CLIP's,
+    which open_clip brings along."""
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from transformers import CLIPModel
 
-    if weights_of(folder, what) == [WEIGHTS]:
-        raise ParityError(f"{what} = {str(folder)!r}: holds {WEIGHTS}; allowed: a folder of transformers' CLIPModel")
+    if weights_of(folder, key) == [WEIGHTS]:
+        raise ParityError(f"{key} = {str(folder)!r}: holds {WEIGHTS}; allowed: a folder of transformers' CLIPModel")
     try:
         loaded: Any = CLIPModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:
-        problem = f"not a folder of transformers' CLIPModel: {one_line(error)}"
-        raise ParityError(f"{what} = {str(folder)!r}: {problem}") from None
+        problem = f"not a folder of transformers' CLIPModel: {shorten_message(error)}"
+        raise ParityError(f"{key} = {str(folder)!r}: {problem}") from None
     net, report = loaded
     if lacks := sorted(map(str, report["missing_keys"])):
-        raise ParityError(f"{what} = {str(folder)!r}: not whole: lacks {lacks[0]} and {len(lacks) - 1} more")
+        raise ParityError(f"{key} = {str(folder)!r}: not whole: lacks {lacks[0]} and {len(lacks) - 1} more")
     return Contrastive(
         net.eval().to(device),
         lambda pixels: net.get_image_features(pixel_values=pixels).pooler_output,

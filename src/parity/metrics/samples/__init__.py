@@ -81,7 +81,7 @@ class Files:
         return np.arange(len(self.shard.ids))
 
     def read(self, files: Sequence[Path]) -> Iterator[dict[str, np.ndarray]]:
-        """The columns of files one after the other; ParityError unless their rows are the shards' in their order."""
+        """Read the columns of files in turn. Raises ParityError unless their rows are the shards' in their order."""
         ids: list[str] = []
         for file in files:
             columns = read_rows(file)
@@ -94,12 +94,12 @@ class Files:
         return join(list(self.read(files)))[name]
 
     def judge(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """What the declared networks see in pictures of a published model (`metrics.judges`), read one after the
-        other: there may be more than fit into memory."""
+        """Measure what the declared networks see in pictures of a published model (`metrics.judges`), read one after
+        the other: there may be more than fit into memory."""
 
         def pictures() -> Iterator[np.ndarray]:
             for columns in self.read(self.pictures):
                 yield from columns["pixels"]
 
-        networks = judges.declared(self.networks)
+        networks = judges.read_manifests(self.networks)
         return judges.measure_pictures(pictures, captions, networks, self.protocol, self.device)

@@ -41,7 +41,7 @@ class Sample(Files):
 
 
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
-    """Fresh renderings uint8 [count, H, W, 3] of the prompts in turn; for a model of ours as large as its pictures."""
+    """Draw renderings uint8 [count, H, W, 3] of the prompts in turn; for our models as large as their pictures."""
     captions = list(dict.fromkeys(entry["caption"] for file in prompts for entry in read_json(file)))
     rendered = np.stack([draw_ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
     return reduce_pictures(rendered, picture_side(manifest) if manifest["source"] == "embedded" else SIZE)
