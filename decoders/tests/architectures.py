@@ -50,6 +50,7 @@ CONFIGURATIONS = {
     "opt": ("OPT", SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "starcoder2": ("Starcoder2", SIZES),
     "cohere": ("Cohere", SIZES),
+    "emu3": ("Emu3", SIZES),
 }
 
 
@@ -57,7 +58,9 @@ def make_model(name: str, vocab: int = 40) -> torch.nn.Module:
     """Make the network of an architecture, with laws that are far from uniform."""
     family, sizes = CONFIGURATIONS[name]
     sizes = sizes | {"vocab_size": vocab}
-    config_class = getattr(hf, f"{family}TextConfig", None) if name == "gemma3" else getattr(hf, f"{family}Config")
+    config_class = (
+        getattr(hf, f"{family}TextConfig", None) if name in ("gemma3", "emu3") else getattr(hf, f"{family}Config")
+    )
     torch.manual_seed(0)
     model = getattr(hf, "GPT2LMHeadModel" if name == "gpt2" else f"{family}ForCausalLM")(config_class(**sizes)).eval()
     with torch.no_grad():
