@@ -8,6 +8,7 @@
     snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
     snakemake --cores all --until decode                                             one rule and all that leads to it; --until takes one name
     snakemake --cores all field                                                      public implementations judged (docs/results/field.md)
+    snakemake --cores all self_tests                                                 the tests tested: planted faults, sizes (maintainers)
     snakemake --cores all train_embedded                                             train the embedded models anew
                                                                                      (text: train_words, continuous: train_continuous)
 

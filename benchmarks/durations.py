@@ -18,7 +18,7 @@ import yaml
 
 from parity.equality.targets.discrete import targets
 from parity.experiment import cells as C
-from parity.experiment import checks, paths
+from parity.experiment import checks
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
@@ -59,7 +59,7 @@ def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]
         v = exact or long
         n = (exact.n * (more if v.kind == "discrete" else 1) if exact else 0) + (long.n if long else 0)
         found.append(("equality", v.kind, v.method, n))
-    return found + [(name, "", "", float(f.rpartition("-")[2][:-5])) for name, f in paths.self_tests(config).items()]
+    return found
 
 
 def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, ...], float]:

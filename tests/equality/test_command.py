@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from parity.base.errors import ParityError
-from parity.base.files import read_json
 from parity.equality import __main__ as command
 
 LEVELS = (0.05, 0.01)
@@ -85,15 +84,6 @@ def test_a_monte_carlo_null_can_still_reject_at_a_lower_level(by_level):
     """Its smallest p-value is the same share of the level."""
     least = {alpha: min(r["p_value"] for r in by_level["gsd", alpha] if r["test"] == "all four") for alpha in LEVELS}
     assert least[0.01] / 0.01 == pytest.approx(least[0.05] / 0.05, rel=1e-3)
-
-
-def test_the_tests_of_the_tests_are_commands(tmp_path, monkeypatch):
-    out = tmp_path / "rows.json"
-    run(monkeypatch, "faults", "--kind", "anysubset", "--n", 1000, "--draws", 99, "--out", out)
-    assert {r["layer"] for r in read_json(out)["rows"]} == {"any-order"}
-    run(monkeypatch, "calibration", "--replicates", 2, "--draws", 99, "--seeds", "[7]", "--out", out)
-    found = read_json(out)
-    assert {r["seed"] for r in found["rows"]} == {7} and found["p_values"]
 
 
 def test_an_unknown_method_is_one_line(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from parity_certify.result_rows import make_row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.noise import Noise
 
-from parity.equality.faults import Trial, anysubset, continuous, discrete, planted
+from parity.equality.faults import Trial, anysubset, continuous, discrete, try_out
 from parity.experiment.options import measure_reach, methods, options, runs_on_enumerable
 
 EVERY = {
@@ -23,8 +23,7 @@ def test_faults_are_found_and_correct_decoders_are_not(kind, name):
     """A fault on one seed; one that shows in more sequences is required where the layer looks for it with more, too."""
     n, seed = (10_000, 1) if kind is discrete else (20_000, 0)
     seeds = [0, 1] if EVERY[kind][name][1] == "none" else [seed]
-    found = planted((t for t in kind.trials(n, seeds, draws=999) if t.method == name), seeds)
-    required = [r["as_required"] for r in found if r["test"] == "all four"]
+    required = [try_out(t, seeds).as_required for t in kind.trials(n, seeds, draws=999) if t.method == name]
     assert False not in required and True in required, required
 
 
@@ -33,12 +32,12 @@ def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each
         values = iter(ps)
         return Trial("it", fault, lambda seed: [make_row("mutants", "all four", 9, p_value=next(values))], enough)
 
-    def required(*trials):
-        return [r["as_required"] for r in planted(trials, [5, 6])]
+    def required(trial):
+        return try_out(trial, [5, 6]).as_required
 
-    assert required(trial("none", (0.01, 0.4))) == [True, True] and required(trial("none", (0.01, 0.02))) == [False] * 2
-    assert required(trial("stale", (0.01, 0.02))) == [True] * 2 and required(trial("stale", (0.01, 0.4))) == [False] * 2
-    assert required(trial("stale", (0.01, 0.4), enough=False)) == [None] * 2
+    assert required(trial("none", (0.01, 0.4))) and required(trial("none", (0.01, 0.02))) is False
+    assert required(trial("stale", (0.01, 0.02))) and required(trial("stale", (0.01, 0.4))) is False
+    assert required(trial("stale", (0.01, 0.4), enough=False)) is None
 
 
 LATE = [  # faults of long sequences: tokens, a seed, and the test that is for them, if one alone is
@@ -60,8 +59,9 @@ LATE = [  # faults of long sequences: tokens, a seed, and the test that is for t
 
 @pytest.mark.parametrize(("module", "method", "n", "seed", "test"), LATE, ids=[q[1] for q in LATE])
 def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, test):
-    rows = planted((t for t in module.long_trials(n) if t.method == method), [seed])
-    assert {r["as_required"] for r in rows} == {True}
+    (found,) = (try_out(t, [seed]) for t in module.long_trials(n) if t.method == method)
+    assert found.as_required
+    (rows,) = found.samples
     assert not test or [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
 
 

@@ -217,9 +217,8 @@ def test_tests_of_the_tests_are_no_verdict_and_nothing_tested_is_inconclusive():
 def test_calibration_says_when_it_cannot_tell():
     """Four replicates: rows and p-values of every test, with the interval that four allow."""
     found, p_values = calibration.calibration(replicates=4, draws=99)
-    own = [r for r in found if r["layer"] == "calibration"]
-    assert {r["test"] for r in own} == set(p_values) and all(r["low"] <= r["effect"] <= r["high"] for r in own)
-    exact = [r for r in own if not r["test"].startswith("exact")]
+    assert {r["test"] for r in found} == set(p_values) and all(r["low"] <= r["effect"] <= r["high"] for r in found)
+    exact = [r for r in found if not r["test"].startswith("exact")]
     assert {r["n"] for r in exact} == {4} and "size unclear" in {r["verdict"] for r in exact}
 
 
@@ -229,7 +228,7 @@ def test_sizes_of_all_tests_are_nominal(monkeypatch):
     every = calibration.paired_p
     monkeypatch.setattr(calibration, "paired_p", lambda replicates, rng: every(100, rng))
     found, p_values = calibration.calibration(replicates=300)
-    sizes = {r["test"]: r["verdict"] for r in found if r["layer"] == "calibration"}
+    sizes = {r["test"]: r["verdict"] for r in found}
     few = {test for test in sizes if test.startswith("paired: ")}
     assert {sizes[test] for test in set(sizes) - few} == {"size ok"}, sizes
     assert len(few) == 5 and "size off" not in {sizes[test] for test in few}, sizes

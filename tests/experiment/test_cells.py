@@ -3,7 +3,7 @@
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, layers, module_metadata, options, paths
+from parity.experiment import checks, layers, module_metadata, options
 from parity.experiment.cells import cells, find_reference, long_variant, variant, variant_key
 from parity.experiment.cells import test_key as cell_test_key
 
@@ -161,12 +161,3 @@ def test_the_level_of_tests_reaches_every_job_that_tests():
         declared = {"discrete": layers.read_layers("discrete")}
         settings += [s["alpha"] for c in own for s in layers.layer_settings(config, declared, c).values()]
     assert len(keys) == 2 and set(settings) == {0.05, 0.01}
-
-
-@pytest.mark.parametrize("equality", [{}, {"long_mutants": 0}, {"long": 0}])
-def test_faults_in_long_models_are_left_out_alone(equality):
-    found = paths.self_tests(checks.load({"image": image(), "text": TEXT, "equality": equality}))
-    assert {"faults-discrete", "faults-anysubset", "calibration"} <= set(found)
-    assert {name for name in found if "long" in name} == (
-        {"faults-long", "faults-longanysubset"} if not equality else set()
-    )

@@ -72,6 +72,7 @@ WRONG = [  # a configuration, and what its line holds
     (image(sampling={"temperature": "1e-4"}), ["image.sampling.temperature = '1e-4'", "1.0e-04"]),
     (also(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
     (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # the old form
+    ({"equality": {"mutants": 1000}}, ["equality.mutants = 1000", "`snakemake self_tests`"]),
     (image({"sjd": [{}]}), ["image.methods", "needs ar"]),
     (image({"ar": []}), ["image.methods.ar = []", "no variant"]),
     (image(sampling=[{"top_k": 5}, {"top_k": 5}]), ["image.sampling", "twice"]),

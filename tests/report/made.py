@@ -75,8 +75,6 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
             write_json(root / paths.tests(settings, small, own), tests)
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
-    for name, file in paths.self_tests(settings).items():
-        write_json(root / file, self_tests(name))
     for task in list_text_tasks(settings):
         if task["kind"] in paths.ASKED:
             share = {
@@ -126,18 +124,6 @@ def long(p: float) -> list[dict[str, Any]]:
     place = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
     place |= {"minimum_detectable_effect": 0.01}
     return [make_row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
-
-
-def self_tests(name: str) -> dict[str, Any]:
-    if name == "calibration":
-        tests, ends = ("G", "pairs"), {"effect": 0.05, "low": 0.03, "high": 0.07, "verdict": "size ok"}
-        p_values = dict(zip(tests, np.random.default_rng(0).random((2, 400)).tolist(), strict=True))
-        return {"rows": [make_row("calibration", test, 400, **ends) for test in tests], "p_values": p_values}
-    rows = []
-    for fault, p in (("none", 0.4), ("residual p", 1e-300)):
-        place = {"model": "mutants 3x5", "method": f"{name}: {fault}", "key": fault, "effect": 0.1, "p_value": p}
-        rows += [make_row("mutants", "all four", 10_000, seed=seed, repeat=seed, **place) for seed in (0, 1)]
-    return {"rows": rows}
 
 
 def ratios() -> dict[str, dict[str, float]]:

@@ -104,7 +104,7 @@ def test_the_page_is_self_contained_and_runs_one_script_that_its_policy_names(bu
 def test_every_figure_has_its_data_and_every_kind_its_figures(built):
     html, data = built
     assert set(re.findall(r"figures/([a-z0-9-]+)\.csv", html)) == set(data)
-    assert {"study-by-start", "quality-scenes", "acceptance", "qq", "sweep-anysubset-by-k"} <= set(data)
+    assert {"study-by-start", "quality-scenes", "acceptance", "sweep-anysubset-by-k"} <= set(data)
     assert {"sweep-continuous-by-gamma", "drafts-0", "pictures"} <= set(data)
     assert all(len(frame) for frame in data.values())
 
@@ -134,7 +134,7 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch
     g.verdicts["label"] = g.verdicts["verdict"] = g.verdicts["note"] = evil
     g.published["paper"] = g.published["model"] = evil
     g.environment = {evil: {evil: evil}}
-    g.null["test"] = evil
+    g.self_tests = replace(g.self_tests, date=evil)
     g.extras = [Extra("evil", evil, evil, pd.DataFrame({"value": [1.0, 2.0], "label": evil}), "histogram", x=evil)]
     figure = FigureSpec(title=evil, x="method", y=["fid"], paper=evil.replace(",", ""), reading=evil)
     image = g.settings.image.model_copy(update={"study": [figure]})
@@ -208,7 +208,7 @@ def test_the_command_writes_every_file_beside_the_page_and_the_same_page_of_the_
     assert "Big" in (out / "published.html").read_text()
     differ = {name for name in mine if mine[name] != other[name]}
     assert differ <= {"environment", "files"}, differ
-    assert all(mine[name].count("data:image/svg") for name in ("study", "self-tests"))
+    assert mine["study"].count("data:image/svg")
     summary = pd.read_csv(out / "summary.csv")
     assert summary.columns[0] == "kind" and set(summary["kind"]) == {"discrete", "anysubset", "continuous"}
     assert len(pd.read_parquet(out / "records.parquet")) == summary["n"].sum()

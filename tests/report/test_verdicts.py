@@ -1,10 +1,9 @@
-"""Verdicts name the options and models that they were reached on, and what was not tested; planted decoders were found;
+"""Verdicts name the options and models that they were reached on, and what was not tested;
 tables say which network is missing and which figures are of too few images."""
 
 import json
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 from parity_certify.result_rows import make_row
 from parity_certify.verdict import Verdict, judge_decoders, make_columns
@@ -20,12 +19,9 @@ from parity.report.page import build
 from parity.report.tables import ABSENT, FEW, Column, measured, show, state_claim
 from parity.report.verdicts import (
     NOT_FORCED,
-    RIGHT,
-    WRONG,
     Scope,
     add_reach,
     add_run,
-    planted,
     refuse_undrafted,
     untested,
 )
@@ -123,41 +119,6 @@ def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gat
     assert len(cspd)
     for own, scope in zip(cspd["options"], cspd["scope"], strict=True):
         assert f"gamma {json.loads(own)['gamma']}, prefill 0.05 nothing beyond 0.010 a token on 64 tokens" in scope
-
-
-def samples(method, fault, ps, required=True):
-    place = {"method": method, "key": fault, "as_required": required, "model": "m"}
-    return [make_row("mutants", "all four", 9, p_value=p, seed=s, repeat=s, **place) for s, p in enumerate(ps)]
-
-
-@pytest.mark.parametrize(
-    ("fault", "ps", "required", "said", "verdict"),
-    [
-        ("none", (0.4, 0.6), True, "rejected in none of 2", RIGHT),
-        ("none", (0.01, 0.6), True, "by chance, and not again", RIGHT),
-        ("none", (0.01, 0.02), False, "a false alarm", WRONG),
-        ("residual p", (1e-9, 1e-9), True, "found in all 2 samples", RIGHT),
-        ("residual p", (1e-9, 0.3), False, "missed in 1 of 2 samples", WRONG),
-        ("accept +0.01", (0.2, 0.3), None, "too few sequences for it", ""),
-    ],
-)
-def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(fault, ps, required, said, verdict):
-    frame = pd.DataFrame([r | {"self_test": True} for r in samples("it", fault, ps, required)])
-    (found,) = planted(frame)
-    assert said in found["outcome"] and found["verdict"] == verdict
-    assert found["outcome"].startswith("correct") == (fault == "none")
-
-
-def test_the_first_screen_says_that_a_self_test_failed(gathered, undrawn):
-    def front_page(g):
-        return build("made", [summary_page.verdicts(g)])[0].partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
-
-    assert "self-test" not in front_page(gathered)
-    missed = samples("it", "residual p", (1e-9, 0.3))
-    tests = pd.DataFrame([r | {"kind": "discrete", "self_test": True} for r in missed])
-    red = replace(gathered, equality=pd.concat([gathered.equality, tests], ignore_index=True))
-    begin = front_page(red)
-    assert "1 self-test failed" in begin and "it (missed in 1 of 2 samples)" in begin
 
 
 ROW = {

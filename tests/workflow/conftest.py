@@ -110,7 +110,7 @@ from pathlib import Path
 
 CELL = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json", "laws.npz"]
 PAGE = ["index.html", "report.html", "records.parquet"]
-PAGE += [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
+PAGE += [f"{name}.csv" for name in ("summary", "equality", "published")]
 
 words = sys.orig_argv
 if "-m" in words[:3] and (command := words[words.index("-m") + 1]).startswith("parity."):

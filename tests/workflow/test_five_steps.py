@@ -15,7 +15,7 @@ experiment: few
 text:
   methods: {sequential: [{}]}
   tasks: {infilling: [{rows: 4, length: 16, masked: 0.5}]}
-equality: {n: 10000, long: 0, anyorder: 1000, calibration: 100, swaps: 99}
+equality: {n: 10000, long: 0, swaps: 99}
 """
 
 

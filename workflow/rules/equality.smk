@@ -2,8 +2,8 @@
 
 REQUIRED INPUTS  decoders
 OUTPUTS          results/equality/<kind>/<method>-<key>.json           rows on enumerable models, and on long ones
-                 results/equality/faults-<kind>-<n>.json               planted faults: what the tests detect
-                 results/equality/calibration-<replicates>.json        sizes of the tests under the null
+                 src/parity/equality/self_tests.json                   target self_tests, which no experiment asks for:
+                                                                       do the tests find planted faults, and only faults?
 
 Rows are one a test. The layers that look at a cell's own model and samples are a part of rule measure.
 """
@@ -11,7 +11,6 @@ Rows are one a test. The layers that look at a cell's own model and samples are 
 ROWS = sorted(
     {paths.layers(c) for c in CELLS if layers.select_layers(EXPERIMENT, LAYERS, c)}
     | {paths.tests(EXPERIMENT, *pair) for pair in TESTED.values()}
-    | set(paths.self_tests(EXPERIMENT).values())
 )
 
 
@@ -39,38 +38,15 @@ rule test_method:
         """
 
 
-rule faults:
-    output:
-        "results/equality/faults-{kind}-{n}.json",
+rule self_tests:
     log:
-        "logs/equality/faults-{kind}-{n}.log",
-    wildcard_constraints:
-        **PATTERNS,
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    resources:
-        runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
-    params:
-        code=faults_code,
-    message:
-        "look for planted faults ({wildcards.kind})"
-    shell:
-        "python -m parity.equality faults --kind {wildcards.kind} --n {wildcards.n}"
-        " --threads {threads} --out {output:q} >{log:q} 2>&1"
-
-
-rule calibration:
-    output:
-        "results/equality/calibration-{replicates}.json",
-    log:
-        "logs/equality/calibration-{replicates}.log",
+        "logs/equality/self_tests.log",
     conda:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        code=code("parity.equality.__main__", "parity.equality.calibration"),
+        file=ROOT / "src/parity/equality/self_tests.json",
     message:
-        "sizes of the tests under the null"
+        "look for planted faults, and measure the sizes of the tests"
     shell:
-        "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} >{log:q} 2>&1"
+        "python -m parity.equality self_tests --threads {threads} --out {params.file:q} >{log:q} 2>&1"

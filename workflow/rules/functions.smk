@@ -101,12 +101,6 @@ def testing_code(wildcards):
     return code(*asked, decoder(kind, wildcards.method))
 
 
-def faults_code(wildcards):
-    """The faults that short sequences do not show ("long<kind>"; "long": discrete) are in the module of their kind."""
-    kind = wildcards.kind.removeprefix("long") or "discrete"
-    return code("parity.equality.__main__", f"parity.equality.faults.{kind}")
-
-
 # Flags of a command
 
 
@@ -210,7 +204,7 @@ def page_files(section=""):
     experiment has not."""
     if section and not getattr(EXPERIMENT, section):
         return []
-    tables = [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
+    tables = [f"{name}.csv" for name in ("summary", "equality", "published")]
     return [str(Path(RESULT, section, name)) for name in ("report.html", "index.html", *tables, "records.parquet")]
 
 
@@ -238,7 +232,6 @@ def measured(wildcards):
         files |= {*measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
         files |= {*there(paths.benchmarks(c))}
     files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
-    files |= set(paths.self_tests(EXPERIMENT, kinds).values())
     if "anysubset" in kinds:
         files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
     return sorted(files)

@@ -3,7 +3,7 @@
 REQUIRED INPUTS  records, metrics and equality rows of every cell; the papers' figures in workflow/published
 OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to the rest
                  results/<experiment>/report.html   one self-contained page, a part for each kind of model
-                 results/<experiment>/{summary,equality,self_tests,published}.csv, records.parquet, figures/
+                 results/<experiment>/{summary,equality,published}.csv, records.parquet, figures/
                  results/<experiment>/<section>/    the same of one section alone (targets image, text, continuous)
 """
 
@@ -25,7 +25,6 @@ rule report:
         page("index.html", "page", "Report"),
         page("summary.csv", "summary", "Tables"),
         page("equality.csv", "equality", "Tables"),
-        page("self_tests.csv", "self_tests", "Tables"),
         page("published.csv", "published", "Tables"),
         f"{RESULT}/{{part}}records.parquet",
     log:

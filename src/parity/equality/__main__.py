@@ -5,12 +5,11 @@ Of a decoder of your own: `parity certify decoder`.
     tests --kind K --method NAME --spec JSON --out rows.json         the next two, as the workflow asks for them
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
-    faults --kind K --n N --out rows.json                            planted faults: the tests must find them
-    calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
+    self_tests --out self_tests.json                                 do the tests find planted faults, and only faults?
 
---out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}. See
-parity_certify.result_rows for a row. What a command needs of a kind or method is imported by name, so that a job
-depends on their sources alone. Layers that look at a cell are run by `python -m parity.measure`.
+--out files hold {"rows": [...], "seconds": s}; see parity_certify.result_rows for a row. self_tests has its own form:
+see parity.equality.self_tests. What a command needs of a kind or method is imported by name, so that a job depends on
+their sources alone. Layers that look at a cell are run by `python -m parity.measure`.
 """
 
 import argparse
@@ -38,7 +37,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     "alpha": {"type": float, "default": R.ALPHA, "help": "level of tests and bounds (%(default)s)"},
     "pathwise": {"action": "store_true", "help": "for decoders coupled to plain decoding: token for token too"},
     "spec": {"type": json.loads, "required": True, "help": "JSON: the settings of exact and long, by name"},
-    "replicates": {"type": int, "default": 1000},
 }
 
 
@@ -78,18 +76,8 @@ def tests(a: argparse.Namespace) -> dict[str, Any]:
     return {name: commands[name](argparse.Namespace(**shared, **settings)) for name, settings in a.spec.items()}
 
 
-def faults(a: argparse.Namespace) -> dict[str, Any]:
-    """Of a kind, or with "long" before it the faults that short sequences do not show ("long" alone: discrete)."""
-    module = import_named_module(f"parity.equality.faults.{a.kind.removeprefix('long') or 'discrete'}")
-    long = a.kind.startswith("long")
-    trials = module.long_trials(a.n) if long else module.trials(a.n, a.seeds, a.draws or 1999, a.threads)
-    return {"rows": import_named_module("parity.equality.faults").planted(trials, a.seeds)}
-
-
-def calibration(a: argparse.Namespace) -> dict[str, Any]:
-    run = import_named_module("parity.equality.calibration").calibration
-    rows, p_values = run(replicates=a.replicates, seed=a.seeds[0], draws=a.draws or 9999)
-    return {"rows": rows, "p_values": p_values}
+def self_tests(a: argparse.Namespace) -> dict[str, Any]:
+    return import_named_module("parity.equality.self_tests").run(a.threads)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -108,9 +96,7 @@ def parser() -> argparse.ArgumentParser:
     command(exact, "the exact layer for a decoder of parity_decoders", *decoder, "models", "pathwise", n=1_000_000)
     command(long, "the long layer for a decoder of parity_decoders", *decoder, n=65_536)
     command(tests, "both for a decoder of parity_decoders", "kind", "method", "spec")
-    own = command(faults, "decoders with a planted fault", "n", "seeds", "draws", n=10_000)
-    own.add_argument("--kind", choices=(*KINDS, "long", "longanysubset", "longcontinuous"), required=True)
-    command(calibration, "sizes of the tests", "seeds", "draws", "replicates")
+    command(self_tests, "planted faults, and sizes of the tests")
     return main
 
 

@@ -36,6 +36,8 @@ from parity.experiment.schema import (
     validate,
 )
 
+SELF_TESTS = ("mutants", "long_mutants", "anyorder", "continuous", "calibration")  # sizes that `equality` once had
+
 
 class Plan(NamedTuple):
     config: Config
@@ -112,11 +114,17 @@ def load(raw: dict[str, Any]) -> Config:
 
 
 def refuse_old_form(raw: dict[str, Any]) -> None:
-    """Raise ConfigError for a section that names its models itself, as configurations did before `models:`."""
+    """Raise ConfigError for a section that names its models itself, as configurations did before `models:`, and for
+    sizes of self-tests."""
     for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
         if isinstance(raw.get(section), dict) and key in raw[section]:
             allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
             raise ConfigError(f"{section}.{key} = {brief(raw[section][key])}: allowed: {allowed}")
+    equality = raw.get("equality")
+    for key in SELF_TESTS if isinstance(equality, dict) else ():
+        if key in equality:
+            where = "self-tests are no part of an experiment; `snakemake self_tests` runs them"
+            raise ConfigError(f"equality.{key} = {brief(equality[key])}: allowed: no such key: {where}")
 
 
 def check_models(value: Config) -> None:

@@ -71,15 +71,18 @@ def list_closure(*modules: str) -> list[str]:
 
 @cache
 def digest_module(module: str) -> str:
-    """Digest a module's code, and the templates beside it."""
+    """Digest a module's code, and what lies beside it: templates of a package, JSON of the module's name."""
     file = find_file(module)
     assert file is not None
-    templates = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
-    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(t.read_bytes() for t in templates)])).hexdigest()
+    beside = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
+    beside += [data] if (data := file.with_suffix(".json")).is_file() else []
+    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(b.read_bytes() for b in beside)])).hexdigest()
 
 
 @cache
-def digest(*modules: str) -> str:
-    """Digest the code that `modules` run, docstrings and comments aside: 12 hex digits."""
-    lines = [f"{module} {digest_module(module)}" for module in list_closure(*modules)]
+def digest(*modules: str, within: tuple[str, ...] = ("",)) -> str:
+    """Digest the code that `modules` run, docstrings and comments aside: 12 hex digits. `within`: the packages whose
+    code counts, all if it is left out."""
+    closure = (module for module in list_closure(*modules) if module.startswith(within))
+    lines = [f"{module} {digest_module(module)}" for module in closure]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

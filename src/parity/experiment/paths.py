@@ -1,7 +1,5 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
-from collections.abc import Sequence
-
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
@@ -133,16 +131,3 @@ def laws(cell: Cell) -> str:
 def accuracy(task_kind: str, key: str) -> str:
     """Return the path of how often a text model's likeliest answer is right."""
     return f"results/accuracy/{task_kind}-{key}.json"
-
-
-def self_tests(config: Config, only: Sequence[str] = ()) -> dict[str, str]:
-    """List the tests of the tests: planted faults of each kind of decoder, of all or of `only` these, and sizes of the
-    tests under the null."""
-    e = config.equality
-    chosen_kinds = [kind for kind in kinds(config) if kind in (only or kinds(config))]
-    sizes = {"discrete": e.mutants, "anysubset": e.anyorder, "continuous": e.continuous}
-    named = {f"faults-{kind}": sizes[kind] for kind in chosen_kinds}
-    if e.long and e.long_mutants:
-        named |= {"faults-long" + (kind if kind != "discrete" else ""): e.long_mutants for kind in chosen_kinds}
-    named["calibration"] = e.calibration
-    return {name: f"results/equality/{name}-{n}.json" for name, n in named.items()}

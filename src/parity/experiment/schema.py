@@ -217,18 +217,13 @@ class EqualitySpec(Strict):
         description="sequences per decoder and enumerable model; of methods that claim to be lossy a fifth",
     )
     models: Literal["small", "full"] = Field("small", description="enumerable models of discrete decoders")
-    mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
-    continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
-    anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per planted fault of any-subset decoders")
     long: int = Field(
         65_536,
         ge=0,
         le=10**9,
         description="tokens per decoder and long model; of methods that claim to be lossy a fifth; 0: no such tests",
     )
-    long_mutants: int = Field(65_536, ge=0, le=10**9, description="tokens per planted fault and long model; 0: none")
     pathwise: int = Field(2, ge=1, le=10**6, description="images per coupled decoder, compared token for token")
-    calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(
         0.05,
         ge=0.001,

@@ -1,6 +1,6 @@
 """Write the report of an experiment.
 
-The files are report.html, index.html, summary.csv, equality.csv, self_tests.csv, published.csv, records.parquet and
+The files are report.html, index.html, summary.csv, equality.csv, published.csv, records.parquet and
 figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
@@ -23,7 +23,6 @@ from parity.experiment.options import KINDS
 from parity.report import published
 from parity.report.collect import gather, ordered
 from parity.report.page import write
-from parity.report.verdicts import split
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
 FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
@@ -46,11 +45,9 @@ def main() -> None:
             " was planned; run again"
         ) from None
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
-    tests, self_tests = split(gathered.equality)
     tables: dict[str, tuple[pd.DataFrame, list[str]]] = {
         "summary": (summary.drop(columns="value"), FIRST),
-        "equality": (tests, TESTS),
-        "self_tests": (self_tests, TESTS),
+        "equality": (gathered.equality, TESTS),
         "published": (gathered.published, published.COLUMNS),
     }
     for name, (frame, first) in tables.items():

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from parity_certify.result_rows import Row
 from scipy import stats
 
 from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import dump_canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
+from parity.equality import self_tests
+from parity.equality.self_tests import SelfTests
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS, claimant, declaration, is_coupled
@@ -133,13 +134,13 @@ class Gathered:
     files: Files
     kinds: list[str]
     summary: pd.DataFrame  # a row per cell, but for those of role "again", which stand in for what a test rejects
-    equality: pd.DataFrame  # a row per test; `self_test` where it tests the tests
+    equality: pd.DataFrame  # a row per test
     verdicts: pd.DataFrame  # a row per name that equality rows are judged by
     records: pd.DataFrame  # a row per image or text
     papers: pd.DataFrame  # every published number
     published: pd.DataFrame  # those with ours beside them
     environment: dict[str, Any]
-    null: pd.DataFrame  # test and p_value of data for which the null hypothesis is true
+    self_tests: SelfTests  # of the tests themselves, as they ship
     ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
     accuracy: list[dict[str, Any]]  # of the text model itself, by task
     extras: list[Extra]
@@ -237,17 +238,6 @@ def digest_of(tokens: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
-def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
-    """Rows that test the tests, and p-values of true null hypotheses."""
-    rows, null = [], []
-    for name, path in paths.self_tests(files.settings, files.only).items():
-        result, about = files.json(path), name.partition("-")[2]
-        kind = "discrete" if about == "long" else about.removeprefix("long")
-        rows += [{"kind": kind, "self_test": True, **row} for row in result["rows"]]
-        null += [{"test": test, "p_value": p} for test, ps in result.get("p_values", {}).items() for p in ps]
-    return rows, pd.DataFrame(null, columns=["test", "p_value"])
-
-
 def environment(files: Files) -> dict[str, Any]:
     """What the numbers were obtained with."""
     decoding, image = files.shard(files.cells[0]).provenance, files.settings.image
@@ -292,16 +282,15 @@ def gather(
             row |= {name: verdict.get(name) for name in JUDGED}
         summary += sorted(rows, key=order)
         records += parts
-        equality += [{"kind": kind, "self_test": False, **row} for row in tests]
+        equality += [{"kind": kind, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
-    tests, null = self_tests(files)
     every, accuracy, table = published.read_published(papers), files.accuracy(), pd.DataFrame(summary)
     models = weights.models(settings, "discrete") if settings.image is not None else {}
     vocab = {name: weights.list_option_sizes(model)["vocab"] for name, model in models.items()}
     beside = published.beside(every, table, vocab, published.answers(accuracy), networks(models))
     return Gathered(
-        settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True), every, beside, environment(files), null, ratios, accuracy,
+        settings, files, list(files.only), table, pd.DataFrame(equality), pd.DataFrame(verdicts),
+        pd.concat(records, ignore_index=True), every, beside, environment(files), self_tests.read(), ratios, accuracy,
         [read_extra(file) for file in extra],
     )  # fmt: skip
 

@@ -19,13 +19,12 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from parity_certify.page import COLOURS
-from scipy import stats
 
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
-from parity.metrics.estimates import CONFIDENCE, ENDS, Z, estimate_of
+from parity.metrics.estimates import ENDS, Z, estimate_of
 from parity.report.blocks import Plot, Words, missing, records, words
 from parity.report.tables import doubt_speed
 
@@ -269,43 +268,6 @@ def quality(rows: pd.DataFrame, own: Mapping[str, str] | None = None) -> Drawing
         name, better = QUALITY[m]
         name = (own or {}).get(m, name)
         ax.set(xlabel=f"{name} ({better})" if better else name, ylim=(len(rows) - 0.5, -0.5))
-    return figure, data
-
-
-# --- p-values of true null hypotheses
-
-
-def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing | None:
-    """P-values of true null hypotheses (columns test, p_value) against uniform quantiles, up to `points` of each test.
-
-    Of more than `most` tests, those furthest from the diagonal (Kolmogorov-Smirnov) are named, and the others are one
-    grey group. The band is the pointwise interval of the smallest test.
-    """
-    tests = {str(k): np.sort(v.to_numpy(float)) for k, v in null.dropna().groupby("test", sort=True)["p_value"]}
-    if not tests:
-        return None
-    far = {t: stats.ks_1samp(p, stats.uniform.cdf).statistic * math.sqrt(len(p)) for t, p in tests.items()}
-    shown = sorted(tests) if len(tests) <= most else sorted(tests, key=lambda t: -far[t])[: most - 1]
-    rest = f"the other {len(tests) - len(shown)} tests"
-    parts = []
-    for name, p in tests.items():
-        at = np.unique(np.linspace(0, len(p) - 1, min(points, len(p))).round().astype(int))
-        place = {"group": name if name in shown else rest, "test": name}
-        parts.append(pd.DataFrame({**place, "expected": (at + 0.5) / len(p), "p_value": p[at]}))
-    data = pd.concat(parts, ignore_index=True)
-    n = min(map(len, tests.values()))
-    i = np.arange(1, n + 1)
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    ax = figure.subplots()
-    low, high = stats.beta.ppf([[(1 - CONFIDENCE) / 2], [(1 + CONFIDENCE) / 2]], i, n + 1 - i)
-    ax.fill_between((i - 0.5) / n, low, high, color=GREYS[1], alpha=0.18, lw=0)
-    ax.axline((0, 0), slope=1, color=GREYS[1], lw=0.8)
-    for group, colour in zip([rest, *shown], ["#b9c0c7", *sns.color_palette("colorblind").as_hex()], strict=False):
-        own = data[data["group"] == group]
-        if len(own):
-            ax.scatter(own["expected"], own["p_value"], s=9, color=colour, label=wrapped(group, 24), rasterized=True)
-    ax.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure, data
 
 

@@ -9,15 +9,14 @@ import yaml
 from parity.experiment.checks import make_slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import format_label, metrics, parse_source
-from parity.metrics.estimates import PERCENT, Estimate
+from parity.metrics.estimates import PERCENT
 from parity.metrics.export import FIGURES
-from parity.report import study_figures, tables
+from parity.report import self_tests, study_figures, tables
 from parity.report.blocks import (
     Details,
     Entry,
     Plot,
     Section,
-    Sides,
     Table,
     Terms,
     Words,
@@ -28,11 +27,10 @@ from parity.report.blocks import (
     words,
 )
 from parity.report.collect import Gathered
-from parity.report.figures import data_uri, draw, p_value_qq, plot
+from parity.report.figures import data_uri, draw, plot
 from parity.report.published import RATIOS
 from parity.report.settings import labels, read
-from parity.report.tables import NONE, Column, chip, estimated, number, p_value, plain, show, text
-from parity.report.verdicts import CORRECT, WRONG, planted, split
+from parity.report.tables import NONE, Column, number, plain, show, text
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
@@ -197,8 +195,8 @@ def equality(g: Gathered) -> Section:
 
 
 def labelled(g: Gathered) -> pd.DataFrame:
-    """The tests of decoders with the label of what they judge; those that test the tests are not among them."""
-    rows = split(g.equality)[0]
+    """The tests of decoders with the label of what they judge."""
+    rows = g.equality
     known = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
     return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
@@ -218,50 +216,6 @@ LAYERS = (
 STRONGEST = (
     "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
     " in that layer. 'not rejected' is strong evidence if the MDE is small, and weak evidence if it is large."
-)
-
-
-def self_tests(g: Gathered) -> Section:
-    """Are the p-values honest, and can the tests fail?"""
-    tests = split(g.equality)[1]
-    faults, sizes = planted(tests), tests[(tests["layer"] == "calibration") & tests["p_value"].isna()]
-    qq = plot("qq", "P-values of plain decoding against itself", p_value_qq(g.null), QQ)
-    table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal level 0.05.")
-    more = [Details("Measured size of each test", [table])] if len(sizes) else []
-    faulty_first = sorted(faults, key=lambda f: f["fault"] == CORRECT)
-    caught = show(faulty_first, PLANTED, FAULTS) if faults else Words("no planted faults.", "empty")
-    honest, alive = Words("Are the p-values honest?", "heading"), Words("Can the tests fail?", "heading")
-    body = Sides([[honest, qq, *more], [alive, caught]])
-    return Section("self-tests", "Tests of the tests", CALIBRATED, body, folded=True)
-
-
-CALIBRATED = "Can the tests be trusted: do they find what is wrong, and seldom reject what is right?"
-PLANTED = [
-    Column("Decoder", text("decoder"), "a decoder of the test harness, or a method with a change to it"),
-    Column("Fault", lambda r: Entry("correct decoder" if r["fault"] == CORRECT else words(r["fault"]), style="text")),
-    Column("n", "n", "sequences or tokens of a sample"),
-    Column("Outcome", lambda r: Entry(r["outcome"], r["verdict"], "text" if r["verdict"] != WRONG else "wrong")),
-    Column("Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of all samples, and its model"),
-    Column("Effect", tables.effect, "in that sample, and its unit"),
-]
-SIZES = [
-    Column("Test", text("test")),
-    Column("Replicates", "n"),
-    Column(
-        "Rejected", lambda r: estimated(Estimate(r["effect"], None, r.get("low"), r.get("high"))), f"{PERCENT} interval"
-    ),
-    Column("Verdict", lambda r: chip(r["verdict"])),
-]
-QQ = (
-    "P-values of tests whose null hypothesis is true, so every rejection is false. On the diagonal, tests reject as"
-    " often as they claim. Below it they reject too often, and small p-values elsewhere on this page are less"
-    f" surprising than they look; above it they are cautious. The band holds {PERCENT} of correct points at each place."
-    " Of many tests, those furthest from the diagonal are named."
-)
-FAULTS = (
-    "Decoders with a planted fault, which the tests must find in every sample; then correct decoders, which they must"
-    " not reject in all samples. They are not methods of this experiment. An error as small as a missed fault would"
-    " escape the tests of this report."
 )
 
 
@@ -297,4 +251,4 @@ MADE_BY = "The commit, machine, versions, seeds and configuration that produced 
 
 
 def closing(g: Gathered) -> list[Section]:
-    return [published(g), equality(g), self_tests(g), *observations(g), environment(g)]
+    return [published(g), equality(g), self_tests.show_self_tests(g.self_tests), *observations(g), environment(g)]

@@ -40,6 +40,7 @@ from parity.report.cost import FLAT, draw_gains, predict_gains
 from parity.report.figures import gains, plot, speed_by_passes
 from parity.report.front_table import columns, image_columns, judged_here, quality, reference, show_budgets
 from parity.report.pictures import thumbnail
+from parity.report.self_tests import warn_of_failures
 from parity.report.settings import NAMED, explain, read, varying
 from parity.report.shared_sections import TITLES, relabelled
 from parity.report.tables import (
@@ -52,7 +53,6 @@ from parity.report.tables import (
     number,
     show,
 )
-from parity.report.verdicts import failures
 
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
@@ -60,7 +60,7 @@ PROMPTS = 4  # whose pictures stand on the first screen
 
 def verdicts(g: Gathered) -> Section:
     """The first screen: for each kind of model a table, pictures, figures and the answers to what a reader asks."""
-    doubt = failures(g.equality)
+    doubt = warn_of_failures(g.self_tests)
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     for kind in g.kinds:
         rows = methods(g, kind)
@@ -353,7 +353,7 @@ CALLS = (
 # --- files
 
 
-TABLES = ("summary.csv", "equality.csv", "self_tests.csv", "published.csv", "records.parquet")  # beside the page
+TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # beside the page
 WHAT = {
     "index.html": "the verdicts, and links to the rest",
     "report.html": "the whole page in one file, but for what has a file of its own",
@@ -361,7 +361,6 @@ WHAT = {
     "observations.html": "what methods rest on, measured along plain decoding, where the run observed it",
     "summary.csv": "a row per cell",
     "equality.csv": "a row per test of a method",
-    "self_tests.csv": "a row per test of the tests",
     "published.csv": "the same as a table",
     "records.parquet": "a row per image or text",
 }

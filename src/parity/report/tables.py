@@ -329,7 +329,7 @@ def optional(name: str, form: Callable[[Any], str] = number) -> Maker:
     """A figure that a test may lack: "n/a" if the test was run, else "not run"."""
 
     def entry(row: Row) -> Entry:
-        absent = ABSENT if row["verdict"] == NOT_RUN else NONE
+        absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
         return absent if missing(row.get(name)) else Entry(form(row[name]))
 
     return entry

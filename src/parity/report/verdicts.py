@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import pandas as pd
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 from parity_certify.verdict import Verdict, judge_decoders, make_columns
@@ -19,7 +18,7 @@ from parity.base.files import dump_canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import claimant, declaration, is_plain_decoding, list_lengths, needs, runs_on_enumerable
 from parity.experiment.schema import Config
-from parity.report.blocks import missing, pairs
+from parity.report.blocks import pairs
 from parity.report.settings import variant as name_of
 from parity.report.tables import bound, number
 
@@ -291,65 +290,3 @@ def write_pill(value: Verdict, model: str = "") -> str:
         return "lossy" if value.estimate is None else f"lossy{worst}, TV = {number(value.estimate, 2)}"
     place = f" on {model}s" * bool(model)
     return f"{value.kind}{place}" if value.bound is None else f"{value.kind}{place}, TV ≤ {bound(value.bound).text}"
-
-
-# --- tests of the tests
-
-
-CORRECT = "none"  # the fault of a decoder that has none
-RIGHT, WRONG = "as it must", "not as it must"
-
-
-def split(tests: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows that test decoders, and rows that test the tests."""
-    own = tests["self_test"].astype(bool)
-    return tests[~own], tests[own]
-
-
-def outcome(fault: str, hits: int, runs: int, always: bool, enough: bool) -> tuple[str, str]:
-    """The sentence on a planted decoder that was rejected in `hits` of `runs` samples, and RIGHT, WRONG, or "" where
-    the samples are not large `enough` to ask. always: in all samples of one model.
-
-    One sample in twenty rejects a correct decoder; a fault of it would show in every sample.
-    """
-    if fault == CORRECT:
-        if not hits:
-            return f"correct, rejected in none of {runs} samples", RIGHT
-        chance = "in all samples of a model: a false alarm" if always else "by chance, and not again on the fresh seed"
-        return f"correct, rejected in {hits} of {runs} samples, {chance}", WRONG if always else RIGHT
-    if hits == runs:
-        return f"found in all {runs} samples", RIGHT
-    if not enough:
-        return f"found in {hits} of {runs} samples: too few sequences for it", ""
-    return f"missed in {runs - hits} of {runs} samples", WRONG
-
-
-def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
-    """A row for each planted decoder: layer, decoder, fault, n, outcome, verdict, and of the sample with the largest
-    p that, its effect and model. The fault is in column `key`; a sample is of a seed and a model, on long models of a
-    seed and all of them."""
-    result = []
-    rows = tests[tests["p_value"].notna() & tests["decides"].astype(bool)]
-    largest = rows.groupby(["layer", "method", "key"])["n"].transform("max")
-    n = rows["n"].where(rows["layer"] == "mutants", largest)  # there a fault may be looked for in samples of two sizes
-    for (layer, method, fault, size), own in rows.groupby(["layer", "method", "key", n], sort=False):
-        p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
-        samples = p.groupby([own["model"].where(own["layer"] != "long", ""), own["seed"]])
-        runs, lowest = samples.min(), samples.idxmin()
-        weakest, hit = own.loc[int(lowest.iloc[int(runs.argmax())])], runs <= R.ALPHA
-        enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
-        always = bool(hit.groupby(level=0).all().any())
-        words, verdict = outcome(str(fault), int(hit.sum()), len(hit), always, enough)
-        row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "outcome": words, "verdict": verdict}
-        worst = {"largest_p": float(runs.max()), **{name: weakest[name] for name in ("effect", "model", "test")}}
-        result.append(row | worst)
-    return result
-
-
-def failures(tests: pd.DataFrame) -> str:
-    """The sentence on planted decoders that did not go as they must; "" if all did."""
-    wrong = [f"{f['decoder']} ({f['outcome']})" for f in planted(split(tests)[1]) if f["verdict"] == WRONG]
-    if not wrong:
-        return ""
-    count = f"{len(wrong)} self-test{'s' * (len(wrong) > 1)} failed"
-    return f"{count}, so verdicts of the same layers are in doubt: {'; '.join(wrong)}."

@@ -18,11 +18,11 @@ from parity_certify.result_rows import Row
 from parity_decoders.noise import Noise
 from torch import Tensor
 
-from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
 from parity.experiment.options import measure_reach
 
 FAR = 128  # the place from which late faults begin
+NO_FAULT = "none"  # the fault of a correct decoder
 ENOUGH = 30_000  # tokens in which every fault of long sequences shows
 Correct = dict[str, tuple[Decoder, dict[str, Any]]]  # a decoder and its options, by name
 Faulty = dict[str, tuple[Decoder, str, str]]  # a decoder, its fault, and the model on which the fault is looked for
@@ -32,10 +32,12 @@ class Trial(NamedTuple):
     """A decoder on a target."""
 
     method: str
-    fault: str  # "none" for a correct one
+    fault: str  # NO_FAULT for a correct decoder
     sample: Callable[[int], list[Row]]  # rows of the sample of a seed
     enough: bool = True  # whether the sample is large enough for the fault to show
-    outcome: tuple[str, ...] = ("all four",)  # tests whose rows have the column `as_required`
+
+    def is_faulty(self) -> bool:
+        return self.fault != NO_FAULT
 
 
 def hit(rows: Iterable[Row]) -> bool:
@@ -43,21 +45,25 @@ def hit(rows: Iterable[Row]) -> bool:
     return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
 
 
-def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]:
-    """Rows of every trial on every seed; their key is the fault.
+class Outcome(NamedTuple):
+    """What the tests say of a trial."""
 
-    as_required  whether a trial goes as it must: a fault is found on every seed (None if its sample is too small); a
-                 correct decoder is not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
-    """
-    result = []
-    for trial in trials:
-        samples = [trial.sample(seed) for seed in seeds]
-        hits = all(hit(rows) for rows in samples)
-        required = not hits if trial.fault == "none" else hits if trial.enough else None
-        for repeat, (seed, rows) in enumerate(zip(seeds, samples, strict=True)):
-            columns = {"method": trial.method, "key": trial.fault, "seed": seed, "repeat": repeat}
-            result += [r | columns | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
-    return result
+    trial: Trial
+    samples: list[list[Row]]  # a seed each
+    hits: int  # samples that were rejected
+    # whether it goes as it must: a fault is found on every seed (None if its sample is too small); a correct decoder is
+    # not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
+    as_required: bool | None
+
+
+def try_out(trial: Trial, seeds: Sequence[int] = (0, 1)) -> Outcome:
+    """Test a sample of every seed."""
+    samples = [trial.sample(seed) for seed in seeds]
+    hits = sum(map(hit, samples))
+    always = hits == len(samples)
+    if not trial.is_faulty():
+        return Outcome(trial, samples, hits, not always)
+    return Outcome(trial, samples, hits, always if trial.enough or always else None)
 
 
 def trials_on_long(
@@ -73,12 +79,12 @@ def trials_on_long(
         R.adjust_family(rows)
         return rows
 
-    every = {name: (decoder, "none", "") for name, (decoder, _) in correct.items()} | faulty
+    every = {name: (decoder, NO_FAULT, "") for name, (decoder, _) in correct.items()} | faulty
     for method, (decoder, fault, model) in every.items():
         name = method.partition(":")[0]
         _, options = correct[name]
         models = [t for t in targets(measure_reach(kind, name, options), n) if t.name.startswith(model)]
-        yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH, TESTS)
+        yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH)
 
 
 def altered(module: str, **names: Any) -> ModuleType:

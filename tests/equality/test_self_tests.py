@@ -1,0 +1,50 @@
+"""What ships of the self-tests is whole: every planted fault was looked for, and went as it must."""
+
+from importlib import import_module
+from itertools import chain
+
+import pytest
+
+from parity.equality import self_tests
+from parity.experiment import code_digest
+from parity.experiment.options import KINDS
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return self_tests.read()
+
+
+def test_every_planted_decoder_is_in_what_ships(shipped):
+    for kind in KINDS:
+        module = import_module(f"parity.equality.faults.{kind}")
+        names = {trial.method for trial in chain(module.trials(10_000, [0]), module.long_trials(65_536))}
+        assert {row["decoder"] for row in shipped.faults if row["kind"] == kind} == names
+
+
+def test_every_fault_that_can_be_found_was_found_and_no_size_is_off(shipped):
+    assert not shipped.failures
+    assert {row["as_required"] for row in shipped.faults} <= {True, None}
+    assert "size off" not in {row["verdict"] for row in shipped.sizes} and len(shipped.sizes) > 20
+
+
+def test_a_small_run_has_the_form_that_ships(shipped, monkeypatch):
+    calibration = import_module("parity.equality.calibration")
+    faults = import_module("parity.equality.faults.anysubset")
+    monkeypatch.setattr(self_tests, "KINDS", ("anysubset",))
+    monkeypatch.setattr(self_tests, "REPLICATES", 2)
+    monkeypatch.setattr(faults, "VARIANTS", {"assd: all accepted": faults.VARIANTS["assd: all accepted"]})
+    monkeypatch.setattr(faults, "long_trials", lambda n: iter(()))
+    made = calibration.calibration
+    monkeypatch.setattr(calibration, "calibration", lambda replicates: made(replicates, draws=99))
+    found = self_tests.SelfTests(seconds=1.0, **self_tests.run())
+    assert found.is_current() and [row["hits"] for row in found.faults] == [2, 2]
+    assert found.faults[0].keys() == shipped.faults[0].keys() and found.sizes[0].keys() == shipped.sizes[0].keys()
+
+
+def test_only_code_that_is_tested_makes_a_result_old():
+    whole = code_digest.list_closure(*self_tests.MODULES)
+    tested = {module for module in whole if module.startswith(self_tests.TESTED)}
+    assert {"parity.equality.faults.discrete", "parity_decoders.verification", "parity_certify.joint_tests"} <= tested
+    others = ("parity.experiment", "parity.report", "parity.equality.self_tests")
+    assert not [module for module in tested if module.startswith(others)]

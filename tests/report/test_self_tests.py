@@ -1,0 +1,51 @@
+"""The page shows the self-tests that ship: their date, what was missed, and whether the code has changed since."""
+
+from dataclasses import replace
+
+import pytest
+
+from parity.equality.self_tests import SelfTests, digest_code
+from parity.report import self_tests
+from parity.report.page import build
+
+FAULT = {"kind": "discrete", "layer": "long", "decoder": "it", "fault": "stale", "model": "m", "test": "rows", "n": 9}
+FAULT |= {"samples": 2, "hits": 2, "as_required": True, "largest_p": 1e-9, "effect": 0.1}
+SIZE = {"test": "pairs", "n": 400, "effect": 0.05, "low": 0.03, "high": 0.07, "verdict": "size ok"}
+
+
+@pytest.fixture(scope="module")
+def passed():
+    return SelfTests(digest_code(), "2026-11-25", 300.0, [FAULT], [SIZE])
+
+
+def page(tests):
+    return build("made", [self_tests.show_self_tests(tests)])[0]
+
+
+def test_the_page_says_when_self_tests_ran(passed):
+    assert "2026-11-25" in page(passed) and "found in 2 of 2 samples" in page(passed)
+
+
+def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
+    assert "snakemake self_tests" not in page(passed)
+    assert "snakemake self_tests" in page(replace(passed, code="another"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fault": "", "hits": 0}, "correct, rejected in 0 of 2 samples"),
+        ({"fault": "", "hits": 1}, "correct, rejected in 1 of 2 samples: by chance, and not again on the other seed"),
+        ({"fault": "", "hits": 2, "as_required": False}, "correct, rejected in 2 of 2 samples: a false alarm"),
+        ({"hits": 1, "as_required": False}, "found in 1 of 2 samples"),
+        ({"hits": 1, "as_required": None}, "found in 1 of 2 samples: too few sequences for it"),
+    ],
+)
+def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(change, said):
+    assert self_tests.describe_outcome(FAULT | change) == said
+
+
+def test_the_first_screen_warns_of_a_fault_that_was_missed(passed):
+    assert self_tests.warn_of_failures(passed) == ""
+    missed = replace(passed, faults=[FAULT, FAULT | {"hits": 1, "as_required": False}])
+    assert self_tests.warn_of_failures(missed).startswith("1 self-test failed")
