@@ -37,7 +37,7 @@ def test_a_small_run_has_the_form_that_ships(shipped, monkeypatch):
     monkeypatch.setattr(faults, "long_trials", lambda n: iter(()))
     made = calibration.calibration
     monkeypatch.setattr(calibration, "calibration", lambda replicates: made(replicates, draws=99))
-    found = self_tests.SelfTests(seconds=1.0, **self_tests.run())
+    found = self_tests.SelfTests(**self_tests.run())
     assert found.is_current() and [row["hits"] for row in found.faults] == [2, 2]
     assert found.faults[0].keys() == shipped.faults[0].keys() and found.sizes[0].keys() == shipped.sizes[0].keys()
 

@@ -104,7 +104,8 @@ def main() -> None:
     a = parser().parse_args()
     pin_threads(1)  # tensors are small: chunks run side by side instead
     begin = time.perf_counter()
-    write_json(a.out, {**a.run(a), "seconds": round(time.perf_counter() - begin, 1)})
+    result = a.run(a)
+    write_json(a.out, {"seconds": round(time.perf_counter() - begin, 1), **result})
 
 
 if __name__ == "__main__":
