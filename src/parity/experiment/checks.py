@@ -120,8 +120,8 @@ def refuse_old_form(raw: dict[str, Any]) -> None:
         if isinstance(raw.get(section), dict) and key in raw[section]:
             allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
             raise ConfigError(f"{section}.{key} = {brief(raw[section][key])}: allowed: {allowed}")
-    equality = raw.get("equality")
-    for key in SELF_TESTS if isinstance(equality, dict) else ():
+    equality = raw["equality"] if isinstance(raw.get("equality"), dict) else {}
+    for key in SELF_TESTS:
         if key in equality:
             where = "self-tests are no part of an experiment; `snakemake self_tests` runs them"
             raise ConfigError(f"equality.{key} = {brief(equality[key])}: allowed: no such key: {where}")
