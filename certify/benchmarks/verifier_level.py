@@ -20,31 +20,32 @@ def print_level(repeats: int, n: int) -> None:
     high = int(stats.binom.ppf(0.995, repeats, ALPHA))
     print(f"rejections on one seed in {repeats} repeats, n = {n} a problem; at most {high} by the binomial (99 %)")
     for name, (verify, shape, problems) in CORRECT.items():
-        begin, rejected = time.perf_counter(), 0
+        start, rejected = time.perf_counter(), 0
         for seed in range(repeats):
             settings = {"n": n, "alpha": ALPHA, "seeds": (1000 + seed,), "draws": 999}
-            found = certify_verifier(verify, shape=shape, problems=problems, **settings)
-            rejected += any(r["decides"] and r["verdict"] == "rejected" for r in found.rows)
-        print(f"{name:34} {rejected:4}  {time.perf_counter() - begin:.0f} s", flush=True)
+            certificate = certify_verifier(verify, shape=shape, problems=problems, **settings)
+            rejected += any(r["decides"] and r["verdict"] == "rejected" for r in certificate.rows)
+        print(f"{name:34} {rejected:4}  {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def print_faults() -> None:
     for name, (verify, shape, problems) in FAULTS.items():
-        begin = time.perf_counter()
+        start = time.perf_counter()
         margin = 0.1 if shape == "tree" else 0.01
         v = certify_verifier(verify, shape=shape, problems=problems, margin=margin).verdict
-        print(f"{name:36} {v.words:22} on {v.where:8} {time.perf_counter() - begin:.1f} s", flush=True)
+        print(f"{name:36} {v.words:22} on {v.where:8} {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def print_speed() -> None:
     for name, (verify, shape, problems) in CORRECT.items():
         if shape != "batch":
             continue
-        begin = time.perf_counter()
-        found = certify_verifier(verify, shape=shape, problems=problems, margin=0.01)
-        seconds, n = time.perf_counter() - begin, found.verdict.n or 0
+        start = time.perf_counter()
+        certificate = certify_verifier(verify, shape=shape, problems=problems, margin=0.01)
+        seconds, n = time.perf_counter() - start, certificate.verdict.n or 0
         rate = len(problems) * n / seconds
-        print(f"{name:20} {found.verdict.pill}, {n} sequences a problem, {seconds:.1f} s, {rate:.0f} a second, all in")
+        cost = f"{n} sequences a problem, {seconds:.1f} s, {rate:.0f} a second, all in"
+        print(f"{name:20} {certificate.verdict.pill}, {cost}")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def test_the_example_in_c(tmp_path, flags, kind):
     engine = tmp_path / "engine"
     subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE], check=True)
     law = read_law(tmp_path / "law.json")
-    found = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
-    assert found.verdict.kind == kind, str(found)
-    assert 0 < found.details["accepted"] < found.details["drafted"]
+    certificate = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
+    assert certificate.verdict.kind == kind, str(certificate)
+    assert 0 < certificate.details["accepted"] < certificate.details["drafted"]
 
 
 ENGINE = """
@@ -44,20 +44,21 @@ for line in sys.stdin:
 """
 
 
-def command(file, answer="pass"):
+def write_engine(file, answer="pass"):
+    """Write an engine that runs `answer` before it answers; return its command."""
     file.write_text(ENGINE.replace("ANSWER", answer))
     return [sys.executable, str(file)]
 
 
-def coin():
+def make_coin_law():
     law = random_law(2, 2)
     law.tables[:] = 0.5
     return law
 
 
 def test_an_engine_without_counts_is_certified(tmp_path):
-    found = certify_command(command(tmp_path / "engine.py"), coin(), margin=0.1, **QUIET)
-    assert found.verdict.kind == "certified" and found.details["drafted"] is None
+    certificate = certify_command(write_engine(tmp_path / "engine.py"), make_coin_law(), margin=0.1, **QUIET)
+    assert certificate.verdict.kind == "certified" and certificate.details["drafted"] is None
 
 
 @pytest.mark.parametrize(
@@ -75,22 +76,22 @@ def test_an_engine_without_counts_is_certified(tmp_path):
 )
 def test_a_failing_engine_is_one_line(tmp_path, answer, message):
     with pytest.raises(ParityError, match=message) as caught:
-        certify_command(command(tmp_path / "engine.py", answer), coin(), timeout=2, **QUIET)
+        certify_command(write_engine(tmp_path / "engine.py", answer), make_coin_law(), timeout=2, **QUIET)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
 def test_a_command_that_is_none_is_one_line():
     with pytest.raises(ParityError, match=r"command: \./no-such-engine: does not start"):
-        certify_command(["./no-such-engine"], coin())
+        certify_command(["./no-such-engine"], make_coin_law())
     with pytest.raises(ParityError, match="allowed: a list"):
-        certify_command("./engine", coin())
+        certify_command("./engine", make_coin_law())
 
 
 def test_a_law_file_loses_nothing(tmp_path):
     law = random_law(4, 3, seed=5)
     write_law(law, tmp_path / "law.json")
-    found = read_law(tmp_path / "law.json")
-    assert (found.tables == law.tables).all() and (found.extra["draft"] == law.extra["draft"]).all()
+    loaded = read_law(tmp_path / "law.json")
+    assert (loaded.tables == law.tables).all() and (loaded.extra["draft"] == law.extra["draft"]).all()
     assert (tmp_path / "law.json").read_text().startswith('{\n "format": "parity-law",\n "version": 1')
 
 
@@ -112,27 +113,27 @@ def test_a_law_file_that_is_none_is_one_line(tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("way", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
-def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
+@pytest.mark.parametrize("words", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
+def test_a_missing_extra_is_one_line(monkeypatch, capsys, words):
     for name in ("adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"):
         monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(sys, "argv", ["parity-certify", *way])
+    monkeypatch.setattr(sys, "argv", ["parity-certify", *words])
     with pytest.raises(SystemExit, match="2"):
         __main__.main()
     assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'
 
 
-@pytest.mark.parametrize("way", __main__.EXAMPLES)
-def test_help_shows_a_command_that_is_read(monkeypatch, capsys, way):
+@pytest.mark.parametrize("name", __main__.EXAMPLES)
+def test_help_shows_a_command_that_is_read(monkeypatch, capsys, name):
     """On one line, with its options behind --."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
-        __main__.make_parser().parse_args([way, "--help"])
+        __main__.make_parser().parse_args([name, "--help"])
     line = capsys.readouterr().out.rstrip().splitlines()[-1].strip()
     words, _, rest = line.partition(" -- ")
-    assert __main__.make_parser().parse_args(words.split()[1:]).way == way and rest
-    if way != "command":
+    assert __main__.make_parser().parse_args(words.split()[1:]).way == name and rest
+    if name != "command":
         assert dict(map(__main__.parse_option, rest.split()))["temperature"] == 0.7
 
 
@@ -147,8 +148,8 @@ def sample(prompts, seed):
 """
 
 
-def heed_interrupts():
-    """As on a terminal, where these tests run in the background, too."""
+def restore_interrupts():
+    """Restore the handler of SIGINT, which a shell ignores in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -158,14 +159,14 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
     words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    for drawn, begin in ((r"100", r"(\d+)"), (r"1\d\d", r"continues after 100 of (\d+)")):
+    for drawn, opening in ((r"100", r"(\d+)"), (r"1\d\d", r"continues after 100 of (\d+)")):
         command = [sys.executable, "-m", "parity_certify", *words]
-        with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heed_interrupts, **pipes) as run:
-            first = re.match(begin + " sequences, about .*: if it is lossless, expect TV", run.stderr.readline())
+        with subprocess.Popen(command, cwd=tmp_path, preexec_fn=restore_interrupts, **pipes) as run:
+            first = re.match(opening + " sequences, about .*: if it is lossless, expect TV", run.stderr.readline())
             run.send_signal(number)
-            out, last = run.communicate()
+            out, errors = run.communicate()
         stopped = rf"stopped after {drawn} of {first[1]} sequences; the same command continues\n"
-        assert out == "" and re.fullmatch(stopped, last) and run.returncode == 2
+        assert out == "" and re.fullmatch(stopped, errors) and run.returncode == 2
 
 
 def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
@@ -183,8 +184,8 @@ def test_an_edited_sampler_is_another_sampler(tmp_path):
     words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--margin", "0.1"]
     for share, verdict in (("0.50", 0), ("0.8", 1)):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
-        done = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)
-        assert done.returncode == verdict, done.stdout.decode() + done.stderr.decode()
+        completed = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)
+        assert completed.returncode == verdict, completed.stdout.decode() + completed.stderr.decode()
 
 
 def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeypatch):

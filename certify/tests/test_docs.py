@@ -23,8 +23,8 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def run_console(text: str) -> None:
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        line, *expected = part.strip().splitlines()
+    for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, *expected = block.strip().splitlines()
         words = shlex.split(line)
         if words[0] == "parity-certify":
             words[:1] = [sys.executable, "-m", "parity_certify"]
@@ -32,11 +32,11 @@ def run_console(text: str) -> None:
             words[:1] = [sys.executable, "-m", "pytest"]
         if words[0] == "cc":
             words[0] = str(COMPILER)
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        completed = subprocess.run(words, capture_output=True, text=True, check=False)
         for one in expected:
-            assert one in done.stdout, (line, one, done.stdout, done.stderr)
+            assert one in completed.stdout, (line, one, completed.stdout, completed.stderr)
         lossy = any(": lossy" in one for one in expected)
-        assert done.returncode == (1 if lossy else 0), (line, done.stdout, done.stderr)
+        assert completed.returncode == (1 if lossy else 0), (line, completed.stdout, completed.stderr)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

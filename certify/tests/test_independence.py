@@ -17,88 +17,88 @@ TABLES = np.random.default_rng(5).dirichlet(np.ones(V), size=(2, 21))
 JOINTS = [compute_joint(table, L) for table in TABLES]
 
 
-def conditional(prefixes):
+def compute_conditionals(prefixes):
     tokens = prefixes[:, 1:]
     code = tokens @ V ** np.arange(tokens.shape[1])[::-1] if tokens.shape[1] else np.zeros(len(tokens), int)
     return TABLES[prefixes[:, 0], (V ** tokens.shape[1] - 1) // (V - 1) + code]
 
 
-ONE = law(conditional, vocab=V, length=L, prompts=[[0]])
-TWO = law(conditional, vocab=V, length=L, prompts=[[0], [1]])
+ONE = law(compute_conditionals, vocab=V, length=L, prompts=[[0]])
+TWO = law(compute_conditionals, vocab=V, length=L, prompts=[[0], [1]])
 
 
-def by_uniforms(prompts, u):
-    """Sequences by the inverse of each prompt's joint at u [n]."""
+def invert_joint(prompts, u):
+    """Draw sequences by inverting each prompt's joint at u [n]."""
     which = np.array([np.searchsorted(JOINTS[p].cumsum(), x) for p, x in zip(prompts[:, 0], u, strict=True)])
     return digits(V, L)[which.clip(max=V**L - 1)]
 
 
-def independent(prompts, seed):
-    return by_uniforms(prompts, np.random.default_rng(seed).random(len(prompts)))
+def draw_independent(prompts, seed):
+    return invert_joint(prompts, np.random.default_rng(seed).random(len(prompts)))
 
 
-def antithetic(prompts, seed):
+def draw_antithetic(prompts, seed):
     u = np.random.default_rng(seed).random(len(prompts))
     u[1::2] = 1 - u[::2][: len(u[1::2])]
-    return by_uniforms(prompts, u)
+    return invert_joint(prompts, u)
 
 
-def copies(share, back):
-    """A share of the rows is a copy of the row so far back, among the rows with the same prompt."""
+def copy_rows(share, back):
+    """Make a sampler that copies a share of its rows from the row so far back, among those of the same prompt."""
 
     def sample(prompts, seed):
         rng = np.random.default_rng(seed)
-        rows = independent(prompts, seed + 1)
+        rows = draw_independent(prompts, seed + 1)
         for prompt in np.unique(prompts):
-            at = np.flatnonzero(prompts[:, 0] == prompt)
-            for k in range(back, len(at)):
+            same = np.flatnonzero(prompts[:, 0] == prompt)
+            for k in range(back, len(same)):
                 if rng.random() < share:
-                    rows[at[k]] = rows[at[k - back]]
+                    rows[same[k]] = rows[same[k - back]]
         return rows
 
     return sample
 
 
-def shared_noise(size):
-    """Rows so far apart share their noise."""
+def share_noise(size):
+    """Make a sampler whose rows `size` apart share their noise."""
 
     def sample(prompts, seed):
         u = np.random.default_rng(seed).random(size)
-        return by_uniforms(prompts, u[np.arange(len(prompts)) % size])
+        return invert_joint(prompts, u[np.arange(len(prompts)) % size])
 
     return sample
 
 
 FAULTS = {
-    "antithetic pairs": (antithetic, TWO),
-    "one row in 8 a copy of one 8 back": (copies(1 / 8, 8), ONE),
-    "a tenth of a prompt's rows copies of two back": (copies(0.1, 2), TWO),
-    "noise shared 48 apart": (shared_noise(48), TWO),
+    "antithetic pairs": (draw_antithetic, TWO),
+    "one row in 8 a copy of one 8 back": (copy_rows(1 / 8, 8), ONE),
+    "a tenth of a prompt's rows copies of two back": (copy_rows(0.1, 2), TWO),
+    "noise shared 48 apart": (share_noise(48), TWO),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_rows_that_depend_are_lossy(fault):
     sample, target = FAULTS[fault]
-    found = certify_sampler(sample, target, margin=0.1, **QUIET)
-    assert found.verdict.kind == "lossy" and found.verdict.dependent, str(found)
-    assert "rows depend on each other" in str(found) and "apart" in found.verdict.where
-    assert found.verdict.estimate is None and found.exit_code == 1
-    assert "Give each row a generator of its own" in found.verdict.reason
+    certificate = certify_sampler(sample, target, margin=0.1, **QUIET)
+    assert certificate.verdict.kind == "lossy" and certificate.verdict.dependent, str(certificate)
+    assert "rows depend on each other" in str(certificate) and "apart" in certificate.verdict.where
+    assert certificate.verdict.estimate is None and certificate.exit_code == 1
+    assert "Give each row a generator of its own" in certificate.verdict.reason
 
 
-def greedy(prompts):
+def pick_likeliest(prompts):
     likeliest = np.array([JOINTS[0].argmax(), JOINTS[1].argmax()])
     return digits(V, L)[likeliest[prompts[:, 0]]]
 
 
-def greedy_behind_other_prompts(prompts, seed):
+def draw_greedy_behind_others(prompts, seed):
     first = prompts[:, :1] == 0
-    return np.where(first, independent(prompts, seed), greedy(prompts))
+    return np.where(first, draw_independent(prompts, seed), pick_likeliest(prompts))
 
 
-def wrong_unless_100(prompts, seed):
-    return independent(prompts, seed) if len(prompts) == 100 else greedy(prompts)
+def draw_wrong_unless_100(prompts, seed):
+    return draw_independent(prompts, seed) if len(prompts) == 100 else pick_likeliest(prompts)
 
 
 class WrongAfter:
@@ -109,12 +109,12 @@ class WrongAfter:
 
     def __call__(self, prompts, seed):
         self.drawn += len(prompts)
-        return independent(prompts, seed) if self.drawn <= self.n else greedy(prompts)
+        return draw_independent(prompts, seed) if self.drawn <= self.n else pick_likeliest(prompts)
 
 
 KNOW_THE_TEST = {
-    "greedy behind other prompts": (lambda: greedy_behind_other_prompts, {}),
-    "wrong unless a call has 100 rows": (lambda: wrong_unless_100, {}),
+    "greedy behind other prompts": (lambda: draw_greedy_behind_others, {}),
+    "wrong unless a call has 100 rows": (lambda: draw_wrong_unless_100, {}),
     "wrong after 20,000 rows": (lambda: WrongAfter(20_000), {"n": 21_000, "repeat": 2000}),
 }
 
@@ -122,19 +122,19 @@ KNOW_THE_TEST = {
 @pytest.mark.parametrize("fault", KNOW_THE_TEST)
 def test_a_sampler_that_is_right_now_and_then_is_lossy(fault):
     make, sizes = KNOW_THE_TEST[fault]
-    found = certify_sampler(make(), TWO, margin=0.1, **sizes, **QUIET)
-    assert found.verdict.kind == "lossy" and found.exit_code == 1, str(found)
+    certificate = certify_sampler(make(), TWO, margin=0.1, **sizes, **QUIET)
+    assert certificate.verdict.kind == "lossy" and certificate.exit_code == 1, str(certificate)
 
 
 def test_a_wrong_law_is_not_taken_for_dependence():
     """Independent rows, nine in ten of one token alone: the evidence is as large when rows are shuffled."""
     for seed in (24, 39):
         prompts = np.zeros((3000, 1), dtype=int)
-        rows = independent(prompts, seed)
+        rows = draw_independent(prompts, seed)
         rows[np.random.default_rng(seed).random(3000) < 0.9] = 0
         assert measure_dependence([Batch(prompts[:, 0], rows)], ONE).log_e > 100
         assert not has_dependent_rows([Batch(prompts[:, 0], rows)], ONE)
-        copied = copies(0.2, 2)(prompts, seed)
+        copied = copy_rows(0.2, 2)(prompts, seed)
         assert has_dependent_rows([Batch(prompts[:, 0], copied)], ONE)
 
 
@@ -151,10 +151,10 @@ def test_60_correct_samplers_keep_the_level():
 
     rejected, kinds = Counter(), Counter()
     for seed in range(60):
-        found = certify_sampler(sample, small, margin=0.1, seeds=(seed, seed + 1000), **QUIET | {"draws": 499})
-        kinds[found.verdict.kind] += 1
+        certificate = certify_sampler(sample, small, margin=0.1, seeds=(seed, seed + 1000), **QUIET | {"draws": 499})
+        kinds[certificate.verdict.kind] += 1
         rejected.update(
-            r["test"] for r in found.rows if r["decides"] and not r["repeat"] and r["verdict"] == "rejected"
+            r["test"] for r in certificate.rows if r["decides"] and not r["repeat"] and r["verdict"] == "rejected"
         )
     assert rejected["rows independent"] <= 6 and sum(rejected.values()) <= 9
     assert kinds["certified"] >= 52 and kinds["lossy"] <= 1

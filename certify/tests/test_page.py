@@ -35,7 +35,7 @@ def fails(prompts, seed):
 """
 
 
-def ran(tmp_path, name, *flags):
+def run_sampler(tmp_path, name, *flags):
     (tmp_path / "s.py").write_text(SAMPLER)
     command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--law", "s.py:law", "--vocab", "4"]
     command += ["--length", "2", "--prompts", "[[0]]", "--out", "out", *flags]
@@ -47,15 +47,15 @@ def ran(tmp_path, name, *flags):
     [("right", 0, "certified", None), ("wrong", 1, "lossy", "failure"), ("dead", 2, "inconclusive", "error")],
 )
 def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, element):
-    done = ran(tmp_path, name, "--processes", "2" if name == "right" else "1")
-    assert done.returncode == code, done.stdout + done.stderr
-    said = json.loads((tmp_path / "out/certificate.json").read_text())
-    assert said["exit_code"] == said["verdict"]["exit_code"] == code and said["verdict"]["kind"] == kind
+    completed = run_sampler(tmp_path, name, "--processes", "2" if name == "right" else "1")
+    assert completed.returncode == code, completed.stdout + completed.stderr
+    saved = json.loads((tmp_path / "out/certificate.json").read_text())
+    assert saved["exit_code"] == saved["verdict"]["exit_code"] == code and saved["verdict"]["kind"] == kind
     suite = ET.parse(tmp_path / "out/junit.xml").getroot()
     assert [suite.get(k) for k in ("tests", "failures", "errors")] == ["1", str(int(code == 1)), str(int(code == 2))]
     assert (suite.find("testcase/failure") is not None) == (element == "failure")
     assert (suite.find("testcase/error") is not None) == (element == "error")
-    assert said["verdict"]["words"] in (tmp_path / "out/badge.svg").read_text()
+    assert saved["verdict"]["words"] in (tmp_path / "out/badge.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,13 @@ def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, eleme
     ],
 )
 def test_what_cannot_be_certified_is_one_line(tmp_path, name, flags, message):
-    done = ran(tmp_path, name, *flags)
-    assert done.returncode == 2 and done.stderr.startswith(message) and len(done.stderr.splitlines()) == 1
+    completed = run_sampler(tmp_path, name, *flags)
+    assert completed.returncode == 2
+    assert completed.stderr.startswith(message)
+    assert len(completed.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["0s", "soon"])
 def test_a_budget_that_is_none_is_named(tmp_path, text):
-    done = ran(tmp_path, "right", f"--budget={text}")
-    assert done.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in done.stderr
+    completed = run_sampler(tmp_path, "right", f"--budget={text}")
+    assert completed.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in completed.stderr

@@ -19,14 +19,14 @@ def given(assert_lossless, sampler):
 """
 
 
-def ran(pytester, body):
+def run_pytest(pytester, body):
     pytester.makepyfile(HEAD + body)
     flags = ["-p", "no:parity_certify", "-p", "parity_certify.plugin", "-p", "no:cacheprovider", "-rA"]
     return pytester.runpytest_subprocess(*flags)
 
 
 def test_a_project_that_uses_it(pytester):
-    found = ran(
+    result = run_pytest(
         pytester,
         """
 def test_right(assert_lossless):
@@ -42,8 +42,8 @@ def test_never_drafted(assert_lossless):
     given(assert_lossless, lambda p, s: Sampled(draw(P, p, s), 0, 0))
 """,
     )
-    found.assert_outcomes(passed=1, failed=2)
-    text = found.stdout.str()
+    result.assert_outcomes(passed=1, failed=2)
+    text = result.stdout.str()
     assert "parity: TV <= 0.0" in text and "not lossless: lossy: TV = " in text and "target: law" in text
     assert "differs most behind prompt [0], then" in text and "law 0.500 0.300 0.200; drawn" in text
     assert "inconclusive: no draft was offered" in text and "seeds: [0, 1]" in text

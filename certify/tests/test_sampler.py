@@ -25,85 +25,88 @@ LOGITS = np.random.default_rng(0).standard_normal((3, count_prefixes(V, L), V))
 TABLE = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
 
 
-def conditional(prefixes):
-    """Of prompts [a, b] and tokens: a row of the table that `a` numbers."""
+def compute_conditionals(prefixes):
+    """Look up laws behind prefixes [a, b, tokens]: rows of the table that `a` numbers."""
     tokens = prefixes[:, 2:]
     code = (tokens @ V ** np.arange(tokens.shape[1])[::-1]).astype(int)
     return TABLE[prefixes[:, 0], count_prefixes(V, tokens.shape[1]) + code]
 
 
-LAW = law(conditional, vocab=V, length=L, prompts=PROMPTS)
+LAW = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS)
 
 
-def draws(law, rng, prompts, rows=None):
-    """n sequences of a law's table by prompt."""
+def draw_sequences(law, rng, prompts, rows=None):
+    """Draw a sequence behind each prompt from a law, or from other joints, `rows`."""
     which = [int((law.prompts == p).all(1).argmax()) for p in prompts]
     return J.digits(V, L)[[rng.choice(V**L, p=(law.joint if rows is None else rows)[k]) for k in which]]
 
 
-def correct(prompts, seed):
-    return draws(LAW, np.random.default_rng(seed), prompts)
+def sample_correctly(prompts, seed):
+    return draw_sequences(LAW, np.random.default_rng(seed), prompts)
 
 
-def behind_one_prompt(prompts, seed):
-    """Right behind the first prompt; behind the other, the law of the first."""
-    return draws(LAW, np.random.default_rng(seed), prompts, rows=LAW.joint[[0, 0]])
+def sample_first_law(prompts, seed):
+    """Draw from the law of the first prompt behind both."""
+    return draw_sequences(LAW, np.random.default_rng(seed), prompts, rows=LAW.joint[[0, 0]])
 
 
-def test_a_correct_sampler_is_certified_at_the_size_that_was_said():
+def test_a_correct_sampler_is_certified_at_the_promised_size():
     n = E.needed(LAW.cells, 0.12)
-    found = certify_sampler(correct, LAW, margin=0.12, **QUIET)
-    assert found.verdict.kind == "certified" and found.exit_code == 0, str(found)
-    assert found.details["n"] == [n] and found.verdict.bound <= 0.12
-    tests = {r["test"] for r in found.rows}
+    certificate = certify_sampler(sample_correctly, LAW, margin=0.12, **QUIET)
+    assert certificate.verdict.kind == "certified" and certificate.exit_code == 0, str(certificate)
+    assert certificate.details["n"] == [n] and certificate.verdict.bound <= 0.12
+    tests = {r["test"] for r in certificate.rows}
     assert {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "e-value", "TV certificate"} <= tests
-    few = certify_sampler(correct, LAW, n=300, margin=0.12, **QUIET)
-    assert few.verdict.words == "consistent" and f"about {n} sequences" in few.verdict.reason
+    small = certify_sampler(sample_correctly, LAW, n=300, margin=0.12, **QUIET)
+    assert small.verdict.words == "consistent" and f"about {n} sequences" in small.verdict.reason
 
 
-def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
-    found = certify_sampler(behind_one_prompt, LAW, margin=0.12, **QUIET)
-    v = found.verdict
-    assert found.exit_code == 1 and v.words.startswith("lossy: TV = ") and found.mismatch, str(found)
+def test_a_fault_behind_one_prompt_is_rejected_and_located():
+    certificate = certify_sampler(sample_first_law, LAW, margin=0.12, **QUIET)
+    v = certificate.verdict
+    assert certificate.exit_code == 1 and v.words.startswith("lossy: TV = ") and certificate.mismatch, str(certificate)
     assert v.interval[0] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v.interval[1]
-    assert found.details["where"]["prompt"] == PROMPTS[1] and found.details["n"][0] < E.needed(LAW.cells, 0.12)
-    longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
-    assert longer.details["n"] == [found.details["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
+    assert certificate.details["where"]["prompt"] == PROMPTS[1]
+    assert certificate.details["n"][0] < E.needed(LAW.cells, 0.12)
+    longer = certify_sampler(sample_first_law, LAW, margin=0.12, repeat=1200, **QUIET)
+    assert longer.details["n"] == [certificate.details["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
     assert v.where.startswith(f"prompt {PROMPTS[1]}, then ")
-    assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
-    assert "  -   (stopped as soon as p <= 0.025)" in str(found)
-    by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
+    assert {r["seed"] for r in certificate.rows} == {0, 1} and "(repeat, seed 1)" in str(certificate)
+    assert "  -   (stopped as soon as p <= 0.025)" in str(certificate)
+    by_prompt = {r["test"]: r["p_value"] for r in certificate.rows if r["test"].startswith("prompt")}
     assert by_prompt["prompt 2 1"] < 1e-6 < by_prompt["prompt 0 1"]
 
 
 def test_laws_of_callables_and_end_tokens():
     """A sequence has the product of its conditionals; behind an end token nothing is drawn any more."""
-    product = np.prod([conditional(np.array([[2, 1, 2, 0, 1][: 2 + t]]))[0, x] for t, x in enumerate((2, 0, 1))])
+    product = np.prod(
+        [compute_conditionals(np.array([[2, 1, 2, 0, 1][: 2 + t]]))[0, x] for t, x in enumerate((2, 0, 1))]
+    )
     assert np.isclose(LAW.joint[1, 2 * V**2 + 0 * V + 1], product)
-    ended = law(conditional, vocab=V, length=L, prompts=PROMPTS, end=2)
+    ended = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=2)
     cells = ended.joint.reshape(2, V, V, V)
     assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()
     assert np.allclose(cells[:, 2, 2, 2], LAW.joint.reshape(2, V, -1)[:, 2].sum(-1))  # stopped at once
-    wide, at, width = LAW.prepend_prompt()
-    assert width == 3 and np.isclose(wide.sum(), 1) and np.allclose(wide[at], LAW.cells)
-    assert len(J.make_tables(wide, width, L + 1, 1000).df)  # pairs with the prompt are looked at
+    joint, codes, width = LAW.prepend_prompt()
+    assert width == 3 and np.isclose(joint.sum(), 1) and np.allclose(joint[codes], LAW.cells)
+    assert len(J.make_tables(joint, width, L + 1, 1000).df)  # pairs with the prompt are looked at
 
 
 def test_short_rows_end_with_the_end_token():
-    ended = law(conditional, vocab=V, length=L, prompts=PROMPTS, end=2)
+    ended = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=2)
 
     def sample(prompts, seed):
-        whole = draws(ended, np.random.default_rng(seed), prompts).tolist()
-        return [row[: row.index(2) + 1] if 2 in row else row for row in whole]
+        rows = draw_sequences(ended, np.random.default_rng(seed), prompts).tolist()
+        return [row[: row.index(2) + 1] if 2 in row else row for row in rows]
 
     assert certify_sampler(sample, ended, n=400, margin=0.3, **QUIET).exit_code == 0
 
 
 def test_where_nothing_was_drafted_nothing_is_certified():
     for drafted, accepted, words in ((0, 0, "no draft was offered"), (9, 0, "none of 45 drafts"), (9, 1, "TV <= ")):
-        counting = lambda p, s: Sampled(correct(p, s), drafted, accepted)  # noqa: B023, E731
-        found = certify_sampler(counting, LAW, n=400, margin=0.5, **QUIET)
-        assert found.exit_code == (0 if accepted else 2) and words in found.verdict.reason
+        counting = lambda p, s: Sampled(sample_correctly(p, s), drafted, accepted)  # noqa: B023, E731
+        certificate = certify_sampler(counting, LAW, n=400, margin=0.5, **QUIET)
+        assert certificate.exit_code == (0 if accepted else 2) and words in certificate.verdict.reason
 
 
 def test_a_gap_of_speculation_is_told():
@@ -117,14 +120,14 @@ def test_a_gap_of_speculation_is_told():
         (90, 90, 100): ["a second round", "what follows a rejection: 100.0%"],
     }
     for counts, expected in gaps.items():
-        counting = lambda p, s: Sampled(correct(p, s), *counts)  # noqa: B023, E731
-        found = certify_sampler(counting, LAW, n=400, margin=0.5, vary=False, **QUIET)
-        assert found.exit_code == 0 and len(found.warnings) == len(expected), found.warnings
-        assert all(text in gap for text, gap in zip(expected, found.warnings, strict=True))
-        assert set(found.warnings) <= set(found.verdict.untested)
+        counting = lambda p, s: Sampled(sample_correctly(p, s), *counts)  # noqa: B023, E731
+        certificate = certify_sampler(counting, LAW, n=400, margin=0.5, vary=False, **QUIET)
+        assert certificate.exit_code == 0 and len(certificate.warnings) == len(expected), certificate.warnings
+        assert all(text in gap for text, gap in zip(expected, certificate.warnings, strict=True))
+        assert set(certificate.warnings) <= set(certificate.verdict.untested)
         if counts[2] > 0:
-            assert found.details["rounds"] == counts[2] / 100
-            assert f"accepted, {counts[2] / 100:.2f} rounds a sequence" in str(found)
+            assert certificate.details["rounds"] == counts[2] / 100
+            assert f"accepted, {counts[2] / 100:.2f} rounds a sequence" in str(certificate)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +141,13 @@ def test_a_fault_found_early_by_luck_gets_an_answer(tv, seeds):
     wrong /= wrong.sum(1, keepdims=True)
     truth, longer = 0.25 * np.abs(wrong - LAW.joint).sum(), 0
     for seed in seeds:
-        sample = lambda p, s: draws(LAW, np.random.default_rng(s), p, rows=wrong)  # noqa: E731
-        found = certify_sampler(sample, LAW, margin=0.05, seeds=(2 * seed, 2 * seed + 1), **QUIET | {"draws": 199})
-        assert found.verdict.kind == "lossy" and found.verdict.interval[0] <= truth <= found.verdict.interval[1]
-        longer += found.details["n"][1] > 2 * found.details["n"][0] + 100
+        sample = lambda p, s: draw_sequences(LAW, np.random.default_rng(s), p, rows=wrong)  # noqa: E731
+        certificate = certify_sampler(
+            sample, LAW, margin=0.05, seeds=(2 * seed, 2 * seed + 1), **QUIET | {"draws": 199}
+        )
+        assert certificate.verdict.kind == "lossy"
+        assert certificate.verdict.interval[0] <= truth <= certificate.verdict.interval[1]
+        longer += certificate.details["n"][1] > 2 * certificate.details["n"][0] + 100
     assert longer >= 4
 
 
@@ -167,49 +173,52 @@ def test_a_rejection_that_does_not_repeat_says_what_to_do():
 
     def sample(prompts, seed):
         first.update([] if first else [seed])
-        return behind_one_prompt(prompts, seed) if seed in first else correct(prompts, seed)
+        return sample_first_law(prompts, seed) if seed in first else sample_correctly(prompts, seed)
 
-    found = certify_sampler(sample, LAW, n=200, margin=0.12, vary=False, **QUIET | {"draws": 199})
-    assert found.verdict.kind == "inconclusive" and found.details["n"] == [100, 800], str(found)
-    assert "certify on other seeds, with n = 3200 sequences or more" in found.verdict.reason
+    certificate = certify_sampler(sample, LAW, n=200, margin=0.12, vary=False, **QUIET | {"draws": 199})
+    assert certificate.verdict.kind == "inconclusive" and certificate.details["n"] == [100, 800], str(certificate)
+    assert "certify on other seeds, with n = 3200 sequences or more" in certificate.verdict.reason
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [(0, "certified"), (0.01, "lossy")])
 def test_a_greedy_law_is_a_law(wrong, kind):
     """The likeliest token with certainty: a sampler that draws another one now and then is lossy."""
-    greedy = law(lambda x: np.eye(V)[conditional(x).argmax(1)], vocab=V, length=L, prompts=PROMPTS)
+    greedy = law(lambda x: np.eye(V)[compute_conditionals(x).argmax(1)], vocab=V, length=L, prompts=PROMPTS)
 
     def sample(prompts, seed):
         rng, likeliest = np.random.default_rng(seed), J.digits(V, L)[greedy.joint.argmax(1)]
-        found = likeliest[(prompts[:, 0] == 2).astype(int)]
-        found[rng.random(len(found)) < wrong, -1] = rng.integers(V)
-        return found
+        tokens = likeliest[(prompts[:, 0] == 2).astype(int)]
+        tokens[rng.random(len(tokens)) < wrong, -1] = rng.integers(V)
+        return tokens
 
     assert certify_sampler(sample, greedy, margin=0.05, **QUIET).verdict.kind == kind
 
 
-def caches(p, s):
-    """Returns what the last call with this prompt returned, every second time."""
-    found = correct(p, s)
-    held = {}
+def cache_samples(p, s):
+    """Return for every second row what an earlier row with its prompt got."""
+    tokens = sample_correctly(p, s)
+    cache = {}
     for i, prompt in enumerate(map(tuple, p)):
-        if prompt in held and i % 2:
-            found[i] = held[prompt]
-        held[prompt] = found[i]
-    return found
+        if prompt in cache and i % 2:
+            tokens[i] = cache[prompt]
+        cache[prompt] = tokens[i]
+    return tokens
 
 
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (lambda p, s: correct(p, s)[:, :2], "row 0: 2 tokens and no end token; allowed: 3"),
-        (lambda p, s: np.repeat(correct(p, s), 2, 1), r"row 0: 6 tokens; allowed: 3, the law's length \(--length"),
-        (lambda p, s: correct(p, s)[1:], "99 sequences for 100 prompts; allowed: one each"),
-        (lambda p, s: correct(p, s) + 1, r"position \d: token 3; allowed: 0 to 2"),
+        (lambda p, s: sample_correctly(p, s)[:, :2], "row 0: 2 tokens and no end token; allowed: 3"),
+        (
+            lambda p, s: np.repeat(sample_correctly(p, s), 2, 1),
+            r"row 0: 6 tokens; allowed: 3, the law's length \(--length",
+        ),
+        (lambda p, s: sample_correctly(p, s)[1:], "99 sequences for 100 prompts; allowed: one each"),
+        (lambda p, s: sample_correctly(p, s) + 1, r"position \d: token 3; allowed: 0 to 2"),
         (lambda p, s: None, r"returned NoneType; allowed: tokens \[n, 3\], or Sampled"),
-        (lambda p, s: correct(p, s) + 0.5, r"row 0: shape \(3,\) of float64; allowed: 3 token numbers"),
-        (caches, "repeats its last sample"),
-        (lambda p, s: correct(p, 1), "the same samples under different seeds"),
+        (lambda p, s: sample_correctly(p, s) + 0.5, r"row 0: shape \(3,\) of float64; allowed: 3 token numbers"),
+        (cache_samples, "repeats its last sample"),
+        (lambda p, s: sample_correctly(p, 1), "the same samples under different seeds"),
     ],
 )
 def test_what_is_no_sampler_is_one_line(sample, message):
@@ -217,7 +226,7 @@ def test_what_is_no_sampler_is_one_line(sample, message):
         certify_sampler(sample, LAW, n=400, **QUIET)
     assert "\n" not in str(error.value)
     with pytest.raises(ParityError, match="n -5: allowed: above 0"):
-        certify_sampler(correct, LAW, n=-5, **QUIET)
+        certify_sampler(sample_correctly, LAW, n=-5, **QUIET)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +237,16 @@ def test_what_is_no_sampler_is_one_line(sample, message):
             lambda: law(lambda x: np.ones(3), vocab=V, length=L),
             r"shape \(3,\) for \(1, 1\) prefixes; allowed: \[n, 3\]",
         ),
-        (lambda: law(conditional, vocab=50_000, length=8), "too many to enumerate .*parity-certify texts"),
-        (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
-        (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [2]]), r"prompts: allowed: \[K, P\] token"),
-        (lambda: law(conditional, vocab=V, length=L, prompts=PROMPTS, end=V), "end 3: allowed: a token, 0 to 2"),
+        (lambda: law(compute_conditionals, vocab=50_000, length=8), "too many to enumerate .*parity-certify texts"),
+        (lambda: law(compute_conditionals, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
+        (
+            lambda: law(compute_conditionals, vocab=V, length=L, prompts=[[0, 1], [2]]),
+            r"prompts: allowed: \[K, P\] token",
+        ),
+        (
+            lambda: law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=V),
+            "end 3: allowed: a token, 0 to 2",
+        ),
     ],
 )
 def test_what_is_no_law_is_one_line(make, message):
@@ -240,7 +255,7 @@ def test_what_is_no_law_is_one_line(make, message):
     assert "\n" not in str(error.value)
 
 
-def test_samples_are_kept_and_gone_on_with(tmp_path):
+def test_kept_samples_are_continued(tmp_path):
     """A crash keeps what there is; a second call draws the rest alone; another sampler is refused."""
     calls = []
 
@@ -248,36 +263,36 @@ def test_samples_are_kept_and_gone_on_with(tmp_path):
         calls.append(seed)
         if len(calls) == 3:
             raise RuntimeError("out of memory")
-        return correct(prompts, seed)
+        return sample_correctly(prompts, seed)
 
     def certify(n=500, name="it", folder=tmp_path):
         return certify_sampler(sample, LAW, n=n, folder=folder, name=name, vary=False, **QUIET)
 
     with pytest.raises(ParityError, match=r"failed after 200 sequences \(kept in .*\): RuntimeError: out of memory"):
         certify()
-    found = certify()
-    assert len(calls) == 6 and found.details["n"] == [500]
+    certificate = certify()
+    assert len(calls) == 6 and certificate.details["n"] == [500]
     assert certify().details["n"] == [500] and len(calls) == 6
-    more = certify(700)
-    assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).read_looks(0).keys() == {500, 700}
-    assert (found.counts == certify(folder=None).counts).all()  # the same samples as in one go
+    longer = certify(700)
+    assert len(calls) == 8 and longer.rows[-1]["n"] <= 700 and Store(tmp_path).read_looks(0).keys() == {500, 700}
+    assert (certificate.counts == certify(folder=None).counts).all()  # the same samples as in one go
     with pytest.raises(ParityError, match=r"holds samples of another sampler \(sampler differ\)"):
         certify(name="other")
 
 
 def test_stopping_leaves_the_size_of_the_test():
     """400 correct samplers, looked at after every batch: at most 6 % rejected at .05, none at 1e-6."""
-    rng, where = np.random.default_rng(1), LAW.prepend_prompt()[1]
+    rng, codes = np.random.default_rng(1), LAW.prepend_prompt()[1]
     t = J.make_tables(*LAW.prepend_prompt()[::2], L + 1, 1500)
     running = np.cumsum(rng.multinomial(100, LAW.cells, size=(400, 15)), 1)
     best = J.compute_log_e(running, LAW.cells).max(1)
-    last = np.zeros((400, len(t.law)))
-    last[:, where] = running[:, -1]
+    counts = np.zeros((400, len(t.law)))
+    counts[:, codes] = running[:, -1]
     null = J.simulate_null(t, 1999, rng)
-    p = np.minimum(2 * np.exp(-best), 2 * J.compute_p_values(J.compute_statistics(last, t), null)[:, 4])
+    p = np.minimum(2 * np.exp(-best), 2 * J.compute_p_values(J.compute_statistics(counts, t), null)[:, 4])
     assert (p <= 0.05).sum() <= 24 and not (p <= 1e-6).any(), np.sort(p)[:30]
-    other = np.cumsum(rng.multinomial(100, LAW.joint[[0, 0]].ravel() / 2, size=(50, 15)), 1)
-    assert (2 * np.exp(-J.compute_log_e(other, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
+    wrong = np.cumsum(rng.multinomial(100, LAW.joint[[0, 0]].ravel() / 2, size=(50, 15)), 1)
+    assert (2 * np.exp(-J.compute_log_e(wrong, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
 
 
 def test_a_budget_is_kept_and_what_could_be_seen_is_said():
@@ -285,13 +300,14 @@ def test_a_budget_is_kept_and_what_could_be_seen_is_said():
 
     def slow(prompts, seed):
         time.sleep(0.002 * len(prompts))
-        return correct(prompts, seed)
+        return sample_correctly(prompts, seed)
 
-    begin = time.monotonic()
-    found = certify_sampler(slow, LAW, budget=1.5, margin=0.01, **QUIET)
-    assert time.monotonic() - begin <= 1.5 and found.verdict.kind == "consistent"
-    assert found.details["n"][0] >= 100 and "could not be found; a bound below 0.01 takes about" in found.verdict.reason
-    wrong = certify_sampler(behind_one_prompt, LAW, budget=3, margin=0.01, **QUIET)
+    start = time.monotonic()
+    certificate = certify_sampler(slow, LAW, budget=1.5, margin=0.01, **QUIET)
+    assert time.monotonic() - start <= 1.5 and certificate.verdict.kind == "consistent"
+    assert certificate.details["n"][0] >= 100
+    assert "could not be found; a bound below 0.01 takes about" in certificate.verdict.reason
+    wrong = certify_sampler(sample_first_law, LAW, budget=3, margin=0.01, **QUIET)
     assert wrong.verdict.kind == "lossy" and len(wrong.details["n"]) == 2
 
 
@@ -300,19 +316,19 @@ def test_minutes_count_the_repeat_as_well():
 
     def slow(prompts, seed):
         time.sleep(0.004 * len(prompts))
-        return behind_one_prompt(prompts, seed)
+        return sample_first_law(prompts, seed)
 
-    told: list[str] = []
-    settings = QUIET | {"tell": told.append}
-    begin = time.monotonic()
-    found = certify_sampler(slow, LAW, minutes=1.5 / 60, repeat=100_000, margin=0.01, batch=20, **settings)
-    assert time.monotonic() - begin <= 1.7 and len(found.details["n"]) == 2
-    assert "sequences, about" in told[0]
+    lines: list[str] = []
+    settings = QUIET | {"tell": lines.append}
+    start = time.monotonic()
+    certificate = certify_sampler(slow, LAW, minutes=1.5 / 60, repeat=100_000, margin=0.01, batch=20, **settings)
+    assert time.monotonic() - start <= 1.7 and len(certificate.details["n"]) == 2
+    assert "sequences, about" in lines[0]
 
 
 @pytest.mark.parametrize("shape", ["everywhere", "in four cells"])
 @pytest.mark.parametrize("tv", [0.0, 0.05])
-def test_the_estimate_of_the_tv_is_nearer_to_the_truth_than_the_plain_one(shape, tv):
+def test_the_tv_estimate_is_nearer_to_the_truth_than_tvhat(shape, tv):
     """On 243 cells at two sizes: the truth is known, and the plain TVhat of a perfect sampler is far from 0."""
     rng = np.random.default_rng(3)
     law = rng.dirichlet(np.ones(243))
@@ -320,14 +336,14 @@ def test_the_estimate_of_the_tv_is_nearer_to_the_truth_than_the_plain_one(shape,
     if shape == "in four cells":
         d = np.zeros(243)
         d[np.argsort(law)[-4:]] = 1, -1, 1, -1
-    other = (law + d * tv / (0.5 * np.abs(d).sum())).clip(0)
-    other /= other.sum()
-    truth = 0.5 * np.abs(other - law).sum()
+    wrong = (law + d * tv / (0.5 * np.abs(d).sum())).clip(0)
+    wrong /= wrong.sum()
+    truth = 0.5 * np.abs(wrong - law).sum()
     for n in (500, 40_000):
-        counts = rng.multinomial(n, other, size=20)
-        found = np.array([J.estimate_tv(c, law) for c in counts])
-        assert np.abs(found - truth).mean() < np.abs(J.compute_tv(counts, law) - truth).mean() + 0.002
-        assert np.abs(found - truth).mean() < 0.045 + 2 / np.sqrt(n) * (tv > 0)
+        counts = rng.multinomial(n, wrong, size=20)
+        estimates = np.array([J.estimate_tv(c, law) for c in counts])
+        assert np.abs(estimates - truth).mean() < np.abs(J.compute_tv(counts, law) - truth).mean() + 0.002
+        assert np.abs(estimates - truth).mean() < 0.045 + 2 / np.sqrt(n) * (tv > 0)
 
 
 @pytest.mark.parametrize(
@@ -343,8 +359,8 @@ def test_the_estimate_of_the_tv_is_nearer_to_the_truth_than_the_plain_one(shape,
 )
 def test_words_pill_and_exit_code_are_made_from_the_value(verdict, words, pill, code):
     assert (verdict.words, verdict.pill, verdict.exit_code) == (words, pill, code)
-    said = json.loads(json.dumps(verdict.json()))
-    assert said["kind"] == verdict.kind and said["exit_code"] == code and said["bound"] == verdict.bound
+    loaded = json.loads(json.dumps(verdict.json()))
+    assert loaded["kind"] == verdict.kind and loaded["exit_code"] == code and loaded["bound"] == verdict.bound
     with pytest.raises(dataclasses.FrozenInstanceError):
         verdict.kind = "certified"
 
@@ -355,11 +371,12 @@ def test_the_judge_returns_the_value_with_what_was_tested():
     )
     bound |= {"tv": 0.001, "tv_low": 0.0, "tv_high": 0.005, "method": "d"}
     test = make_row("exact", "all four", 5000, p_value=0.4, p_holm=0.4, method="d")
-    (found,) = judge_decoders([test, bound], {"d": "lossy"}, 0.01)
-    v = found["value"]
+    (judged,) = judge_decoders([test, bound], {"d": "lossy"}, 0.01)
+    v = judged["value"]
     assert (v.kind, v.bound, v.estimate, v.interval, v.n, v.tested) == (
         "certified", 0.004, 0.001, (0.0, 0.005), 5000, ("exact",),
     )  # fmt: skip
-    assert (
-        found["verdict"] == v.words and found["mismatch"] and v.contradicts("lossy") and not v.contradicts("lossless")
-    )
+    assert judged["verdict"] == v.words
+    assert judged["mismatch"]
+    assert v.contradicts("lossy")
+    assert not v.contradicts("lossless")

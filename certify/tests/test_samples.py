@@ -15,33 +15,37 @@ LAW, WRONG = random_law(3, 2, seed=1), random_law(3, 2, seed=2)
 CELLS = digits(3, 2)
 
 
-def drawn(law, n=3000):
-    """Codes by seed."""
+def draw_codes(law, n=3000):
+    """Draw codes from a law, for each of two seeds."""
     return {seed: np.random.default_rng(seed).choice(9, p=law.joint[0], size=n) for seed in (4, 5)}
 
 
-def lines(law):
-    return [{"seed": s, "tokens": CELLS[c].tolist()} for s, codes in drawn(law).items() for c in codes]
+def make_lines(law):
+    return [{"seed": s, "tokens": CELLS[c].tolist()} for s, codes in draw_codes(law).items() for c in codes]
 
 
-def write(file, objects):
+def write_lines(file, objects):
     file.write_text("".join(json.dumps(o) + "\n" for o in objects))
     return file
 
 
 @pytest.mark.parametrize(("law", "kind"), [(LAW, "certified"), (WRONG, "lossy")])
 def test_all_formats_give_the_same_verdict(tmp_path, law, kind):
-    own = lines(law)
+    objects = make_lines(law)
     counted = [{"format": "parity-samples", "seeds": [4, 5], "engine": "x 1.2"}]
-    for seed, codes in drawn(law).items():
+    for seed, codes in draw_codes(law).items():
         counts = {" ".join(map(str, CELLS[c])): int((codes == c).sum()) for c in range(9)}
         counted.append({"seed": seed, "prompt": 0, "counts": counts})
-    table = "seed,tokens\n" + "".join(f"{o['seed']},{' '.join(map(str, o['tokens']))}\n" for o in own)
+    table = "seed,tokens\n" + "".join(f"{o['seed']},{' '.join(map(str, o['tokens']))}\n" for o in objects)
     (tmp_path / "s.csv").write_text(table)
-    files = [write(tmp_path / "s.jsonl", own), write(tmp_path / "counts.jsonl", counted), tmp_path / "s.csv"]
-    found = [certify_samples(file, LAW, margin=0.1, name="s") for file in files]
-    assert found[0].verdict.kind == kind, str(found[0])
-    assert found[0].verdict == found[1].verdict == found[2].verdict
+    files = [
+        write_lines(tmp_path / "s.jsonl", objects),
+        write_lines(tmp_path / "counts.jsonl", counted),
+        tmp_path / "s.csv",
+    ]
+    certificates = [certify_samples(file, LAW, margin=0.1, name="s") for file in files]
+    assert certificates[0].verdict.kind == kind, str(certificates[0])
+    assert certificates[0].verdict == certificates[1].verdict == certificates[2].verdict
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_all_formats_give_the_same_verdict(tmp_path, law, kind):
 )
 def test_what_is_no_sample_is_one_line(tmp_path, objects, message):
     with pytest.raises(ParityError, match=message) as caught:
-        certify_samples(write(tmp_path / "s.jsonl", objects), LAW)
+        certify_samples(write_lines(tmp_path / "s.jsonl", objects), LAW)
     assert "\n" not in str(caught.value)
 
 
@@ -75,13 +79,16 @@ def test_a_missing_file_and_a_wrong_cell_are_one_line(tmp_path):
 
 BOTH, TWICE = "seeds 4 and 5 hold the same samples", "seed 4: holds its samples twice"
 COPIES = {
-    "the second seed is the first": (BOTH, lambda a, again, b: a + again),
-    "in another order": (BOTH, lambda a, again, b: a + [again[i] for i in np.random.default_rng(0).permutation(3000)]),
-    "a third of it": (BOTH, lambda a, again, b: a + again[:1000] + b[1000:]),
-    "and longer": (BOTH, lambda a, again, b: a + again + b[:500]),
-    "sorted": (BOTH, lambda a, again, b: sorted(a + again, key=lambda o: (o["seed"], o["tokens"]))),
-    "a seed is in the file twice": (TWICE, lambda a, again, b: a + a + b),
-    "each line is twice": (TWICE, lambda a, again, b: [o for one in a for o in (one, one)] + b),
+    "the second seed is the first": (BOTH, lambda a, copy, b: a + copy),
+    "in another order": (
+        BOTH,
+        lambda a, copy, b: a + [copy[i] for i in np.random.default_rng(0).permutation(3000)],
+    ),
+    "a third of it": (BOTH, lambda a, copy, b: a + copy[:1000] + b[1000:]),
+    "and longer": (BOTH, lambda a, copy, b: a + copy + b[:500]),
+    "sorted": (BOTH, lambda a, copy, b: sorted(a + copy, key=lambda o: (o["seed"], o["tokens"]))),
+    "a seed is in the file twice": (TWICE, lambda a, copy, b: a + a + b),
+    "each line is twice": (TWICE, lambda a, copy, b: [o for one in a for o in (one, one)] + b),
 }
 
 
@@ -89,28 +96,28 @@ COPIES = {
 @pytest.mark.parametrize("law", [LAW, WRONG])
 def test_samples_that_are_copies_are_refused(tmp_path, law, kind):
     message, make = COPIES[kind]
-    first, second = lines(law)[:3000], lines(law)[3000:]
+    first, second = make_lines(law)[:3000], make_lines(law)[3000:]
     with pytest.raises(ParityError, match=message):
-        certify_samples(write(tmp_path / "s.jsonl", make(first, [o | {"seed": 5} for o in first], second)), LAW)
+        certify_samples(write_lines(tmp_path / "s.jsonl", make(first, [o | {"seed": 5} for o in first], second)), LAW)
 
 
 @pytest.mark.parametrize("seeds", [(4, 5), (4, 4, 5)])
 def test_counts_that_are_copies_are_refused(tmp_path, seeds):
-    counts = {" ".join(map(str, CELLS[c])): int((drawn(LAW)[4] == c).sum()) for c in range(9)}
+    counts = {" ".join(map(str, CELLS[c])): int((draw_codes(LAW)[4] == c).sum()) for c in range(9)}
     with pytest.raises(ParityError, match="line 2: the counts of line 1; allowed: independent samples"):
-        certify_samples(write(tmp_path / "s.jsonl", [{"seed": s, "counts": counts} for s in seeds]), LAW)
+        certify_samples(write_lines(tmp_path / "s.jsonl", [{"seed": s, "counts": counts} for s in seeds]), LAW)
 
 
 @pytest.mark.parametrize("order", ["as drawn", "sorted", "always the likeliest"])
 def test_30_files_of_independent_samples_are_read(tmp_path, order):
     two = Law("two", np.array([[0], [1]]), np.concatenate([LAW.tables, WRONG.tables]), 2)
     for seed in range(30):
-        rng, own = np.random.default_rng(seed), []
+        rng, objects = np.random.default_rng(seed), []
         for s, prompt in ((4, 0), (4, 1), (5, 0), (5, 1)):
             codes = rng.choice(9, p=two.joint[prompt], size=100)
             if order == "always the likeliest":
                 codes[:] = two.joint[prompt].argmax()
-            own += [{"seed": s, "prompt": prompt, "tokens": CELLS[c].tolist()} for c in codes]
+            objects += [{"seed": s, "prompt": prompt, "tokens": CELLS[c].tolist()} for c in codes]
         if order == "sorted":
-            own.sort(key=lambda o: (o["seed"], o["tokens"]))
-        assert [d.n for d in read_samples(write(tmp_path / "s.jsonl", own), two).values()] == [200, 200]
+            objects.sort(key=lambda o: (o["seed"], o["tokens"]))
+        assert [d.n for d in read_samples(write_lines(tmp_path / "s.jsonl", objects), two).values()] == [200, 200]

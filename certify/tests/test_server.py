@@ -27,19 +27,19 @@ class Tokenizer:
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        rng = np.random.default_rng(given["seed"])
-        text = "".join(LETTERS[i] for i in rng.choice(3, p=P, size=given["max_tokens"]))
-        if given.get("model") == "slow":
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        rng = np.random.default_rng(request["seed"])
+        text = "".join(LETTERS[i] for i in rng.choice(3, p=P, size=request["max_tokens"]))
+        if request.get("model") == "slow":
             time.sleep(1.5)
-        if given.get("model") == "odd":
+        if request.get("model") == "odd":
             text = "xyz"
         one = {"text": text}
-        if given.get("model") == "ids":  # an engine that leaves letters out of its text
+        if request.get("model") == "ids":  # an engine that leaves letters out of its text
             one = {"text": text.replace("a", ""), "token_ids": [LETTERS.index(c) for c in text]}
-        choices = [] if given.get("model") == "empty" else [one]
+        choices = [] if request.get("model") == "empty" else [one]
         body = {"choices": choices, "timings": {"draft_n": 3, "draft_n_accepted": 2 if self.server.accepts else 0}}
-        self.answer(400 if given.get("model") == "none" else 200, body)
+        self.answer(400 if request.get("model") == "none" else 200, body)
 
     def do_GET(self):
         self.answer(200 if self.path == "/version" else 404, {"version": "fake 1.0"})
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(BrokenPipeError):  # who asked has stopped waiting
             self.wfile.write(data)
 
-    def log_message(self, *given):
+    def log_message(self, *arguments):
         pass
 
 
@@ -65,30 +65,30 @@ def fake():
     server.shutdown()
 
 
-def at(server, **given):
-    return Server(f"http://127.0.0.1:{server.server_port}", 2, Tokenizer(), **given)
+def connect(server, **settings):
+    return Server(f"http://127.0.0.1:{server.server_port}", 2, Tokenizer(), **settings)
 
 
 def test_a_server_is_certified_with_its_drafts_counted(fake):
     true = law(lambda x: np.tile(P, (len(x), 1)), vocab=3, length=2)
     quiet = {"tell": lambda text: None, "draws": 299}
-    found = certify_sampler(at(fake), true, n=200, margin=0.4, **quiet)
-    assert found.verdict.kind == "certified" and found.details["drafted"] == 600
-    other = law(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
-    assert certify_sampler(at(fake), other, n=200, margin=0.4, **quiet).exit_code == 1
+    certificate = certify_sampler(connect(fake), true, n=200, margin=0.4, **quiet)
+    assert certificate.verdict.kind == "certified" and certificate.details["drafted"] == 600
+    wrong = law(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
+    assert certify_sampler(connect(fake), wrong, n=200, margin=0.4, **quiet).exit_code == 1
     fake.accepts = False
-    assert certify_sampler(at(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
+    assert certify_sampler(connect(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
     fake.accepts = True
-    assert at(fake).describe_engine() == "fake 1.0"
+    assert connect(fake).describe_engine() == "fake 1.0"
 
 
 def test_token_numbers_come_before_text(fake):
     prompts = np.zeros((20, 1), int)
-    assert at(fake, model="ids")(prompts, 3).tokens == at(fake)(prompts, 3).tokens
+    assert connect(fake, model="ids")(prompts, 3).tokens == connect(fake)(prompts, 3).tokens
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"model": "slow", "timeout": 0.3}, "no answer in 0.3 s; allowed: --timeout"),
         ({"model": "odd"}, "answered 'xyz'; allowed: letters of abc"),
@@ -96,9 +96,9 @@ def test_token_numbers_come_before_text(fake):
         ({"model": "none"}, "/v1/completions: 400: "),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_one_line(fake, given, message):
+def test_an_answer_that_cannot_be_used_is_one_line(fake, settings, message):
     with pytest.raises(ParityError, match=message) as error:
-        at(fake, **given)(np.array([[0]]), 1)
+        connect(fake, **settings)(np.array([[0]]), 1)
     assert "\n" not in str(error.value)
 
 

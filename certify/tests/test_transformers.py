@@ -43,28 +43,29 @@ def test_the_law_of_a_model_is_its_own(pair):
 def test_models_are_neither_flat_nor_certain(kind):
     model = models.make_model(kind, 3, 0)
     assert abs(models.measure_entropy(model, 3) - models.SPREAD) < 0.02
-    found = certify_sampler(
+    certificate = certify_sampler(
         T.Generate(model, 2), T.compute_law(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30
     )
-    assert found.exit_code == 0 and found.details["drafted"] is None, str(found)
+    assert certificate.exit_code == 0 and certificate.details["drafted"] is None, str(certificate)
 
 
 def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
     target = pair[0]
     assert abs(models.compute_mean_tv(*map(models.compute_conditionals, pair)) - 0.3) < 0.015
     models.save_model(target, tmp_path)
-    again = T.load_model(tmp_path)
-    assert np.allclose(T.compute_law(again, PROMPTS, 3).cells, T.compute_law(target, PROMPTS, 3).cells)
+    loaded = T.load_model(tmp_path)
+    assert np.allclose(T.compute_law(loaded, PROMPTS, 3).cells, T.compute_law(target, PROMPTS, 3).cells)
     assert T.load_tokenizer(tmp_path).encode("dab") == [3, 0, 1]
 
 
-def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
+def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
     """A candidate generator that records another law than it drew from is rejected, and named."""
     target, assistant = pair
     options = {"assistant_model": assistant, "num_assistant_tokens": 2}
     law = T.compute_law(target, PROMPTS, 3, options)
-    found = certify_sampler(T.Generate(target, 3, options), law, n=100, margin=0.5, **QUIET)
-    assert found.exit_code == 0 and 0 < found.details["accepted"] < found.details["drafted"], str(found)
+    certificate = certify_sampler(T.Generate(target, 3, options), law, n=100, margin=0.5, **QUIET)
+    assert certificate.exit_code == 0, str(certificate)
+    assert 0 < certificate.details["accepted"] < certificate.details["drafted"], str(certificate)
 
     class Flat:
         """Drafts as they were drawn, recorded as if tokens were named in the other order."""
@@ -78,34 +79,35 @@ def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
             ids, logits = self.inner.get_candidates(input_ids, **kwargs)
             return ids, None if logits is None else logits.flip(-1)
 
-        def update_candidate_strategy(self, *given):
-            self.inner.update_candidate_strategy(*given)
+        def update_candidate_strategy(self, *arguments):
+            self.inner.update_candidate_strategy(*arguments)
 
     wrong = T.Generate(target, 3, options | {"candidate_generator": Flat})
     law_, offered, block = T.record_draft_law(wrong, law, n=20)
     assert block == 2 and not offered[:, T.count_prefixes(4, 2) :].any() and np.allclose(law_.tables.sum(-1), 1)
-    found = certify_sampler(wrong, law, n=600, margin=0.5, batch=25, **QUIET)
-    assert found.exit_code == 1, str(found)
+    certificate = certify_sampler(wrong, law, n=600, margin=0.5, batch=25, **QUIET)
+    assert certificate.exit_code == 1, str(certificate)
 
 
-@pytest.mark.parametrize("way", [pytest.param("continuous batching", marks=pytest.mark.slow), "a head"])
-def test_other_ways_of_generate(pair, tmp_path, way):
+@pytest.mark.parametrize("mode", [pytest.param("continuous batching", marks=pytest.mark.slow), "a head"])
+def test_other_ways_of_generate(pair, tmp_path, mode):
     """They draw, the head drafts, and another law than the model's is rejected."""
     model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, T.Continuous
-    if way == "a head":
+    if mode == "a head":
         model, options, make = T.load_model(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
     law = T.compute_law(model, PROMPTS, 3, options)
-    found = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
-    assert found.exit_code == 0 and (found.details["drafted"] is None) == (make is T.Continuous), str(found)
-    other = T.compute_law(model, PROMPTS, 3, {"temperature": 0.4})
-    assert certify_sampler(make(model, 3, options), other, n=400, margin=0.9, **QUIET).exit_code == 1
+    certificate = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
+    assert certificate.exit_code == 0, str(certificate)
+    assert (certificate.details["drafted"] is None) == (make is T.Continuous), str(certificate)
+    colder = T.compute_law(model, PROMPTS, 3, {"temperature": 0.4})
+    assert certify_sampler(make(model, 3, options), colder, n=400, margin=0.9, **QUIET).exit_code == 1
 
 
 def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
     """Its own are consistent, those of its companion are rejected; a token outside and no prompt are one line."""
-    target, other = pair
+    target, second = pair
     models.save_model(target, tmp_path / "target")
-    for name, model in (("right", target), ("wrong", other)):
+    for name, model in (("right", target), ("wrong", second)):
         torch.manual_seed(5)
         rows = model.generate(torch.full((100, 1), 2), do_sample=True, top_k=0, max_new_tokens=12, pad_token_id=0)
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
@@ -129,23 +131,23 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     rows = pair[0].generate(torch.full((800, 1), 2), do_sample=True, top_k=0, max_new_tokens=20, pad_token_id=0)
     lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    whole = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl")
+    complete = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl")
     none = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=1e-3)
     assert none.exit_code == 2 and "on 0 texts; allow more time" in none.verdict.reason
-    told: list[str] = []
-    budget = whole.details["seconds"] / 2
-    part = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=told.append)
-    n = part.details["n"][0]
-    assert 40 <= n < 800 and part.details["tokens"] == 20 * n and part.verdict.n == n
-    assert part.details["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(part)
+    lines: list[str] = []
+    budget = complete.details["seconds"] / 2
+    partial = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=lines.append)
+    n = partial.details["n"][0]
+    assert 40 <= n < 800 and partial.details["tokens"] == 20 * n and partial.verdict.n == n
+    assert partial.details["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(partial)
 
 
 def test_a_greedy_law_is_one_of_certain_tokens(pair):
     law = T.compute_law(pair[0], PROMPTS, 3, {"do_sample": False})
     assert set(np.unique(law.tables)) == {0.0, 1.0}
     sampler = T.Generate(pair[0], 3, {"do_sample": False, "assistant_model": pair[1], "num_assistant_tokens": 2})
-    found = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
-    assert found.exit_code == 0 and found.details["rounds"] > 1, str(found)
+    certificate = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
+    assert certificate.exit_code == 0 and certificate.details["rounds"] > 1, str(certificate)
 
 
 @pytest.mark.parametrize("kind", models.HEADED)
@@ -156,7 +158,7 @@ def test_a_model_may_be_wider(kind):
 
 
 @pytest.mark.slow
-def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
+def test_guidance_with_an_assistant_is_rejected_and_located(pair):
     """Found in transformers 5.23.0: guidance keeps what was tried and dropped. Plain sampling does not."""
     if transformers.__version__ != "5.23.0":
         pytest.skip("the table of docs/results/engines.md is of 5.23.0; another version may be mended")
@@ -164,8 +166,8 @@ def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
     options = drafted | {"guidance_scale": 3.0}
     law = T.compute_law(pair[0], PROMPTS, 3, options)
     sampler = T.Generate(pair[0], 3, options)
-    found = certify_sampler(sampler, law, n=200, batch=50, **QUIET)
-    assert found.exit_code == 1, str(found)
+    certificate = certify_sampler(sampler, law, n=200, batch=50, **QUIET)
+    assert certificate.exit_code == 1, str(certificate)
     assert "FreeGuidance" in diagnose_by_mending(sampler, law, 50, 2)["name"]
     assert diagnose_by_mending(T.Generate(pair[0], 3, drafted), law, 50, 2) is None
 
@@ -190,15 +192,15 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["transformers", "--target", "nowhere"], "error: nowhere: no config.json"),
         (["transformers", "--target", "nowhere", "--", "four"], "error: options: 'four': expected key=value"),
         (["sampler", "json:dumps"], "error: --target, --law: neither given"),
     ],
 )
-def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, given, message):
-    monkeypatch.setattr("sys.argv", ["parity certify", *given])
+def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr("sys.argv", ["parity certify", *arguments])
     with pytest.raises(SystemExit) as end:
         command.main()
     err = capsys.readouterr().err
@@ -220,6 +222,6 @@ def test_the_command_leaves_a_page_json_and_a_badge(monkeypatch, capsys, tmp_pat
     page = (tmp_path / "out/report.html").read_text()
     assert "![parity: certified lossless, TV &lt;= 0." in page
     assert "num_assistant_tokens=2" in page and "TV certificate" in page and "http" not in page
-    kept = json.loads((tmp_path / "out/certificate.json").read_text())
-    assert kept["exit_code"] == 0 and kept["beside"]["drafted"] > 0
+    saved = json.loads((tmp_path / "out/certificate.json").read_text())
+    assert saved["exit_code"] == 0 and saved["beside"]["drafted"] > 0
     assert (tmp_path / "out/badge.svg").read_text().startswith("<svg")
