@@ -12,7 +12,7 @@ import numpy as np
 
 
 def functions(path: str, *names: str, replace: dict[str, str] | None = None, **scope: Any) -> list[Any]:
-    """Functions, classes and methods of one file of the repository, of their own lines, without the file's imports.
+    """Compile functions, classes and methods of one file of the repository from its lines, without the file's imports.
 
     `scope`: what they find as globals, modules and stubs. `replace`: text of the file that is put otherwise: the name
     of a device that is not here, or a mend. KeyError: the file has no such name; ValueError: no such text.
@@ -24,16 +24,16 @@ def functions(path: str, *names: str, replace: dict[str, str] | None = None, **s
         text = text.replace(old, new)
     tree = ast.parse(text)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    found = {node.name: node for c in classes for node in c.body if isinstance(node, ast.FunctionDef)}  # methods
-    found |= {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    module = ast.Module([found[name] for name in names], [])
+    nodes = {node.name: node for c in classes for node in c.body if isinstance(node, ast.FunctionDef)}  # methods
+    nodes |= {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    module = ast.Module([nodes[name] for name in names], [])
     exec(compile(module, path, "exec", flags=__future__.annotations.compiler_flag), scope)
     return [scope[name] for name in names]
 
 
-def conditionals(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Laws [n, V] behind prefixes [n, L] of a table by prefix: the empty one, then those of one token, of two, ...;
-    uniform behind prefixes that are longer than the table's."""
+def look_up_laws(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    """Look up the laws [n, V] behind prefixes [n, L] in a table by prefix: the empty one, then those of one token, of
+    two, ...; uniform behind prefixes that are longer than the table's."""
     n, length = prefixes.shape
     V = table.shape[1]
     if V**length > len(table):
@@ -44,8 +44,8 @@ def conditionals(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
     return table[(V**length - 1) // (V - 1) + code]
 
 
-def paths_of(parents: np.ndarray) -> list[list[int]]:
-    """A tree's nodes as paths from the root to each leaf. `parents` [N]: -1 is the root."""
+def list_paths(parents: np.ndarray) -> list[list[int]]:
+    """List the paths of nodes from the root to each leaf of a tree. `parents` [N]: -1 is the root."""
     leaves = [i for i in range(len(parents)) if i not in set(parents.tolist())]
     paths = []
     for leaf in leaves:
@@ -57,14 +57,14 @@ def paths_of(parents: np.ndarray) -> list[list[int]]:
 
 
 def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> dict[str, Any]:
-    """A tree as EAGLE and what grew from it hand it to `evaluate_posterior`, D tokens deep, behind a root token 0.
+    """Convert a tree, D tokens deep, to what EAGLE and its like hand to `evaluate_posterior`; the root is token 0.
 
     candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft laws of each depth's parents;
     p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates [1, N + 1].
     """
     import torch
 
-    paths = paths_of(parents)
+    paths = list_paths(parents)
     nodes = torch.tensor(paths)
     depth_of = {node: d for path in paths for d, node in enumerate(path)}
     drawn_from: list[list[int]] = [[] for _ in paths[0]]  # of each depth, parents in the order of their children
@@ -99,10 +99,10 @@ class TableModel:
         self.table, self.skip, self.shift, self.calls = table, skip, shift, 0
 
     def logits_behind(self, tokens: Any) -> Any:
-        """Logits [n, V + shift] behind tokens [n, L]."""
+        """Compute logits [n, V + shift] behind tokens [n, L]."""
         import torch
 
-        laws = conditionals(self.table, tokens[:, self.skip :].numpy() - self.shift)
+        laws = look_up_laws(self.table, tokens[:, self.skip :].numpy() - self.shift)
         low = torch.full((len(tokens), self.shift), -torch.inf)
         return torch.cat([low, torch.tensor(laws).float().log()], 1)
 

@@ -19,14 +19,14 @@ from parity_certify.laws import absorb_end, random_law
 from parity_certify.verifiers import sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")
-FEW = 600  # sequences of a control
+CONTROL_N = 600  # sequences of a control
 
 
-def quiet(text: str) -> None:
+def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def load(folder: Path) -> Any:
+def load_adapter(folder: Path) -> Any:
     spec = util.spec_from_file_location("adapter", folder / "adapter.py")
     adapter = util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules["adapter"] = adapter
@@ -37,8 +37,8 @@ def load(folder: Path) -> Any:
 # Laws
 
 
-def truncated(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
-    """Conditionals [..., V] with a temperature, then top-k, then top-p, as transformers applies them."""
+def truncate_laws(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+    """Apply a temperature, then top-k, then top-p to conditionals [..., V], as transformers does."""
     p = tables ** (1 / temperature)
     p = p / p.sum(-1, keepdims=True)
     if top_k:
@@ -47,36 +47,36 @@ def truncated(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_
     if top_p < 1:
         order = np.argsort(-p, -1)
         ranked = np.take_along_axis(p, order, -1)
-        kept = ranked.cumsum(-1) - ranked < top_p
-        p = np.where(np.take_along_axis(kept, np.argsort(order, -1), -1), p, 0)
+        in_top_p = ranked.cumsum(-1) - ranked < top_p
+        p = np.where(np.take_along_axis(in_top_p, np.argsort(order, -1), -1), p, 0)
         p = p / p.sum(-1, keepdims=True)
     return p
 
 
-def law_of(case: dict[str, Any], models: Path) -> Law:
-    """The law a sampler is judged by: of the tiny Llama, or of a table (`model: table`), with the case's options."""
-    own = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
+def make_law(case: dict[str, Any], models: Path) -> Law:
+    """Make the law that a sampler is judged by: of the tiny Llama, or of a table (`model: table`), with the options."""
+    sampling = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
     if case.get("model", "llama") == "table":
         law = random_law(case.get("vocab", 4), case.get("length", 3))
         prompts, tables = law.prompts, law.tables
     else:
-        law, kept = Law("tiny Llama", *np.zeros((2, 0)), 3), np.load(models / f"law-{case.get('prompt', 3)}.npz")
-        prompts, tables = kept["prompts"], kept["tables"]
+        law, saved = Law("tiny Llama", *np.zeros((2, 0)), 3), np.load(models / f"law-{case.get('prompt', 3)}.npz")
+        prompts, tables = saved["prompts"], saved["tables"]
     end = case.get("end")
-    tables = np.stack([absorb_end(table, law.length, end) for table in truncated(tables, **own)])
+    tables = np.stack([absorb_end(table, law.length, end) for table in truncate_laws(tables, **sampling)])
     return Law(law.name, prompts, tables, law.length, end, law.extra)
 
 
 # Samplers
 
 
-def plain(law: Law) -> Any:
-    """A sampler that is right, with drafts that are all accepted."""
+def make_correct_sampler(law: Law) -> Any:
+    """Make a sampler that draws from the law, with drafts that are all accepted."""
 
     def sample(prompts: np.ndarray, seed: int) -> Sampled:
         rng, V = np.random.default_rng(seed), law.vocab
-        where = np.array([int((law.prompts == prompt).all(1).argmax()) for prompt in prompts])
-        codes = np.array([rng.choice(V**law.length, p=law.joint[k]) for k in where])
+        numbers = np.array([int((law.prompts == prompt).all(1).argmax()) for prompt in prompts])
+        codes = np.array([rng.choice(V**law.length, p=law.joint[k]) for k in numbers])
         tokens = codes[:, None] // V ** np.arange(law.length - 1, -1, -1) % V
         return Sampled(tokens, len(tokens), len(tokens))
 
@@ -84,35 +84,35 @@ def plain(law: Law) -> Any:
 
 
 def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
-    law = adapter.law(case, models) if hasattr(adapter, "law") else law_of(case, models)
+    law = adapter.law(case, models) if hasattr(adapter, "law") else make_law(case, models)
     sample = adapter.sampler(law, models, **case["options"])
-    other = Law(
-        "other", law.prompts, truncated(law.tables, 2.0 if (law.tables < 0.999).any() else 1), law.length, law.end
-    )
+    tables = truncate_laws(law.tables, 2.0 if (law.tables < 0.999).any() else 1)
+    flatter = Law("other", law.prompts, tables, law.length, law.end)
     settings = {k: case[k] for k in SETTINGS if k in case}
     budget = {} if "n" in case else {"budget": 45 * case.get("minutes", 5)}
-    found = certify_sampler(sample, law, claim=case["claim"], name=case.get("name", "sampler"), **settings, **budget)
-    right = certify_sampler(plain(law), law, n=max(found.details["n"]), draws=FEW, tell=quiet)
-    wrong = certify_sampler(sample, other, n=FEW, draws=FEW, tell=quiet)
-    return found, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
+    settings |= {"claim": case["claim"], "name": case.get("name", "sampler"), **budget}
+    certificate = certify_sampler(sample, law, **settings)
+    right = certify_sampler(make_correct_sampler(law), law, n=max(certificate.details["n"]), draws=CONTROL_N, tell=tell)
+    wrong = certify_sampler(sample, flatter, n=CONTROL_N, draws=CONTROL_N, tell=tell)
+    return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
 
 # Verifiers
 
 
-def one_row(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> list[int]:
-    found = sample_and_match(tokens[None], q[None], p[None], rng)[0]
-    return found[found >= 0].tolist()
+def verify_row(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> list[int]:
+    tokens = sample_and_match(tokens[None], q[None], p[None], rng)[0]
+    return tokens[tokens >= 0].tolist()
 
 
-def told_others(verify: Any) -> Any:
-    """The verifier as it is, told flatter target laws than those it is judged by. The target is the last argument."""
+def flatten_target(verify: Any) -> Any:
+    """Wrap a verifier so that its target laws, the last argument, are flatter than those that it is judged by."""
 
-    def verify_others(*arguments: np.ndarray, **keywords: Any) -> Any:
-        return verify(*arguments[:-1], truncated(np.asarray(arguments[-1]), 2.0), **keywords)
+    def verify_flatter(*arguments: np.ndarray, **keywords: Any) -> Any:
+        return verify(*arguments[:-1], truncate_laws(np.asarray(arguments[-1]), 2.0), **keywords)
 
-    verify_others.__signature__ = inspect.signature(verify)  # type: ignore[attr-defined]  # whether it takes `rng`
-    return verify_others
+    verify_flatter.__signature__ = inspect.signature(verify)  # type: ignore[attr-defined]  # whether it takes `rng`
+    return verify_flatter
 
 
 def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, str]]:
@@ -120,32 +120,32 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
     common = {k: case[k] for k in ("vocab", "drafts", "branches", "problems") if k in case}
     common = {"drafts": 2, "shape": shape} | common
     settings = {k: case[k] for k in SETTINGS if k in case}
-    found = certify_verifier(verify, claim=case["claim"], name=case.get("name", "verifier"), **common, **settings)
-    correct = {"row": one_row, "batch": sample_and_match, "tree": tree}[shape]
-    right = certify_verifier(correct, n=max(found.details["n"]), draws=FEW, tell=quiet, **common)
-    wrong = certify_verifier(told_others(verify), n=FEW, draws=FEW, tell=quiet, **common)
-    return found, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
+    certificate = certify_verifier(verify, claim=case["claim"], name=case.get("name", "verifier"), **common, **settings)
+    correct = {"row": verify_row, "batch": sample_and_match, "tree": tree}[shape]
+    right = certify_verifier(correct, n=max(certificate.details["n"]), draws=CONTROL_N, tell=tell, **common)
+    wrong = certify_verifier(flatten_target(verify), n=CONTROL_N, draws=CONTROL_N, tell=tell, **common)
+    return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
 
 def main() -> None:
     folder, case, models, out = Path(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
-    begin = time.monotonic()
-    adapter = load(folder)
+    start = time.monotonic()
+    adapter = load_adapter(folder)
     case["name"] = folder.name
-    found, controls = (
+    certificate, controls = (
         judge_sampler(adapter, case, models) if case["level"] == "sampler" else judge_verifier(adapter, case)
     )
-    row = {"verdict": found.verdict.json(), "controls": controls, "seconds": round(time.monotonic() - begin, 1)}
-    row |= {k: found.details.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
-    row["seeds"] = list(dict.fromkeys(r["seed"] for r in found.rows))
-    reach = [r["minimum_detectable_effect"] for r in found.rows if r["test"] == "all looks"]
-    row["detectable"] = max((x for x in reach if x is not None), default=None)
+    row = {"verdict": certificate.verdict.json(), "controls": controls, "seconds": round(time.monotonic() - start, 1)}
+    row |= {k: certificate.details.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
+    row["seeds"] = list(dict.fromkeys(r["seed"] for r in certificate.rows))
+    effects = [r["minimum_detectable_effect"] for r in certificate.rows if r["test"] == "all looks"]
+    row["detectable"] = max((x for x in effects if x is not None), default=None)
     harness = controls["right"] in ("certified", "consistent") and controls["wrong"] == "lossy"
     row["error"] = "" if harness else f"the harness is not to be trusted here: controls {controls}"
     versions = {d.metadata["Name"]: d.version for d in metadata.distributions()} | {"python": platform.python_version()}
     row["versions"] = {k: versions[k] for k in sorted(versions, key=str.lower)}
     out.write_text(json.dumps(row))
-    print(found)
+    print(certificate)
 
 
 if __name__ == "__main__":

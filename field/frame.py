@@ -37,75 +37,76 @@ class FieldError(Exception):
     """A folder that is none, in one line."""
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """field.yaml with every default filled in; FieldError that names the key."""
+def read_field(folder: Path) -> dict[str, Any]:
+    """Read field.yaml and fill in the defaults. Raises FieldError that names the key."""
     try:
-        found = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
+        about = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise FieldError(f"{folder.name}: field.yaml: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict) or (unknown := set(found) - KEYS):
+    if not isinstance(about, dict) or (unknown := set(about) - KEYS):
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
-    found = {
+    about = {
         "title": folder.name,
         "url": "",
         "packages": [],
         "minutes": 5,
         "cases": {"default": {}},
         "note": "",
-    } | found
-    found = {"where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | found
-    found["python"] = str(found.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
-    for name, case in found["cases"].items():
-        case = {"level": found.get("level"), "claim": found["claim"], "options": {}} | (case or {})
-        found["cases"][name] = case
+    } | about
+    about = {"where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
+    about["python"] = str(about.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
+    for name, case in about["cases"].items():
+        case = {"level": about.get("level"), "claim": about["claim"], "options": {}} | (case or {})
+        about["cases"][name] = case
         for key, allowed in {"level": LEVELS, "claim": CLAIMS}.items():
             if case[key] not in allowed:
                 raise FieldError(f"{folder.name}: {name}: {key} {case[key]!r}; allowed: {', '.join(allowed)}")
-    if bool(found["repository"]) != bool(found["commit"]):
+    if bool(about["repository"]) != bool(about["commit"]):
         raise FieldError(f"{folder.name}: repository and commit: one of them; allowed: both, or neither")
-    return found
+    return about
 
 
-def key(about: dict[str, Any]) -> str:
-    """Folders with the same Python and packages share an environment."""
+def digest_packages(about: dict[str, Any]) -> str:
+    """Digest Python and packages: folders with the same share an environment."""
     return hashlib.sha256(json.dumps([about["python"], about["packages"]]).encode()).hexdigest()[:8]
 
 
-def run(command: list[str], log: Path, seconds: float, **more: Any) -> str:
+def run(command: list[str], log: Path, seconds: float, **settings: Any) -> str:
     """Run a command, its output added to the log: "" or what went wrong, in one line."""
     with log.open("ab") as stream:
         stream.write(f"\n$ {' '.join(command)}\n".encode())
         stream.flush()
         try:
             code = subprocess.run(
-                command, stdout=stream, stderr=stream, timeout=seconds, check=False, **more
+                command, stdout=stream, stderr=stream, timeout=seconds, check=False, **settings
             ).returncode
         except subprocess.TimeoutExpired:
             return f"stopped after {seconds / 60:.1f} minutes"
         except OSError as error:
             return str(error)
-    return "" if code == 0 else f"exit code {code}: {last_line(log)}"
+    return "" if code == 0 else f"exit code {code}: {find_last_error(log)}"
 
 
-def last_line(log: Path) -> str:
+def find_last_error(log: Path) -> str:
+    """Find the last line of a log that names an error, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines[-40:] if "error" in line.lower()]
     return (errors or lines or [""])[-1][:300]
 
 
 def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
-    """The virtual environment, made by uv where there is one: "" or why it could not be."""
+    """Make the virtual environment, by uv if there is one; return "" or the problem."""
     if (folder / "whole").exists():
         return ""
     shutil.rmtree(folder, ignore_errors=True)
-    python, wanted = folder / "bin/python", [*about["packages"], *CERTIFIER]
+    python, packages = folder / "bin/python", [*about["packages"], *CERTIFIER]
     uv = shutil.which("uv")
     if uv:
         commands = [[uv, "venv", "-q", "--python", about["python"], str(folder)]]
-        commands += [[uv, "pip", "install", "-q", "--no-config", "--python", str(python), *wanted]]
+        commands += [[uv, "pip", "install", "-q", "--no-config", "--python", str(python), *packages]]
     else:
-        own = shutil.which(f"python{about['python']}") or sys.executable
-        commands = [[own, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "-q", *wanted]]
+        interpreter = shutil.which(f"python{about['python']}") or sys.executable
+        commands = [[interpreter, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "-q", *packages]]
     for command in commands:
         if problem := run(command, log, INSTALLING):
             return problem
@@ -114,7 +115,7 @@ def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
 
 
 def clone(about: dict[str, Any], folder: Path, log: Path) -> str:
-    """The repository at its commit: "" or why there is none."""
+    """Clone the repository at its commit; return "" or the problem."""
     if (folder / ".git/whole").exists():
         return ""
     shutil.rmtree(folder, ignore_errors=True)
@@ -128,86 +129,87 @@ def clone(about: dict[str, Any], folder: Path, log: Path) -> str:
 
 
 def prepare(name: str, out: Path) -> dict[str, Any]:
-    """Make the environment and the clone of an implementation; what was made, or the error."""
-    about, begin, log = read(folder_of(name)), time.monotonic(), out.with_suffix(".log")
+    """Make the environment and the clone of an implementation; return what was made, or the error."""
+    about, start, log = read_field(get_folder(name)), time.monotonic(), out.with_suffix(".log")
     out.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
-    found: dict[str, Any] = {"python": sys.executable, "repository": "", "error": "", "log": str(log)}
+    result: dict[str, Any] = {"python": sys.executable, "repository": "", "error": "", "log": str(log)}
     if about["packages"]:
-        folder = out.parent.parent / "environments" / key(about)
-        found["python"] = str((folder / "bin/python").absolute())
-        found["error"] = make_environment(about, folder, log)
-    if about["repository"] and not found["error"]:
+        folder = out.parent.parent / "environments" / digest_packages(about)
+        result["python"] = str((folder / "bin/python").absolute())
+        result["error"] = make_environment(about, folder, log)
+    if about["repository"] and not result["error"]:
         folder = out.parent.parent / "repositories" / f"{name}-{about['commit'][:8]}"
-        found["repository"] = str(folder.absolute())
-        found["error"] = clone(about, folder, log)
-    return found | {"minutes": (time.monotonic() - begin) / 60}
+        result["repository"] = str(folder.absolute())
+        result["error"] = clone(about, folder, log)
+    return result | {"minutes": (time.monotonic() - start) / 60}
 
 
-def folder_of(name: str) -> Path:
+def get_folder(name: str) -> Path:
     return Path(os.environ.get("PARITY_FIELD", FIELD)) / name
 
 
-def in_environment(environment: dict[str, Any], about: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """How a process of the implementation is started: alone, on few threads, with its own packages."""
+def make_process_settings(environment: dict[str, Any], about: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the variables and folder of a process of the implementation: one thread, its own packages, no network."""
     paths = [str(ROOT / "certify/src"), environment["repository"]]
-    more = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    more |= {"REPOSITORY": environment["repository"], "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
-    return {"env": kept | more | {k: str(v) for k, v in about["environment"].items()}, "cwd": folder}
+    variables = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    variables |= {"REPOSITORY": environment["repository"], "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
+    return {"env": inherited | variables | {k: str(v) for k, v in about["environment"].items()}, "cwd": folder}
 
 
 def judge_case(
     name: str, case: str, about: dict[str, Any], environment: dict[str, Any], models: Path, out: Path
 ) -> dict:
-    """The row of one case, made by field/case.py in the implementation's environment."""
-    own, begin = about["cases"][case], time.monotonic()
+    """Judge one case by field/case.py in the implementation's environment; return its row."""
+    settings, start = about["cases"][case], time.monotonic()
     plain = re.sub(r"[^\w.-]+", "-", case)
     log, result = out.with_name(f"{plain}.log"), out.with_name(f"{plain}.json")
     log.write_bytes(b"")
     result.unlink(missing_ok=True)
-    row = {"case": case, "level": own["level"], "claim": own["claim"], "options": own["options"], "log": str(log)}
+    row = {"case": case, "log": str(log)} | {k: settings[k] for k in ("level", "claim", "options")}
     error = environment["error"] and f"not installed: {environment['error']}"
     if not error:
-        command = [environment["python"], str(FIELD / "case.py"), str(folder_of(name).resolve()), json.dumps(own)]
+        command = [environment["python"], str(FIELD / "case.py"), str(get_folder(name).resolve()), json.dumps(settings)]
         command += [str(models.resolve()), str(result.resolve())]
         work = out.parent.resolve() / "work"
         work.mkdir(exist_ok=True)
-        error = run(command, log, 60 * own.get("minutes", about["minutes"]), **in_environment(environment, about, work))
+        seconds = 60 * settings.get("minutes", about["minutes"])
+        error = run(command, log, seconds, **make_process_settings(environment, about, work))
         if not error and not result.exists():
             error = "no result was written"
-    row |= {"error": error, "minutes": round((time.monotonic() - begin) / 60, 2)}
+    row |= {"error": error, "minutes": round((time.monotonic() - start) / 60, 2)}
     return row | ({} if error else json.loads(result.read_text()))
 
 
 def reproduce(name: str, about: dict[str, Any], environment: dict[str, Any], out: Path) -> dict[str, Any]:
-    """What the stand-alone reproduction prints: exit code 1 where the fault shows, 0 where it does not."""
-    script, log = folder_of(name).resolve() / "reproduce.py", out.with_name("reproduce.log")
+    """Run the stand-alone reproduction; its exit code is 1 if the fault shows, 0 if not."""
+    script, log = get_folder(name).resolve() / "reproduce.py", out.with_name("reproduce.log")
     if not script.exists() or environment["error"]:
         return {}
     log.write_bytes(b"")
-    how = in_environment(environment, about, out.parent)
-    how["env"]["PYTHONPATH"] = environment["repository"]  # nothing of ours
-    problem = run([environment["python"], str(script)], log, 60 * about["minutes"], **how)
-    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1][:400]
-    return {"shows": problem.startswith("exit code 1"), "prints": said, "log": str(log)}
+    settings = make_process_settings(environment, about, out.parent)
+    settings["env"]["PYTHONPATH"] = environment["repository"]  # nothing of ours
+    problem = run([environment["python"], str(script)], log, 60 * about["minutes"], **settings)
+    printed = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1][:400]
+    return {"shows": problem.startswith("exit code 1"), "prints": printed, "log": str(log)}
 
 
 def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> dict[str, Any]:
-    about = read(folder_of(name))
+    about = read_field(get_folder(name))
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = [judge_case(name, case, about, environment, models, out) for case in about["cases"]]
-    found = {k: about[k] for k in ("title", "url", "packages", "repository", "commit", "where", "note")}
+    result = {k: about[k] for k in ("title", "url", "packages", "repository", "commit", "where", "note")}
     versions = next((row["versions"] for row in rows if "versions" in row), {})
-    found |= {"name": name, "date": date.today().isoformat(), "versions": versions, "rows": rows}
+    result |= {"name": name, "date": date.today().isoformat(), "versions": versions, "rows": rows}
     for row in rows:
         row.pop("versions", None)
-    found["environment"] = {k: environment[k] for k in ("error", "log")}
-    return found | {"reproduction": reproduce(name, about, environment, out)}
+    result["environment"] = {k: environment[k] for k in ("error", "log")}
+    return result | {"reproduction": reproduce(name, about, environment, out)}
 
 
 def write_models(out: Path) -> None:
-    """A tiny Llama, two draft models (one with a tokenizer of its own), and the Llama's law behind short and long
+    """Write a tiny Llama, two draft models (one with its own tokenizer), and the Llama's law behind short and long
     prompts."""
     import numpy as np
     from parity_certify import models
@@ -218,12 +220,12 @@ def write_models(out: Path) -> None:
         models.write_companions(out / "llama", out)
     model, prompts = transformers.load_model(out / "llama"), np.random.default_rng(0)
     for length in (3, 10):
-        own = prompts.integers(4, size=(2, length))
-        law = transformers.compute_law(model, own, 3)
-        np.savez(out / f"law-{length}.npz", prompts=own, tables=law.tables)
+        chosen = prompts.integers(4, size=(2, length))
+        law = transformers.compute_law(model, chosen, 3)
+        np.savez(out / f"law-{length}.npz", prompts=chosen, tables=law.tables)
 
 
-def write(out: Path, value: Any) -> None:
+def write_json(out: Path, value: Any) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -240,9 +242,9 @@ def main() -> None:
         if a.step == "models":
             write_models(a.out)
         elif a.step == "environment":
-            write(a.out, prepare(a.name, a.out))
+            write_json(a.out, prepare(a.name, a.out))
         else:
-            write(a.out, judge(a.name, json.loads(a.environment.read_text()), a.models, a.out))
+            write_json(a.out, judge(a.name, json.loads(a.environment.read_text()), a.models, a.out))
     except FieldError as error:
         sys.exit(f"error: {error}")
 

@@ -40,21 +40,21 @@ const up=th.dataset.up!=='1';th.dataset.up=up?'1':'0';const of=r=>r.cells[i].dat
 th.onclick=sort;th.onkeydown=e=>{if(e.key==='Enter')sort()}})"""
 
 
-def verdict_files(kept_only: bool) -> list[Path]:
-    """The verdict of each folder: the one made here, else the one that came with the repository."""
-    found = []
+def list_verdict_files(kept_only: bool) -> list[Path]:
+    """List the verdict of each folder: the one made here, unless `kept_only`, else the one that the repository has."""
+    files = []
     for folder in sorted(f.parent for f in FIELD.glob("*/field.yaml")):
-        places = (
+        candidates = (
             [folder / "verdict.json"]
             if kept_only
             else [RESULTS / folder.name / "verdict.json", folder / "verdict.json"]
         )
-        found += [place for place in places if place.is_file()][:1]
-    return found
+        files += [file for file in candidates if file.is_file()][:1]
+    return files
 
 
 def read_rows(files: list[Path]) -> list[dict[str, Any]]:
-    """A row a case, with what its folder says of all of them."""
+    """Read the row of each case, with its folder's data under "of"; faults first."""
     rows = []
     for file in files:
         one = json.loads(file.read_text(encoding="utf-8"))
@@ -68,19 +68,19 @@ def read_rows(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def is_fault(row: dict[str, Any]) -> bool:
-    """Lossy where losslessness is claimed, in the release as it is."""
+    """Return whether a row is lossy though it claims to be lossless, in the release as it is."""
     return row["kind"] == "lossy" and row["claim"] == "lossless" and not row["options"].get("mend")
 
 
-def version(one: dict[str, Any]) -> str:
+def find_version(one: dict[str, Any]) -> str:
     if one["repository"]:
         return one["commit"][:7]
     name, _, number = (one["packages"] or [""])[0].partition("==")
     return number or one["versions"].get(name.partition("[")[0], "")
 
 
-def words(row: dict[str, Any]) -> str:
-    """The verdict in a few words."""
+def describe_verdict(row: dict[str, Any]) -> str:
+    """Describe the verdict of a row in a few words."""
     if row["kind"] == "not run":
         return "not run"
     if row["error"]:
@@ -97,18 +97,18 @@ def words(row: dict[str, Any]) -> str:
     return ("certified lossless" if row["kind"] == "certified" else row["kind"]) + bound
 
 
-def accepted(row: dict[str, Any]) -> str:
+def format_accepted(row: dict[str, Any]) -> str:
     if row.get("drafted") is None:
         return ""
     return f"{row['accepted']:,} of {row['drafted']:,}"
 
 
-def sequences(row: dict[str, Any]) -> str:
+def format_sequences(row: dict[str, Any]) -> str:
     return ", ".join(f"{n:,}" for n in row.get("n") or [])
 
 
-def sentences(rows: list[dict[str, Any]]) -> list[str]:
-    """What a reader can quote. Rows of a mend are ours, and not counted."""
+def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
+    """Write sentences that a reader can quote. Rows of a mend are ours, and not counted."""
     ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
     names = {r["of"]["name"] for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
@@ -117,105 +117,109 @@ def sentences(rows: list[dict[str, Any]]) -> list[str]:
     faulty = sorted({r["of"]["title"] for r in faults}, key=str.lower)
     bounds = [r["verdict"]["bound"] for r in right]
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
-    found = [
+    result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
         f"nothing was found that tells their samples from the model's law{best}; lossy by design: {len(design)}."
     ]
     if faults:
-        found.append(
+        result.append(
             f"In {len(faults)} settings an implementation that claims to be lossless is not ({', '.join(faulty)}); "
             "each was rejected on two seeds."
         )
     else:
-        found.append("No implementation that claims to be lossless was found to be lossy.")
-    found.append(
+        result.append("No implementation that claims to be lossless was found to be lossy.")
+    result.append(
         "Nothing here speaks of a model's quality or of speed, and a certified row speaks of its setting alone."
     )
-    return found
+    return result
 
 
-def facts(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a row opens to."""
-    one, found = row["of"], []
+def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """List the names and texts that a row opens to."""
+    one, result = row["of"], []
     options = ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "defaults"
-    found.append(("Setting", options))
+    result.append(("Setting", options))
     if row.get("error"):
-        found += [("Why not", row["error"]), ("Log", row["log"])]
+        result += [("Why not", row["error"]), ("Log", row["log"])]
     if "verdict" in row:
         v = row["verdict"]
-        found += [("Verdict", v["reason"]), ("Tested", "; ".join(v["tested"]))]
-        found += [("Not tested", "; ".join(v["untested"])), ("Sequences", sequences(row))]
-        found += [("Seeds", ", ".join(map(str, row["seeds"]))), ("Drafts accepted", accepted(row) or "not told")]
+        result += [("Verdict", v["reason"]), ("Tested", "; ".join(v["tested"]))]
+        result += [("Not tested", "; ".join(v["untested"])), ("Sequences", format_sequences(row))]
+        result.append(("Seeds", ", ".join(map(str, row["seeds"]))))
+        result.append(("Drafts accepted", format_accepted(row) or "not told"))
         if row.get("detectable"):
-            found.append(("Would be found", f"a total variation of {row['detectable']:.3f} or more"))
+            result.append(("Would be found", f"a total variation of {row['detectable']:.3f} or more"))
         controls = row["controls"]
-        found.append(
+        result.append(
             ("Controls", f"a correct sampler: {controls['right']}; this one, told other laws: {controls['wrong']}")
         )
-    found += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
-    found.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
-    found += [("Note", one["note"])]
+    result += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
+    result.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
+    result += [("Note", one["note"])]
     if is_fault(row):
-        again = one["reproduction"]
-        shows = "shows the fault" if again.get("shows") else "does not show the fault"
-        found += [("Where", one["where"])]
-        found += [("Reproduction", f"field/{one['name']}/reproduce.py {shows}: {again['prints']}")] if again else []
-    found.append(("Again", f"snakemake --cores all field --config only={one['name']}"))
-    return [(k, x) for k, x in found if x]
+        reproduction = one["reproduction"]
+        shows = "shows the fault" if reproduction.get("shows") else "does not show the fault"
+        result += [("Where", one["where"])]
+        if reproduction:
+            result.append(("Reproduction", f"field/{one['name']}/reproduce.py {shows}: {reproduction['prints']}"))
+    result.append(("Again", f"snakemake --cores all field --config only={one['name']}"))
+    return [(k, x) for k, x in result if x]
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """One self-contained page."""
+def write_page(rows: list[dict[str, Any]]) -> str:
+    """Write one self-contained page."""
     heads = "".join(
         f"<th tabindex='0'>{h}</th>" for h in ("Implementation", "Version", "Kind", "Verdict", "Drafts", "Run")
     )
     body, faulty = "", {r["of"]["name"] for r in rows if is_fault(r)}
     for r in rows:
         one = r["of"]
-        inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in facts(r))
+        inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in list_facts(r))
         inner = f"<dl>{inner}</dl>"
         if is_fault(r) or one["name"] not in faulty:  # a report on one without a fault answers those who see one
             files = [FIELD / one["name"] / name for name in ("reproduce.py", "report.md")]
             inner += "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
         title = escape(f"{one['title']}: {r['case']}")
         sort = f"{ORDER.index(r['kind'])}{int(r['claim'] != 'lossless')}"
-        body += f"<tr><td><details><summary>{title}</summary>{inner}</details></td><td>{escape(version(one))}</td>"
-        body += (
-            f"<td>{r['level']}</td><td data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'>{escape(words(r))}</td>"
-        )
-        body += f"<td>{accepted(r)}</td><td>{one['date']}</td></tr>\n"
-    said = "".join(f"<p>{escape(s)}</p>" for s in sentences(rows))
+        body += f"<tr><td><details><summary>{title}</summary>{inner}</details></td><td>{escape(find_version(one))}</td>"
+        place = f"data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'"
+        body += f"<td>{r['level']}</td><td {place}>{escape(describe_verdict(r))}</td>"
+        body += f"<td>{format_accepted(r)}</td><td>{one['date']}</td></tr>\n"
+    intro = "".join(f"<p>{escape(s)}</p>" for s in write_sentences(rows))
     limits = escape(NOT_SAID).replace("*Certified*", "<em>Certified</em>")
     head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>The field, judged</title>"
     head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's law?</h1>"
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    return f"{head}{said}{table}<h2>What “certified” does not say</h2><p>{limits}</p><script>{SCRIPT}</script></html>\n"
+    limits = f"<h2>What “certified” does not say</h2><p>{limits}</p>"
+    return f"{head}{intro}{table}{limits}<script>{SCRIPT}</script></html>\n"
 
 
-def document(rows: list[dict[str, Any]]) -> str:
-    """docs/results/field.md."""
+def write_document(rows: list[dict[str, Any]]) -> str:
+    """Write the text of docs/results/field.md."""
     lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
-    lines += [f"- {s}" for s in sentences(rows)]
+    lines += [f"- {s}" for s in write_sentences(rows)]
     heads = ("implementation", "case", "version", "kind", "verdict", "sequences", "drafts accepted", "run")
     lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for r in rows:
         one = r["of"]
         name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        cells = [name, f"`{r['case']}`", version(one), r["level"], words(r), sequences(r), accepted(r), one["date"]]
+        cells = [name, f"`{r['case']}`", find_version(one), r["level"], describe_verdict(r), format_sequences(r)]
+        cells += [format_accepted(r), one["date"]]
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     for name in dict.fromkeys(r["of"]["name"] for r in faults):
-        own = [r for r in faults if r["of"]["name"] == name]
-        one = own[0]["of"]
-        again = one["reproduction"].get("prints", "")
+        of_name = [r for r in faults if r["of"]["name"] == name]
+        one = of_name[0]["of"]
+        printed = one["reproduction"].get("prints", "")
         lines.append(
-            f"- **{one['title']}** ({'; '.join(r['case'] for r in own)}). {one['where']} {one['note']}".rstrip()
+            f"- **{one['title']}** ({'; '.join(r['case'] for r in of_name)}). {one['where']} {one['note']}".rstrip()
         )
-        if again:
-            lines.append(f"  `python field/{name}/reproduce.py`: `{again}`")
-        mended = [f"`{r['case']}`: {words(r)}" for r in rows if r["of"]["name"] == name and r["options"].get("mend")]
+        if printed:
+            lines.append(f"  `python field/{name}/reproduce.py`: `{printed}`")
+        rows_of_name = [r for r in rows if r["of"]["name"] == name]
+        mended = [f"`{r['case']}`: {describe_verdict(r)}" for r in rows_of_name if r["options"].get("mend")]
         lines += [f"  With the mend of `field/{name}/report.md`, {'; '.join(mended)}."] if mended else []
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
@@ -226,8 +230,8 @@ def document(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def keep(name: str) -> None:
-    """Take a verdict that was made here into the repository."""
+def keep_verdict(name: str) -> None:
+    """Copy a verdict that was made here into the repository."""
     shutil.copyfile(RESULTS / name / "verdict.json", FIELD / name / "verdict.json")
 
 
@@ -238,13 +242,13 @@ def main() -> None:
     a = parser.parse_args()
     if a.keep is not None:
         for name in a.keep:
-            keep(name)
+            keep_verdict(name)
         (FIELD.parent / "docs/results/field.md").write_text(
-            document(read_rows(verdict_files(kept_only=True))), encoding="utf-8"
+            write_document(read_rows(list_verdict_files(kept_only=True))), encoding="utf-8"
         )
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
-        a.out.write_text(page(read_rows(verdict_files(kept_only=False))), encoding="utf-8")
+        a.out.write_text(write_page(read_rows(list_verdict_files(kept_only=False))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,25 +22,25 @@ class Network:
     def __call__(self, sequence, perm_mask, target_mapping):
         self.passes += 1
         rows = []
-        for place in target_mapping[0].argmax(1).tolist():
-            seen = [at for at in ORDER[1:] if not perm_mask[0, place, at]]
-            prefix = sequence[:, seen].numpy()
-            table = self.law.tables[0] if len(seen) == ORDER.index(place) - 1 else self.law.extra["draft"]
-            rows.append(torch.tensor(borrowed.conditionals(table, prefix)[0]).float().log())
+        for position in target_mapping[0].argmax(1).tolist():
+            visible = [i for i in ORDER[1:] if not perm_mask[0, position, i]]
+            prefix = sequence[:, visible].numpy()
+            table = self.law.tables[0] if len(visible) == ORDER.index(position) - 1 else self.law.extra["draft"]
+            rows.append(torch.tensor(borrowed.look_up_laws(table, prefix)[0]).float().log())
         logits = torch.stack(rows)
         return (torch.cat([logits, torch.full((len(rows), 1), -torch.inf)], 1)[None],)  # the mask is never drawn
 
 
 def sampler(law, models, k=3):
     (decode,) = borrowed.functions("speculative_decoding.py", *NAMES, replace=CPU, torch=torch)[-1:]
-    sigma = torch.tensor([[ORDER.index(place) for place in range(len(ORDER))]])
+    sigma = torch.tensor([[ORDER.index(position) for position in range(len(ORDER))]])
     start = torch.tensor([[0, 4, 4, 4]])  # 4: the mask
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         network = Network(law)
-        how = {"sigma": sigma, "start": 1, "mask_token": 4, "vocab_size": 5, "k": k}
-        rows = [decode(network, None, start, **how)[0][0, ORDER[1:]].numpy() for _ in prompts]
+        settings = {"sigma": sigma, "start": 1, "mask_token": 4, "vocab_size": 5, "k": k}
+        rows = [decode(network, None, start, **settings)[0][0, ORDER[1:]].numpy() for _ in prompts]
         rounds = network.passes // 2
         return Sampled(np.stack(rows), k * rounds, rounds)
 

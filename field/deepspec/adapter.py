@@ -20,7 +20,7 @@ def verifier(temperature=1.0):
     def verify(tokens, q, p):
         K = len(tokens)
         logits = torch.tensor(p).float().log()[None] * temperature
-        found = verify_drafts(
+        result = verify_drafts(
             target_model=lambda **_: SimpleNamespace(logits=logits),
             proposal=proposal_of(K, torch.tensor([[0, *tokens]]), torch.tensor(q).float()[None]),
             position_ids=torch.arange(K + 1)[None],
@@ -29,6 +29,6 @@ def verifier(temperature=1.0):
             temperature=temperature,
             max_proposal_tokens=K,
         )
-        return found.committed_tokens[0].tolist()
+        return result.committed_tokens[0].tolist()
 
     return verify

@@ -34,12 +34,12 @@ def sampler(law, models, temperature=1.0):
         torch.manual_seed(seed)
         rows, drafted, accepted = [], 0, 0
         for row in prompts:
-            found = generate(
+            result = generate(
                 Drafter(), target, torch.tensor(row)[None], law.length, None, temperature, return_stats=True
             )
-            rows.append(found.output_ids[0, len(row) :].numpy())
-            drafted += (BLOCK - 1) * len(found.acceptance_lengths)
-            accepted += sum(found.acceptance_lengths) - len(found.acceptance_lengths)
+            rows.append(result.output_ids[0, len(row) :].numpy())
+            drafted += (BLOCK - 1) * len(result.acceptance_lengths)
+            accepted += sum(result.acceptance_lengths) - len(result.acceptance_lengths)
         return Sampled(np.stack(rows), drafted, accepted)
 
     return sample

@@ -24,9 +24,9 @@ def verifier(function, temperature=1.0, mend=False):
         if function == "utils":
             best, length, law = evaluate(logits, candidates, warp)
         else:  # a batch of one
-            more = tree["cart_candidates_prob"][None], [law[None] for law in tree["op"]], tree["p_indices"]
-            more = *more, tree["tree_candidates"], tree["b_indices"], [False]
-            (best,), (length,), (law,) = evaluate(logits[None], candidates[None], warp, *more)
+            inputs = tree["cart_candidates_prob"][None], [law[None] for law in tree["op"]], tree["p_indices"]
+            inputs = *inputs, tree["tree_candidates"], tree["b_indices"], [False]
+            (best,), (length,), (law,) = evaluate(logits[None], candidates[None], warp, *inputs)
         return [*candidates[best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
 
     return verify

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 
 
-def function_of(path, name, **scope):
-    """A function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
+def load_function(path, name, **scope):
+    """Load a function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
     text = Path(os.environ.get("REPOSITORY", "."), path).read_text()
     node = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name)
     exec(compile(ast.Module([node], []), path, "exec", flags=__future__.annotations.compiler_flag), scope)
     return scope[name]
 
 
-evaluate = function_of("eagle/modeling_eagle.py", "evaluate_posterior", torch=torch, random=random)
+evaluate = load_function("eagle/modeling_eagle.py", "evaluate_posterior", torch=torch, random=random)
 candidates = torch.tensor([[[0, 0], [0, 1], [0, 2]]])  # behind the root: tokens 0, 1 and 2, drafted one after the other
 certain = torch.full((3, 3), -torch.inf).fill_diagonal_(0.0)  # logits of a law that is one token
 logits = torch.stack([certain[1], certain[2]]).expand(1, 3, 2, 3)  # behind the root 1 for certain; behind a draft 2
@@ -30,6 +30,6 @@ nodes = torch.tensor([[0, 0, 1, 2]])
 _, accepted, laws = evaluate(
     logits, candidates, lambda _, x: x, chances, drawn_from, [[0, 0]] * 3, nodes, siblings, [False]
 )
-due, found = [0.0, 0.0, 1.0], laws[0].tolist()
-print(f"{accepted[0]} draft accepted; behind it the model's law is {due}, evaluate_posterior returns {found}")
-sys.exit(found != due)
+due, law = [0.0, 0.0, 1.0], laws[0].tolist()
+print(f"{accepted[0]} draft accepted; behind it the model's law is {due}, evaluate_posterior returns {law}")
+sys.exit(law != due)

@@ -7,16 +7,16 @@ import torch
 
 
 def verifier(**options):
-    here = {}
+    inputs = {}
     scope = {"torch": torch, "Optional": Optional, "Transformer": object}
-    scope["decode_n_tokens"] = lambda *_, **__: ([t.view(1) for t in here["tokens"]], list(here["q"]))
-    scope["model_forward"] = lambda *_: here["logits"]
+    scope["decode_n_tokens"] = lambda *_, **__: ([t.view(1) for t in inputs["tokens"]], list(inputs["q"]))
+    scope["model_forward"] = lambda *_: inputs["logits"]
     names = "multinomial_sample_one_no_sync", "logits_to_probs", "speculative_decode"
     decode = borrowed.functions("generate.py", *names, **scope)[-1]
 
     def verify(tokens, q, p):
-        here["tokens"], here["q"] = torch.tensor(tokens, dtype=torch.int), torch.tensor(q).float()
-        here["logits"] = torch.tensor(p).float().log()[None] * options.get("temperature", 1.0)
+        inputs["tokens"], inputs["q"] = torch.tensor(tokens, dtype=torch.int), torch.tensor(q).float()
+        inputs["logits"] = torch.tensor(p).float().log()[None] * options.get("temperature", 1.0)
         return decode("target", "draft", torch.zeros(1, dtype=torch.int), 5, len(tokens), **options).tolist()
 
     return verify

@@ -17,10 +17,10 @@ def verifier():
         step = sampler(sampling_last_draft_token=torch.zeros(1, dtype=torch.long), **state)
         draft = torch.cat([torch.full((1, 1, V), 1 / V), torch.tensor(q)[None].float()], 1)
         target = torch.tensor(p)[None].float()
-        own = torch.multinomial(target[0], 1).T
-        more = {"all_collected_input_ids": torch.zeros(1, 1).long(), "head_img_sims": torch.zeros(V, V)}
-        arguments = torch.tensor([[0, *tokens]]), own, draft, target, draft.log(), target.log()
-        (length,), found, _ = step(*arguments, **more)
-        return found[0, :length].tolist()
+        drawn = torch.multinomial(target[0], 1).T
+        settings = {"all_collected_input_ids": torch.zeros(1, 1).long(), "head_img_sims": torch.zeros(V, V)}
+        arguments = torch.tensor([[0, *tokens]]), drawn, draft, target, draft.log(), target.log()
+        (length,), out, _ = step(*arguments, **settings)
+        return out[0, :length].tolist()
 
     return verify

@@ -11,21 +11,21 @@ HERE = "self_speculation/"
 
 
 def verifier(temperature=1.0):
-    here = {}
+    inputs = {}
     scope = {"torch": torch, "transformers": transformers, **vars(typing)}
     _, decode_next = borrowed.functions(
         HERE + "llama_model_utils.py", "top_k_top_p_filtering", "decode_next_token", **scope
     )
 
     def decode(logits, token_idx=None, **options):
-        """Theirs; a draft is the one that was given, with its law."""
+        """Decode as they do, but for drafts return the given token and its law."""
         if token_idx is None:
             return decode_next(logits, **options)
-        i = here["drafted"] = here["drafted"] + 1
-        return torch.tensor([[here["tokens"][i]]]), here["q"][None, i]
+        i = inputs["drafted"] = inputs["drafted"] + 1
+        return torch.tensor([[inputs["tokens"][i]]]), inputs["q"][None, i]
 
     def forward(*_):
-        return types.SimpleNamespace(logits=here["logits"].clone(), past_key_values=None, exit_query_cache=None)
+        return types.SimpleNamespace(logits=inputs["logits"].clone(), past_key_values=None, exit_query_cache=None)
 
     scope |= {"decode_next_token": decode, "forward_early": forward, "forward_remainder": forward}
     scope |= {"GenerationStrategy": object, "GenerationStrategyResult": None, "GenerationConfig": None}
@@ -34,11 +34,11 @@ def verifier(temperature=1.0):
     step = borrowed.functions(HERE + "self_speculation_generator.py", *names, **scope)[1]().single_step_speculation
 
     def verify(tokens, q, p):
-        here.update(tokens=tokens, q=torch.tensor(q).float(), drafted=-1)
-        here["logits"] = torch.tensor(p).float().log()[None] * temperature
+        inputs.update(tokens=tokens, q=torch.tensor(q).float(), drafted=-1)
+        inputs["logits"] = torch.tensor(p).float().log()[None] * temperature
         prompt = {"input_ids": torch.zeros((1, 1), dtype=torch.long), "input_ids_list": [0], "output_ids": []}
-        how = {"sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        settings = {"sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         rest = {"past_key_values": None, "eos_token_ids": [], "calls": 0, "exit_layer": 1}
-        return step(model=None, num_speculations=len(tokens), **prompt, **how, **rest)[1]
+        return step(model=None, num_speculations=len(tokens), **prompt, **settings, **rest)[1]
 
     return verify

@@ -28,22 +28,22 @@ class Table(torch.nn.Module):
 
 def sampler(law, models, mended=False, temperature=1.0):
     target, draft = Table(law.tables[0] ** temperature, law.length), Table(law.extra["draft"], law.length)
-    first, own = [], theirs.next_token
+    first, original = [], theirs.next_token
 
-    def recording(model, *arguments, **keywords):
-        first.append(own(model, *arguments, **keywords))
+    def record_token(model, *arguments, **keywords):
+        first.append(original(model, *arguments, **keywords))
         return first[-1]
 
-    theirs.next_token = recording
+    theirs.next_token = record_token
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         rows, drafted, accepted = [], 0, 0.0
         for prompt in torch.from_numpy(np.asarray(prompts)):
             size = len(prompt) + law.length + 1
-            found, rate = theirs.generate(draft, target, prompt, size, include_prompt=False, speculative_k=2,
+            tokens, rate = theirs.generate(draft, target, prompt, size, include_prompt=False, speculative_k=2,
                                           temperature=temperature)  # fmt: skip
-            rows.append(([int(first[-1])] if mended else []) + found.tolist())
+            rows.append(([int(first[-1])] if mended else []) + tokens.tolist())
             drafted, accepted = drafted + 4, accepted + 4 * rate
         return Sampled([np.array(row[: law.length]) for row in rows], drafted, int(accepted))
 

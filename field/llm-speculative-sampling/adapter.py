@@ -15,7 +15,7 @@ def sampler(law, models, function, **options):
     scope = {"torch": torch, "F": torch.nn.functional, "Optional": Optional, "BloomForCausalLM": type(None)}
     names = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
     scope |= dict(zip(names, borrowed.functions("sampling/utils.py", *names, **scope), strict=True))
-    scope["KVCacheModel"] = borrowed.functions("sampling/kvcache_model.py", "KVCacheModel", print=quiet, **scope)[0]
+    scope["KVCacheModel"] = borrowed.functions("sampling/kvcache_model.py", "KVCacheModel", print=ignore, **scope)[0]
     scope |= {"tqdm": mock.MagicMock()}
     (generate,) = borrowed.functions("sampling/speculative_sampling.py", function, **scope)
 
@@ -25,12 +25,12 @@ def sampler(law, models, function, **options):
         target = borrowed.TableModel(law.tables[0], skip, shift=1)
         draft = borrowed.TableModel(law.extra["draft"], skip, shift=1)
         rows = [generate(torch.tensor(row)[None] + 1, draft, target, law.length, GAMMA, **options) for row in prompts]
-        made = sum(row.shape[1] - skip for row in rows)
+        drawn = sum(row.shape[1] - skip for row in rows)
         tokens = np.stack([row[0, skip : skip + law.length].numpy() - 1 for row in rows])
-        return Sampled(tokens, GAMMA * target.calls, made - target.calls)
+        return Sampled(tokens, GAMMA * target.calls, drawn - target.calls)
 
     return sample
 
 
-def quiet(*_):
-    """In place of what they print at every pass."""
+def ignore(*_):
+    """Print nothing, in place of what they print at every pass."""

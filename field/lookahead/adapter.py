@@ -32,14 +32,14 @@ class Network(borrowed.TableModel):
 
     def jforward_multilevel(self, guess_tokens, **_):
         self.calls += 1
-        found = SimpleNamespace(past_key_values=[], step_len=0, kvcache_len=0, guess_logits=None)
-        found.out_logits, found.inp_logits = self.logits_behind(self.tokens), torch.randn(1, WINDOW, 3)
+        outputs = SimpleNamespace(past_key_values=[], step_len=0, kvcache_len=0, guess_logits=None)
+        outputs.out_logits, outputs.inp_logits = self.logits_behind(self.tokens), torch.randn(1, WINDOW, 3)
         if guess_tokens:
             grams = torch.tensor(guess_tokens).view(-1, LEVEL - 1)
             self.guesses += LEVEL - 1
             ends = [[*self.tokens[0].tolist(), *gram[: i + 1]] for gram in grams.tolist() for i in range(LEVEL - 1)]
-            found.guess_logits = torch.stack([self.logits_behind(torch.tensor([end]))[0] for end in ends])[None]
-        return found
+            outputs.guess_logits = torch.stack([self.logits_behind(torch.tensor([end]))[0] for end in ends])[None]
+        return outputs
 
 
 def sampler(law, models):
@@ -53,8 +53,9 @@ def sampler(law, models):
     def sample(prompts, seed):
         torch.manual_seed(seed), random.seed(seed)
         network, start = Network(law.tables[0]), torch.tensor([PROMPT])
-        how = {"stopping_criteria": transformers.StoppingCriteriaList(stop), "attention_mask": torch.ones_like(start)}
-        rows = [loop(network, start, **how)[0, len(PROMPT) :].numpy() for _ in prompts]
+        settings = {"stopping_criteria": transformers.StoppingCriteriaList(stop)}
+        settings["attention_mask"] = torch.ones_like(start)
+        rows = [loop(network, start, **settings)[0, len(PROMPT) :].numpy() for _ in prompts]
         return Sampled(np.stack(rows), network.guesses, max(law.length * len(rows) - network.calls, 0))
 
     return sample

@@ -15,49 +15,49 @@ MASKED = "attn_out, cached_kv = attn(x, context_mask = self_attn_kv_mask, rotary
 GAMMA, LENGTH, VOCAB = 2, 4, 3
 
 
-def module_of(mend=False):
-    """Their module; with the mend, a row's attention leaves out what stands in front of it in a batch."""
+def load_module(mend=False):
+    """Load their module; with the mend, a row's attention ignores the padding in front of it."""
     scope = {"__name__": "theirs"}
     exec(SOURCE.replace(UNMASKED, MASKED) if mend else SOURCE, scope)
     return SimpleNamespace(**scope)
 
 
 @torch.no_grad()
-def models_of(theirs):
-    """Two decoders; larger weights than they begin with, so that their laws depend on what stands before."""
+def make_models(theirs):
+    """Make two decoders with larger weights than at first, so that their laws depend on the prefix."""
     torch.manual_seed(0)
     size = {"num_tokens": VOCAB, "dim": 16, "heads": 2, "dim_head": 8}
-    found = [theirs.Decoder(depth=depth, **size).eval() for depth in (2, 1)]
-    for weight in [weight for model in found for weight in model.parameters()]:
+    decoders = [theirs.Decoder(depth=depth, **size).eval() for depth in (2, 1)]
+    for weight in [weight for model in decoders for weight in model.parameters()]:
         weight.mul_(2)
-    return found
+    return decoders
 
 
 @torch.no_grad()
 def law(case, models):
-    """The larger decoder's law, by a pass over every prefix of one row."""
-    target, prompt = models_of(module_of())[0], [2, 0, 1]
+    """Compute the larger decoder's law by a pass over every prefix of one row."""
+    target, prompt = make_models(load_module())[0], [2, 0, 1]
     prefixes = [prefix for length in range(LENGTH) for prefix in np.ndindex((VOCAB,) * length)]
     rows = [target(torch.tensor([[*prompt, *prefix]]))[0, -1].double().softmax(0) for prefix in prefixes]
     return Law("two layers", np.array([prompt]), torch.stack(rows).numpy()[None], LENGTH)
 
 
 def sampler(law, models, rows, plain=False, mend=False):
-    theirs = module_of(mend)
-    target, draft = models_of(theirs)
+    theirs = load_module(mend)
+    target, draft = make_models(theirs)
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         tokens, accepted = [], 0.0
         for i in range(0, len(prompts), rows):
-            part = torch.tensor(prompts[i : i + rows])
-            end = part.shape[1] + LENGTH
+            chunk = torch.tensor(prompts[i : i + rows])
+            end = chunk.shape[1] + LENGTH
             if plain:
-                tokens.append(theirs.base_decoding(target, part, end, filter_thres=0.0))
+                tokens.append(theirs.base_decoding(target, chunk, end, filter_thres=0.0))
                 continue
-            found, mean = theirs.speculative_decoding(target, draft, part, end, gamma=GAMMA, filter_thres=0.0)
-            tokens.append(found)
-            accepted += float(mean) * len(part)  # of one pass
+            out, mean = theirs.speculative_decoding(target, draft, chunk, end, gamma=GAMMA, filter_thres=0.0)
+            tokens.append(out)
+            accepted += float(mean) * len(chunk)  # of one pass
         out = np.concatenate([x.numpy() for x in tokens])
         return out if plain else Sampled(out, GAMMA * len(out), round(accepted))
 

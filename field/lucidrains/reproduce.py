@@ -11,6 +11,6 @@ model = theirs.Decoder(num_tokens=4, dim=16, depth=2, heads=2, dim_head=8).eval(
 rows = torch.tensor([[0, 1, 2], [3, 1, 2]])  # the first token of each is padding, the rest is the same
 with torch.no_grad():
     logits = model(rows, seq_start_pos=torch.tensor([1, 1]))[:, -1]
-apart = (logits[0] - logits[1]).abs().max().item()
-print(f"two rows that differ in their padding alone: logits differ by {apart:.4f}")
-sys.exit(apart > 1e-5)
+difference = (logits[0] - logits[1]).abs().max().item()
+print(f"two rows that differ in their padding alone: logits differ by {difference:.4f}")
+sys.exit(difference > 1e-5)

@@ -11,28 +11,28 @@ ROUNDS = 3  # of tokens
 
 
 def law(case, models):
-    """The tiny Llama's law. A repetition penalty divides positive logits of tokens seen, multiplies negative ones."""
+    """Compute the tiny Llama's law; a penalty divides positive logits of earlier tokens, multiplies negative ones."""
     penalty, temperature = case["options"].get("penalty", 1.0), case["options"].get("temperature", 1.0)
     model, _ = load_model(models / "llama")
-    with np.load(models / "law-3.npz") as kept:
-        prompts, tables = kept["prompts"], kept["tables"]
+    with np.load(models / "law-3.npz") as saved:
+        prompts, tables = saved["prompts"], saved["tables"]
     if penalty == 1:
         tables = tables ** (1 / temperature)
         return Law("tiny Llama", prompts, tables / tables.sum(-1, keepdims=True), ROUNDS)
-    found = []
+    tables_by_prompt = []
     for prompt in prompts:
         paths = np.array(np.unravel_index(np.arange(16), (4, 4))).T
         logits = np.array(model(mx.array(np.concatenate([np.tile(prompt, (16, 1)), paths], 1))).astype(mx.float32))
         rows = []
         for t in range(ROUNDS):
-            for path, own in zip(paths[:: 4 ** (2 - t)], logits[:: 4 ** (2 - t), len(prompt) + t - 1], strict=True):
-                seen = np.unique([*prompt, *path[:t]])
-                own = own.astype(float)
-                own[seen] = np.where(own[seen] > 0, own[seen] / penalty, own[seen] * penalty)
-                rows.append(np.exp(own - own.max()))
+            for path, logit in zip(paths[:: 4 ** (2 - t)], logits[:: 4 ** (2 - t), len(prompt) + t - 1], strict=True):
+                context = np.unique([*prompt, *path[:t]])
+                logit = logit.astype(float)
+                logit[context] = np.where(logit[context] > 0, logit[context] / penalty, logit[context] * penalty)
+                rows.append(np.exp(logit - logit.max()))
         rows = np.array(rows)
-        found.append(rows / rows.sum(1, keepdims=True))
-    return Law("tiny Llama, penalty", prompts, np.stack(found), ROUNDS)
+        tables_by_prompt.append(rows / rows.sum(1, keepdims=True))
+    return Law("tiny Llama, penalty", prompts, np.stack(tables_by_prompt), ROUNDS)
 
 
 def sampler(law, models, drafts=3, penalty=1.0, temperature=1.0):

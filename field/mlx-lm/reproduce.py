@@ -12,20 +12,20 @@ mx.eval(model.parameters())
 prompt = mx.array([5, 1, 3, 2])
 
 
-def contexts(generate, *models):
-    """What the logits processor is handed as the tokens so far, at every call."""
-    seen = []
+def record_contexts(generate, *models):
+    """Record what the logits processor is handed as the tokens so far, at every call."""
+    contexts = []
 
     def processor(tokens, logits):
-        seen.append(tokens.tolist())
+        contexts.append(tokens.tolist())
         return logits
 
     list(generate(prompt, *models, max_tokens=2, logits_processors=[processor]))
-    return seen
+    return contexts
 
 
-plain = contexts(generate_step, model)
-drafted = contexts(speculative_generate_step, model, model)
+plain = record_contexts(generate_step, model)
+drafted = record_contexts(speculative_generate_step, model, model)
 missing = [x for x in drafted if x[: len(prompt)] != prompt.tolist()]
 print(f"plain sampling hands its processors {plain[0]} first, with drafts {drafted[0]};", end=" ")
 print(f"{len(missing)} of {len(drafted)} calls lack the prompt")

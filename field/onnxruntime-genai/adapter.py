@@ -15,7 +15,7 @@ WORK = Path.cwd() / "onnx"
 
 
 def export(models, way):
-    """The folder of a model: the target alone, or with the draft model beside it."""
+    """Export the model, the target alone or with the draft model; return its folder."""
     for name in ("llama", "llama-assistant"):
         if not (WORK / name / "genai_config.json").is_file():
             ended = Path(shutil.copytree(models / name, f"ended/{name}", dirs_exist_ok=True)) / "config.json"

@@ -15,18 +15,18 @@ NAMES = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
 MEND = {"prefix_len - self.args.gamma + i)": "prefix_len - self.args.gamma + i + 1)"}  # each place a seed of its own
 
 
-def decoder(function, mend, law, main, pipe):
-    """Their `Decoding`, as far as the loop asks: the models, and an accelerator of two processes."""
+def make_decoder(function, mend, law, main, pipe):
+    """Make their `Decoding`, as far as the loop needs it: the models, and an accelerator of two processes."""
     scope = {"torch": torch, "F": torch.nn.functional}
     scope |= dict(zip(NAMES, borrowed.functions("src/util.py", *NAMES, **scope), strict=True))
     (scope["KVCacheModel"],) = borrowed.functions("src/kvcache.py", "KVCacheModel", **scope)
     replace = {'"cuda:1"': '"cpu"'} | (MEND if mend else {})
     (loop,) = borrowed.functions("src/engine.py", function, replace=replace, **scope)
 
-    def gather(own):
-        pipe.send(own.numpy())
-        both = [own, torch.tensor(pipe.recv())]
-        return torch.cat(both if main else both[::-1])
+    def gather(local):
+        pipe.send(local.numpy())
+        pair = [local, torch.tensor(pipe.recv())]
+        return torch.cat(pair if main else pair[::-1])
 
     self = SimpleNamespace(vocab_size=4, num_acc_tokens=[], draft_forward_times=0, target_forward_times=0)
     self.accelerator = SimpleNamespace(is_main_process=main, wait_for_everyone=lambda: None, gather=gather)
@@ -39,7 +39,7 @@ def decoder(function, mend, law, main, pipe):
 
 
 def decode(self, seeds):
-    """Sequences [n, L + ...], each with a seed of its own, as both processes begin with the same."""
+    """Decode a sequence [L + ...] for each seed, with which both processes begin."""
     rows = []
     for seed in seeds:
         self.seed = seed
@@ -52,9 +52,9 @@ def sampler(law, models, function="parallel_speculative_decoding", mend=False):
     def sample(prompts, seed):
         seeds = np.random.default_rng(seed).integers(2**40, size=len(prompts)).tolist()
         ours, theirs = multiprocessing.Pipe()
-        draft = decoder(function, mend, law, True, ours)
+        draft = make_decoder(function, mend, law, True, ours)
         if function == "parallel_speculative_decoding":
-            target = decoder(function, mend, law, False, theirs)
+            target = make_decoder(function, mend, law, False, theirs)
             process = multiprocessing.get_context("fork").Process(target=decode, args=(target, seeds), daemon=True)
             process.start()
         rows = [row[len(PROMPT) : len(PROMPT) + law.length] for row in decode(draft, seeds)]

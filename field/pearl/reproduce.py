@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import torch
 
 
-def function_of(path, name, **scope):
-    """A function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
+def load_function(path, name, **scope):
+    """Load a function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
     text = Path(os.environ.get("REPOSITORY", "."), path).read_text()
     node = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name)
     exec(compile(ast.Module([node], []), path, "exec"), scope)
@@ -29,12 +29,12 @@ class Model:
 
 seeds, torch_seed = [], torch.manual_seed
 torch.manual_seed = lambda seed: (seeds.append(seed), torch_seed(seed))
-loop = function_of("src/engine.py", "parallel_speculative_decoding", torch=torch, KVCacheModel=Model)
+loop = load_function("src/engine.py", "parallel_speculative_decoding", torch=torch, KVCacheModel=Model)
 args = SimpleNamespace(gamma=3, max_tokens=6, temp=1, top_k=0, top_p=0)
 model = SimpleNamespace(device="cpu")
 self = SimpleNamespace(seed=0, args=args, draft_model=model, vocab_size=8, num_acc_tokens=[], draft_forward_times=0)
 self.accelerator = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: None)
-self.accelerator.gather = lambda own: torch.cat([own, torch.full_like(own, 1 / 8)])  # the target's laws are uniform too
+self.accelerator.gather = lambda q: torch.cat([q, torch.full_like(q, 1 / 8)])  # the target's laws are uniform too
 loop(self, torch.zeros((1, 5), dtype=torch.long))
 print(f"seeds of the random numbers that accept drafts, place by place: {seeds}; all should differ")
 sys.exit(len(set(seeds)) < len(seeds))

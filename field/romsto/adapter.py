@@ -25,13 +25,13 @@ def sampler(law, models, temperature=1.0, top_k=0):
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        how = {"gamma": GAMMA, "logits_processor": processor, "max_gen_len": law.length, "eos_tokens_id": 99}
-        tokens, accepted, before = [], 0, len(drafts)
+        settings = {"gamma": GAMMA, "logits_processor": processor, "max_gen_len": law.length, "eos_tokens_id": 99}
+        tokens, accepted, start = [], 0, len(drafts)
         for row in prompts:
-            own = len(drafts)
-            found, share = generate(row.tolist(), draft, target, **how)
-            tokens.append(found)
-            accepted += round(share * (len(drafts) - own))
-        return Sampled(np.array(tokens), len(drafts) - before, accepted)
+            previous = len(drafts)
+            out, share = generate(row.tolist(), draft, target, **settings)
+            tokens.append(out)
+            accepted += round(share * (len(drafts) - previous))
+        return Sampled(np.array(tokens), len(drafts) - start, accepted)
 
     return sample

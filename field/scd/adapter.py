@@ -16,14 +16,14 @@ MEND = {
 }
 
 
-def window(tokens, q, p):
-    """Their arguments: the last token and K drafts [n, K + 1], the tokens drawn of p, draft and target laws."""
+def make_window(tokens, q, p):
+    """Make their arguments: the last token and K drafts [n, K + 1], the tokens drawn of p, draft and target laws."""
     n, _, V = q.shape
     drafts = torch.cat([torch.zeros((n, 1), dtype=torch.long), torch.tensor(tokens)], 1)
     draft = torch.cat([torch.full((n, 1, V), 1 / V), torch.tensor(q).float()], 1)
     target = torch.tensor(p).float()
-    own = torch.multinomial(target.reshape(-1, V), 1).reshape(n, -1)
-    return drafts, own, draft, target
+    drawn = torch.multinomial(target.reshape(-1, V), 1).reshape(n, -1)
+    return drafts, drawn, draft, target
 
 
 def verifier(part, mend=False, **options):
@@ -32,8 +32,8 @@ def verifier(part, mend=False, **options):
         step = borrowed.functions(COSMOS, "CosmosSpeculativeSampler", replace=MEND if mend else {}, **scope)[0]()
 
         def verify(tokens, q, p):
-            first, found, _ = step(*window(tokens, q, p), **options)
-            return np.where(np.arange(p.shape[1]) < np.array(first)[:, None], found.numpy(), -1)
+            first, out, _ = step(*make_window(tokens, q, p), **options)
+            return np.where(np.arange(p.shape[1]) < np.array(first)[:, None], out.numpy(), -1)
 
         return verify
 
@@ -43,8 +43,8 @@ def verifier(part, mend=False, **options):
         state = {"reject_sampling_relative_ids": torch.zeros(1)}
         state |= {"reject_sampling_draft_token_logits": torch.zeros(1, q.shape[1])}
         step = sampler(sampling_last_draft_token=torch.zeros(1, dtype=torch.long), **state)
-        arguments = window(tokens[None], q[None], p[None])
-        (length,), found, _ = step(*arguments, all_collected_input_ids=torch.zeros(1, 1).long())
-        return found[0, :length].tolist()
+        arguments = make_window(tokens[None], q[None], p[None])
+        (length,), out, _ = step(*arguments, all_collected_input_ids=torch.zeros(1, 1).long())
+        return out[0, :length].tolist()
 
     return verify_row

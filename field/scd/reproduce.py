@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 
-def function_of(path, name, **scope):
-    """A function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
+def load_function(path, name, **scope):
+    """Load a function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
     text = Path(os.environ.get("REPOSITORY", "."), path).read_text()
     node = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name)
     exec(compile(ast.Module([node], []), path, "exec", flags=__future__.annotations.compiler_flag), scope)
@@ -20,7 +20,7 @@ def function_of(path, name, **scope):
 
 
 FILE = "cosmos/cosmos1/models/autoregressive/sjd/speculative_sampler.py"
-step = function_of(FILE, "CosmosSpeculativeSampler", torch=torch, **vars(typing))()
+step = load_function(FILE, "CosmosSpeculativeSampler", torch=torch, **vars(typing))()
 n = 10_000
 target, draft = torch.tensor([0.5, 0.5]).expand(n, 2, 2), torch.tensor([1.0, 0.0]).expand(n, 2, 2)
 drawn = torch.multinomial(target.reshape(-1, 2), 1).view(n, 2)

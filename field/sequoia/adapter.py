@@ -26,14 +26,15 @@ class Engine(borrowed.TableModel):
         self.engine, self.stored = self, torch.zeros(2, SIZE).long()  # tokens and their positions
         self.kv_cache = SimpleNamespace(gather_kv_incremental=self.gather)
 
-    def gather(self, places, begin):
-        self.stored[:, begin : begin + len(places)] = self.stored[:, places]
+    def gather(self, positions, start):
+        self.stored[:, start : start + len(positions)] = self.stored[:, positions]
 
     def inference(self, input_ids, storage_ids, position_ids, attn_mask):
         self.calls += 1
         self.stored[:, storage_ids] = torch.stack([input_ids[0], position_ids[0]])
-        before = [self.stored[:, : len(row)][:, row == 0] for row in attn_mask[0, 0]]
-        return torch.stack([self.logits_behind(tokens[at.argsort()][None])[0] for tokens, at in before])[None]
+        contexts = [self.stored[:, : len(row)][:, row == 0] for row in attn_mask[0, 0]]
+        ordered = [tokens[positions.argsort()][None] for tokens, positions in contexts]
+        return torch.stack([self.logits_behind(tokens)[0] for tokens in ordered])[None]
 
     graph_inference = inference
 
@@ -43,15 +44,16 @@ def sampler(law, models, mend=""):
     scope |= dict(zip(UTILS, borrowed.functions("utils.py", *UTILS, **scope), strict=True))
     (scope["Tree"],) = borrowed.functions("Tree/Tree.py", "Tree", replace=FLOAT32, **scope)
     (tree_of,) = borrowed.functions("Tree/SpecTree.py", "SpecTree", replace=FIRST if mend else {}, **scope)
-    how = {"temperature": 1.0, "top_p": 1.0, "max_length": SIZE, "vocab_size": 4 + SHIFT}
-    how |= {"grow_map": GROW | {"depth": torch.tensor([0, 1, 1, 2]), "mask": SEEN}, "residual_graph": scope[UTILS[2]]}
-    how |= {"sampling_callables": {i: lambda x, r, n=n: scope[UTILS[3]](x, r, n, 1.0) for i, n in ((0, 2), (1, 1))}}
-    how |= {"sample_gather_indices": {0: torch.tensor([0, 1]), 1: torch.tensor([0])}}
+    settings = {"temperature": 1.0, "top_p": 1.0, "max_length": SIZE, "vocab_size": 4 + SHIFT}
+    settings["grow_map"] = GROW | {"depth": torch.tensor([0, 1, 1, 2]), "mask": SEEN}
+    settings["residual_graph"] = scope[UTILS[2]]
+    draw = {i: lambda x, r, n=n: scope[UTILS[3]](x, r, n, 1.0) for i, n in ((0, 2), (1, 1))}
+    settings |= {"sampling_callables": draw, "sample_gather_indices": {0: torch.tensor([0, 1]), 1: torch.tensor([0])}}
 
-    def one():
+    def draw_sequence():
         draft, target, tokens = Engine(law.extra["draft"]), Engine(law.tables[0]), []
         empty = {"attn_mask": torch.full((SIZE, SIZE), torch.finfo(torch.float32).min)}
-        tree = tree_of(draft, target, torch.tensor([3]), position_ids=torch.zeros(SIZE).long(), **how, **empty)
+        tree = tree_of(draft, target, torch.tensor([3]), position_ids=torch.zeros(SIZE).long(), **settings, **empty)
         while len(tokens) <= law.length:
             if mend == "both":
                 tree.rand.uniform_(), tree.r.uniform_()
@@ -61,7 +63,7 @@ def sampler(law, models, mend=""):
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        rows, drafted, accepted = zip(*[one() for _ in prompts], strict=True)
+        rows, drafted, accepted = zip(*[draw_sequence() for _ in prompts], strict=True)
         return Sampled(np.stack(rows), sum(drafted), sum(accepted))
 
     return sample

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 
-def function_of(path, name, **scope):
-    """A function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
+def load_function(path, name, **scope):
+    """Load a function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
     text = Path(os.environ.get("REPOSITORY", "."), path).read_text()
     node = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name)
     exec(compile(ast.Module([node], []), path, "exec", flags=__future__.annotations.compiler_flag), scope)
@@ -22,7 +22,7 @@ def function_of(path, name, **scope):
 T = 0.5
 logits = torch.tensor([[[9.0, 0.0, -9.0], [2.0, 1.0, 0.0]]])  # behind the root, and behind the only draft, token 0
 candidates = torch.tensor([[0, 0]])
-evaluate = function_of("model/swift/utils.py", "evaluate_posterior", torch=torch, random=random)
+evaluate = load_function("model/swift/utils.py", "evaluate_posterior", torch=torch, random=random)
 drafts = torch.ones(1, 2), [torch.tensor([[1.0, 0.0, 0.0]])], [[0, 0]], torch.zeros(1, 2).long(), [[[], []]]
 _, accepted, law = evaluate(logits, candidates, lambda _, x: x / T, *drafts)
 due = (logits[0, 1] / T).softmax(0)

@@ -10,8 +10,8 @@ def verifier(assistant_ensemble_weight=None):
 
     def verify(tokens, q, p):
         ids, (q, p) = torch.from_numpy(tokens)[None], (torch.from_numpy(x).log().float()[None] for x in (q, p))
-        found, _ = generation.utils._speculative_sampling(ids, q, ids.shape[1], p, assistant_ensemble_weight)
-        return found[0].tolist()
+        out, _ = generation.utils._speculative_sampling(ids, q, ids.shape[1], p, assistant_ensemble_weight)
+        return out[0].tolist()
 
     return verify
 

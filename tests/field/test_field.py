@@ -39,7 +39,7 @@ FOLDERS = {
 }  # fmt: skip
 
 
-def step(folder: Path, *arguments: object) -> None:
+def run_step(folder: Path, *arguments: object) -> None:
     environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
     environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}:{ROOT / 'decoders/src'}"
     command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]
@@ -52,53 +52,53 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toys")
     (folder / "docs/results").mkdir(parents=True)
     for name, (case, adapter) in FOLDERS.items():
-        own = folder / "field" / name
-        own.mkdir(parents=True)
+        target = folder / "field" / name
+        target.mkdir(parents=True)
         lines = f"title: the {name} one\nminutes: 2\ncases: {{only: {case}}}\n"
         if name == "missing":
             lines += "repository: file:///nowhere/at/all\ncommit: abcdef0\n"
-        (own / "field.yaml").write_text(lines)
-        (own / "adapter.py").write_text(adapter)
+        (target / "field.yaml").write_text(lines)
+        (target / "adapter.py").write_text(adapter)
         if name == "faulty":
-            (own / "reproduce.py").write_text("import sys\nprint('TV .2 & more')\nsys.exit(1)\n")
-        here = Path("results/field") / name
-        step(folder, "frame.py", "environment", name, "--out", here / "environment.json")
-        step(folder, "frame.py", "judge", name, "--environment", here / "environment.json", "--models",
-             "results/field/models", "--out", here / "verdict.json")  # fmt: skip
-    step(folder, "page.py", "--keep", *FOLDERS, "--out", "field.html")
+            (target / "reproduce.py").write_text("import sys\nprint('TV .2 & more')\nsys.exit(1)\n")
+        results = Path("results/field") / name
+        run_step(folder, "frame.py", "environment", name, "--out", results / "environment.json")
+        run_step(folder, "frame.py", "judge", name, "--environment", results / "environment.json", "--models",
+             "results/field/models", "--out", results / "verdict.json")  # fmt: skip
+    run_step(folder, "page.py", "--keep", *FOLDERS, "--out", "field.html")
     return folder
 
 
-def row_of(folder: Path, name: str) -> dict:
-    found = json.loads((folder / "field" / name / "verdict.json").read_text())
-    assert len(found["rows"]) == 1
-    return found["rows"][0] | {"reproduction": found["reproduction"]}
+def read_row(folder: Path, name: str) -> dict:
+    verdict = json.loads((folder / "field" / name / "verdict.json").read_text())
+    assert len(verdict["rows"]) == 1
+    return verdict["rows"][0] | {"reproduction": verdict["reproduction"]}
 
 
 def test_correct_ones_are_not_rejected(judged: Path) -> None:
     for name in ("right", "sampler"):
-        row = row_of(judged, name)
+        row = read_row(judged, name)
         assert (row["error"], row["verdict"]["kind"]) == ("", "certified")
         assert row["verdict"]["bound"] < 0.2 and row["accepted"] > 0
         assert row["controls"] == {"right": row["controls"]["right"], "wrong": "lossy"}
 
 
 def test_a_faulty_one_is_rejected_on_two_seeds_and_reproduced(judged: Path) -> None:
-    row = row_of(judged, "faulty")
+    row = read_row(judged, "faulty")
     assert (row["error"], row["verdict"]["kind"], row["seeds"]) == ("", "lossy", [0, 1])
     assert row["verdict"]["interval"][0] > 0
     assert row["reproduction"]["shows"] and row["reproduction"]["prints"] == "TV .2 & more"
 
 
 def test_no_accepted_draft_is_inconclusive(judged: Path) -> None:
-    assert row_of(judged, "undrafted")["verdict"]["kind"] == "inconclusive"
+    assert read_row(judged, "undrafted")["verdict"]["kind"] == "inconclusive"
 
 
 @pytest.mark.parametrize(
     "name, word", [("crashes", "is gone"), ("hangs", "stopped after"), ("missing", "not installed")]
 )
 def test_what_does_not_run_is_a_row_that_says_so(judged: Path, name: str, word: str) -> None:
-    row = row_of(judged, name)
+    row = read_row(judged, name)
     assert word in row["error"] and "\n" not in row["error"] and "verdict" not in row
 
 
