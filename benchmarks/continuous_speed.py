@@ -51,7 +51,7 @@ def main() -> None:
                 noise = batch_noise(turn, rows["ids"].tolist(), a.device)
                 begin = time.process_time()
                 run = loop.start_decoding("continuous", loaded, specs[name])(rows, noise)
-                wall = loop.leaf("continuous").record(*run).seconds
+                wall = loop.import_kind("continuous").record(*run).seconds
                 own = time.process_time() - begin
                 seconds[name].append(own if a.device == "cpu" else wall)
         base = np.array(seconds["target alone"][1:])

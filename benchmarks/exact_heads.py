@@ -61,7 +61,7 @@ def run(loaded: Any, spec: dict[str, Any], image: int, seed: int, dtype: torch.d
                 said.append((step.tokens[0, :k], step.noise[0, :k]))
             yield step
 
-    done = loop.leaf("continuous").record(pair, start, heard())
+    done = loop.import_kind("continuous").record(pair, start, heard())
     target: Clocked = pair.target
     cost = {"depth": float(sum(m.depth[0] for m in pair if m is not None)), "seconds": done.seconds}
     cost |= {"rows": target.counts["head_rows"], "evaluations": target.counts["conditions"]}

@@ -22,7 +22,7 @@ def main() -> None:
         steps=25,
         images=3,
     )
-    manifest, leaf = embedded("continuous", a.model), loop.leaf("continuous")
+    manifest, leaf = embedded("continuous", a.model), loop.import_kind("continuous")
     settings = {"steps": a.steps, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
     settings["guidance_schedule"] = "constant" if a.model == "harmon" else "linear"
     for variant in a.variants:

@@ -50,7 +50,7 @@ def main() -> None:
         after=[1, 2, 4, 8],
         out="docs/rounds.png",
     )
-    manifest, leaf = embedded("continuous", "mar"), loop.leaf("continuous")
+    manifest, leaf = embedded("continuous", "mar"), loop.import_kind("continuous")
     settings = {"steps": 25, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
     columns: dict[str, np.ndarray] = {}
     for variant in ("", a.variants[0]):

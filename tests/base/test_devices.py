@@ -49,7 +49,7 @@ class Leaf:
 
     fits, seen = 3, []
 
-    def opened(self, loaded, spec):
+    def make_starter(self, loaded, spec):
         return lambda rows, noise: (None, noise)
 
     def record(self, model, noise, steps):
@@ -70,7 +70,7 @@ def leaf(monkeypatch):
     """In place of a kind's leaf and decoder."""
     own = Leaf()
     own.seen = []
-    monkeypatch.setattr(loop, "leaf", lambda kind: own)
+    monkeypatch.setattr(loop, "import_kind", lambda kind: own)
     monkeypatch.setattr(loop, "start_decoding", lambda kind, loaded, spec: lambda rows, noise: (None, noise, iter(())))
     return own
 

@@ -149,7 +149,7 @@ def test_the_clock_of_a_model_counts_its_halves_and_those_of_its_rows():
     model.take = lambda rows: model
     model.chain = lambda c: Chain(torch.zeros(4, 1))
     places = torch.arange(2).expand(2, -1)
-    clocked = continuous.Clocked.whole(model, places)
+    clocked = continuous.Clocked.clock_batch(model, places)
     inner = clocked.take(T([0])).law(clocked.conditions(torch.zeros(2, 3, 1), places, places, places), None)
     inner.rows(T([0])).log_density(torch.zeros(4, 1))
     inner.propose(None)

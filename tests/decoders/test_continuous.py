@@ -42,7 +42,7 @@ TARGET, DRAFT = network(0), network(1)
 def pair(draft: MARNet, n: int) -> Pair:
     labels = torch.arange(n) % CONFIG.classes
     each = (MAR(net, labels, SAMPLING) for net in (TARGET, draft))
-    return Pair(*(Clocked.whole(model, labels[:, None]) for model in each))
+    return Pair(*(Clocked.clock_batch(model, labels[:, None]) for model in each))
 
 
 def decode(models: Pair, ids: list[str], method=mar, **given):

@@ -21,7 +21,7 @@ from parity.experiment.options import KINDS
 
 
 def split_rows(rows: Rows, count: int) -> list[Rows]:
-    """The rows in contiguous shards whose sizes differ by one at most; none of them empty."""
+    """Split rows into contiguous shards whose sizes differ by one at most; none of them empty."""
     n = len(rows["ids"])
     bounds = [n * k // count for k in range(count + 1)]
     return [{k: v[first:end] for k, v in rows.items()} for first, end in pairwise(bounds) if first < end]
@@ -49,8 +49,8 @@ def main() -> None:
         raise ParityError(f"--inputs: none; needed for {a.kind} models, whose images are not numbered")
     numbered = np.array([str(i) for i in range(a.spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
-    shards = [(part, shard_file(a.store, a.kind, a.spec, a.code, part)) for part in split_rows(rows, a.shards)]
-    missing = [(part, stored) for part, stored in shards if not is_whole(stored)]
+    shards = [(piece, shard_file(a.store, a.kind, a.spec, a.code, piece)) for piece in split_rows(rows, a.shards)]
+    missing = [(piece, stored) for piece, stored in shards if not is_whole(stored)]
     if len(missing) < len(shards):
         print(f"{len(shards) - len(missing)} of {len(shards)} shards: whole and of this specification; not decoded")
     if missing:
@@ -58,19 +58,19 @@ def main() -> None:
         cuda = device.startswith("cuda")
         fast, refill = (choice == "on" or (choice == "auto" and cuda) for choice in (a.compile, a.refill))
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
-        how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
-        for part, stored in missing:
+        origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
+        for piece, stored in missing:
             paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed once a job
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
-                    shard = loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill)
-                    sizes = {"parameters": loop.leaf(a.kind).parameters(loaded)}
-                    write_shard(stored, shard.columns, how | sizes)
+                    shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, paced, refill)
+                    sizes = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
+                    write_shard(stored, shard.columns, origin | sizes)
     if len(shards) == 1:
         link(shards[0][1], a.out)
     else:
-        whole = read_shards(stored for _, stored in shards)
-        write_shard(a.out, whole.columns, whole.provenance)
+        joined = read_shards(stored for _, stored in shards)
+        write_shard(a.out, joined.columns, joined.provenance)
 
 
 if __name__ == "__main__":

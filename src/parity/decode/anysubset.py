@@ -30,56 +30,56 @@ class Filled:
 
 
 def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Filled:
-    """Run a decoder and record its tokens and their cost. ParityError that names row and position if it stops early or
-    draws what is not in the vocabulary."""
+    """Run a decoder and record its tokens and their cost. Raises ParityError that names row and position if it stops
+    early or draws what is not in the vocabulary."""
     B, N = start.tokens.shape
     device = start.tokens.device
     canvas = Canvas(start.tokens)
     nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
     passes = torch.zeros((), dtype=torch.int64, device=device)
     accepted = torch.full((B,), -1, device=device)
-    for positions, new, final, calls, drafts, kept in steps:
+    for positions, new, final, calls, drafts, n_kept in steps:
         canvas.write(torch.where(final, positions, N), new)
         nfe += calls
         passes += calls.max()
         aux += 0 if drafts is None else drafts
         loops += calls > 0
-        accepted = accepted if kept is None else accepted.clamp(min=0) + kept
+        accepted = accepted if n_kept is None else accepted.clamp(min=0) + n_kept
     ranks = torch.arange(N, device=device)
-    inside = (ranks >= start.begin[:, None]) & (ranks < start.end[:, None])
-    asked = torch.zeros_like(inside).scatter_(1, start.order, inside)
-    seconds = canvas.finish(asked)
+    is_missing = (ranks >= start.begin[:, None]) & (ranks < start.end[:, None])
+    needed = torch.zeros_like(is_missing).scatter_(1, start.order, is_missing)
+    seconds = canvas.finish(needed)
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab) | (canvas.tokens == model.mask)
     allowed = f"0 to {model.vocab - 1} without the mask {model.mask}"
-    canvas.refuse(asked & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
+    canvas.refuse(needed & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
     return Filled(canvas.tokens, canvas.step, nfe, aux, loops, accepted, int(passes), seconds)
 
 
-def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
-    """A function of rows of a task (tokens, known, end) that gives the model, one for all of a job's batches, and what
-    is to be filled in."""
+def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
+    """Make a function of rows of a task (tokens, known, end) that gives the model, one for all of a job's batches, and
+    what is to be filled in."""
     judge = declaration("anysubset", spec["method"]).NETWORK == "judge"
     model = (loaded.causal if judge else loaded.subset)(spec["cache"])
     words = loaded.words
 
-    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Any, Infilling]:
+    def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Any, Infilling]:
         tokens, known, end = (torch.from_numpy(rows[k]).to(noise.keys.device) for k in ("tokens", "known", "end"))
         return model, make_infilling(tokens.long(), known, words.mask, words.vocab, end.long())
 
-    return begin
+    return start
 
 
 def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """The one network that fills in."""
+    """List the one network that fills in."""
     return [(model, "laws", "target")]
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """None are counted, because no method has a second network."""
+    """Count none, because no method has a second network."""
     return {}
 
 
-def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Filled) -> dict[str, Any]:
-    """Columns of a shard: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
+def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, filled: Filled) -> dict[str, Any]:
+    """Make the columns of a shard: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
     layout = {"order": start.order, "begin": start.begin, "end": start.end}
-    return vars(done) | layout | {"missing": start.end - start.begin}
+    return vars(filled) | layout | {"missing": start.end - start.begin}

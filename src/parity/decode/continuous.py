@@ -38,31 +38,32 @@ class Drawn:
 def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     """Run a decoder and record its tokens and their cost.
 
-    ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a draft
-    whose densities have no ratio.
+    Raises ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a
+    draft whose densities have no ratio.
     """
     order, (B, L), device = start.order, start.order.shape, start.order.device
     canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
-    begin, steps_of_row, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
+    first_place, steps_of_row, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
     accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # the last place takes what nobody verified
     drafts = torch.full((B,), -1, device=device)
     log_ratio, distance = (torch.full((B, L + 1), float("nan"), device=device) for _ in range(2))
     dtype = torch.float32
     for d in steps:
         i, dtype = torch.arange(d.tokens.shape[1], device=device), d.tokens.dtype
-        place = (begin[:, None] + i).clamp(max=L)
-        position = order.gather(1, place.clamp(max=L - 1))
-        canvas.write(torch.where((i < d.kept[:, None]) & (place < L), position, L), d.tokens)
+        places = (first_place[:, None] + i).clamp(max=L)
+        position = order.gather(1, places.clamp(max=L - 1))
+        canvas.write(torch.where((i < d.kept[:, None]) & (places < L), position, L), d.tokens)
         if d.verified is not None and d.accepted is not None and d.log_ratio is not None and d.distance is not None:
-            where = torch.where(d.verified, place[:, : d.verified.shape[1]], L)  # the last token may be nobody's draft
-            accepted.scatter_(1, where, d.accepted.to(torch.int8))
-            log_ratio.scatter_(1, where, d.log_ratio.float())
-            distance.scatter_(1, where, d.distance.float())
+            width = d.verified.shape[1]  # the last token may be nobody's draft
+            verified_places = torch.where(d.verified, places[:, :width], L)
+            accepted.scatter_(1, verified_places, d.accepted.to(torch.int8))
+            log_ratio.scatter_(1, verified_places, d.log_ratio.float())
+            distance.scatter_(1, verified_places, d.distance.float())
         tries += 0 if d.tries is None else d.tries
         gave_up += 0 if d.gave_up is None else d.gave_up
         drafts = drafts if d.accepted_drafts is None else drafts.clamp(min=0) + d.accepted_drafts
         steps_of_row += d.kept > 0
-        begin += d.kept
+        first_place += d.kept
     seconds = canvas.finish(torch.ones_like(order, dtype=torch.bool))
     canvas.refuse(~canvas.tokens.isfinite().all(-1), "the decoder drew a token that is not finite")
     accepted, log_ratio, distance = accepted[:, :L], log_ratio[:, :L], distance[:, :L]
@@ -74,47 +75,49 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     )  # fmt: skip
 
 
-def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:
-    """A function of numbered images and their noise that gives a fresh pair, clocked, and the orders of decoding."""
+def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:
+    """Make a function of numbered images and their noise that gives a fresh clocked pair and the orders of decoding."""
     draft = needs("continuous", spec["method"]) == "draft"
 
-    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
+    def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
         first, n = int(rows["ids"][0]), len(rows["ids"])
         target, companion = loaded.pair(range(first, first + n), spec["sampling"], draft)
         order = draw_order(noise, n, target.length, target.raster)
-        return Pair(*(m and Clocked.whole(m, order) for m in (target, companion))), Start(order)
+        return Pair(*(m and Clocked.clock_batch(m, order) for m in (target, companion))), Start(order)
 
-    return begin
+    return start
 
 
 def networks(model: Pair) -> list[tuple[Any, str, str]]:
-    """None: `Clocked` times them."""
+    """List none: `Clocked` times them."""
     return []
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Parameters of the target and, if the method has one, of its draft model."""
-    return {part: count_parameters(net) for part, net in loaded.nets.items()}
+    """Count the parameters of the target and, if the method has one, of its draft model."""
+    return {network: count_parameters(net) for network, net in loaded.nets.items()}
 
 
-def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
-    """Columns of a shard; of each network's cost the share of an image."""
-    counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
-    shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
+def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, drawn: Drawn) -> dict[str, Any]:
+    """Make the columns of a shard; of each network's cost the share of an image."""
+    counts = {name: network.counts for name, network in model._asdict().items() if network is not None}
+    shares = {
+        f"{network}_{name}": spent / len(start.order) for network, c in counts.items() for name, spent in c.items()
+    }
     depth = sum(network.depth for network in model if isinstance(network, Clocked))
     waited = sum(c[name] for c in counts.values() for name in ("network_seconds", "head_seconds"))
     drafting = counts.get("draft", {})
     calls = {"draft_calls": int(drafting.get("passes", 0)), "draft_tokens": int(drafting.get("conditions", 0))}
     passes = {"passes": int(counts["target"]["passes"]), "depth": depth, "network_seconds": waited}
-    return vars(done) | shares | passes | calls
+    return vars(drawn) | shares | passes | calls
 
 
 @contextmanager
-def timed(counts: dict[str, float], name: str, device: torch.device) -> Iterator[None]:
-    """Add the seconds of what is inside to a count."""
-    begin = now(device)
+def add_time(counts: dict[str, float], name: str, device: torch.device) -> Iterator[None]:
+    """Add, as a context manager, the elapsed seconds to counts[name]."""
+    started = now(device)
     yield
-    counts[name] += now(device) - begin
+    counts[name] += now(device) - started
 
 
 @dataclass
@@ -128,11 +131,11 @@ class ClockedLaw:
         return getattr(self.law, name)
 
     def propose(self, path: PathNoise) -> Tensor:
-        with timed(self.counts, "residual_seconds", self.log_sigma.device):
+        with add_time(self.counts, "residual_seconds", self.log_sigma.device):
             return self.law.propose(path)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
-        with timed(self.counts, "density_seconds", x.device):
+        with add_time(self.counts, "density_seconds", x.device):
             return self.law.log_density(x, inner)
 
     def rows(self, which: Tensor) -> "ClockedLaw":
@@ -153,13 +156,13 @@ class Clocked:
         return getattr(self.model, name)
 
     @classmethod
-    def whole(cls, model: ContinuousModel, order: Tensor) -> "Clocked":
-        """The model of a whole batch, whose orders are `order` [B, L]."""
+    def clock_batch(cls, model: ContinuousModel, order: Tensor) -> "Clocked":
+        """Clock the model of a whole batch, whose orders are `order` [B, L]."""
         row = torch.arange(len(order), device=order.device)
         return cls(model, row, torch.zeros_like(row))
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        with timed(self.counts, "network_seconds", tokens.device):
+        with add_time(self.counts, "network_seconds", tokens.device):
             condition = self.model.conditions(tokens, order, places, known)
         self.counts["passes"] += 1
         evaluated = self.row[:, None] * order.shape[1] + known  # places that know the same tokens share one
@@ -169,7 +172,7 @@ class Clocked:
         return condition
 
     def law(self, condition: Any, path: PathNoise) -> Law:
-        with timed(self.counts, "head_seconds", self.depth.device):
+        with add_time(self.counts, "head_seconds", self.depth.device):
             law = self.model.law(condition, path)
         self.counts["head_calls"] += self.model.steps
         self.counts["head_rows"] += self.model.steps * len(law.log_sigma)
@@ -204,9 +207,9 @@ class ClockedChain:
     def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
         return self.count(int(wanted.sum()), self.chain.predict_where, wanted, x, i)
 
-    def count(self, points: int, predict: Callable[..., Tensor], *asked: Any) -> Tensor:
-        with timed(self.clock.counts, "head_seconds", self.row.device):
-            prediction = predict(*asked)
+    def count(self, points: int, predict: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        with add_time(self.clock.counts, "head_seconds", self.row.device):
+            prediction = predict(*inputs)
         self.clock.counts["head_calls"] += 1
         self.clock.counts["head_rows"] += points
         self.clock.depth += torch.zeros_like(self.clock.depth).index_fill_(0, self.row, 1)

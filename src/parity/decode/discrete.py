@@ -32,69 +32,77 @@ class Decoded:
 
 
 def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
-    """Run a decoder and record its tokens, those past the end dropped, and their cost. ParityError that names row and
-    position if it stops early or draws what is not in the vocabulary."""
+    """Run a decoder and record its tokens, those past the end dropped, and their cost. Raises ParityError that names
+    row and position if it stops early or draws what is not in the vocabulary."""
     B, L, device = len(start), model.length, start.device
     queue = getattr(model, "queue", None)
-    N, every = B if queue is None else len(queue.keys), torch.arange(B, device=device)
+    N = B if queue is None else len(queue.keys)
+    all_rows = torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
-    i, end = torch.arange(0, device=device), find_end(model.forced)
-    for new, kept, positions, evaluated in steps:
+    i = torch.arange(0, device=device)
+    end = find_end(model.forced)
+    for new, n_kept, positions, evaluated in steps:
         if len(i) != new.shape[1]:
             i = torch.arange(new.shape[1], device=device)
-        places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
-        canvas.write(places.clamp(max=L), new, None if queue is None else queue.of)
+        written = positions if positions.ndim == 2 else torch.where(i < n_kept[:, None], positions[:, None] + i, L)
+        canvas.write(written.clamp(max=L), new, None if queue is None else queue.of)
         if evaluated is None:
             evaluated = (positions < L).sum(1) if positions.ndim == 2 else (end - positions).clamp_(0, new.shape[1])
-        by_step.append((every if queue is None else queue.of, kept, evaluated))
+        by_step.append((all_rows if queue is None else queue.of, n_kept, evaluated))
     seconds = canvas.finish((model.forced < 0).expand(N, L))
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
-    rows, kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
-    begun, kept, nodes = by_row(rows, kept, nodes, N)
-    step = torch.where(canvas.step > 0, canvas.step - begun[:, None], 0).to(torch.int16)
-    nfe = (kept > 0).sum(1)
-    return Decoded(canvas.tokens, step, nfe, nodes.sum(1), kept.to(torch.int16), canvas.steps, seconds, canvas.first)
+    rows, n_kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
+    passes_before, n_kept, nodes = regroup_by_row(rows, n_kept, nodes, N)
+    step = torch.where(canvas.step > 0, canvas.step - passes_before[:, None], 0).to(torch.int16)
+    nfe = (n_kept > 0).sum(1)
+    return Decoded(canvas.tokens, step, nfe, nodes.sum(1), n_kept.to(torch.int16), canvas.steps, seconds, canvas.first)
 
 
-def by_row(rows: Tensor, kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Counts of passes by row instead of by place in the batch. rows, kept and nodes [B, passes] are the row in each
-    place, its tokens that became final and those evaluated. Returns the batch's passes before each row's first [n], and
-    kept and nodes [n, most passes of a row]."""
-    place, at = (kept > 0).nonzero(as_tuple=True)
-    row, order = (rows[place, at] * kept.shape[1] + at).sort()
-    row, place, at = row // kept.shape[1], place[order], at[order]
+def regroup_by_row(rows: Tensor, n_kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Regroup counts of passes by row instead of by place in the batch. rows, n_kept and nodes [B, passes] are the row
+    in each place, its tokens that became final and those evaluated. Returns the batch's passes before each row's first
+    [n], and n_kept and nodes [n, most passes of a row]."""
+    batch_index, pass_index = (n_kept > 0).nonzero(as_tuple=True)
+    row, order = (rows[batch_index, pass_index] * n_kept.shape[1] + pass_index).sort()
+    row = row // n_kept.shape[1]
+    batch_index = batch_index[order]
+    pass_index = pass_index[order]
     nfe = torch.bincount(row, minlength=n)
     first = nfe.cumsum(0) - nfe
     turn = torch.arange(len(row), device=row.device) - first[row]
-    own = [x.new_zeros(n, int(nfe.max())).index_put((row, turn), x[place, at]) for x in (kept, nodes)]
-    return at[first], own[0], own[1]
+    regrouped = [
+        x.new_zeros(n, int(nfe.max())).index_put((row, turn), x[batch_index, pass_index]) for x in (n_kept, nodes)
+    ]
+    return pass_index[first], regrouped[0], regrouped[1]
 
 
-def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
-    """A function of encoded prompts and their noise that gives a fresh model and the starts [B] of a decoder."""
+def make_starter(
+    loaded: Any, spec: dict[str, Any]
+) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
+    """Make a function of encoded prompts and their noise that gives a fresh model and the starts [B] of a decoder."""
 
-    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
+    def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
         return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
 
-    return begin
+    return start
 
 
 def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """The target, under its guidance and filters, and its companion."""
+    """List the target, under its guidance and filters, and its companion."""
     target = model.model if isinstance(model, Sampled) else model
-    parts = {"target": target, **{name: getattr(target, name, None) for name in ("drafter", "draft")}}
+    members = {"target": target, **{name: getattr(target, name, None) for name in ("drafter", "draft")}}
     calls = ("logits", "tree")
-    return [(network, call, part) for part, network in parts.items() if network is not None for call in calls]
+    return [(network, call, name) for name, network in members.items() if network is not None for call in calls]
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Parameters of the target and of its companion."""
+    """Count the parameters of the target and of its companion."""
     names = {"net": "target", "drafter": "drafter", "draft": "draft"}
-    return {names[part]: count_parameters(net) for part, net in loaded.nets.items() if part in names}
+    return {names[name]: count_parameters(net) for name, net in loaded.nets.items() if name in names}
 
 
-def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:
-    """Columns of a shard."""
-    return vars(done) | {"tokens": done.tokens.int(), "captions": rows["captions"]}
+def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, decoded: Decoded) -> dict[str, Any]:
+    """Make the columns of a shard."""
+    return vars(decoded) | {"tokens": decoded.tokens.int(), "captions": rows["captions"]}

@@ -2,7 +2,7 @@
 
 The part of a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone.
 
-    opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take
+    make_starter(loaded, spec)        a function of (rows, noise) that gives the (model, start) that decoders take
     networks(model)                   the calls by which a decoder uses networks, and whose they are
     parameters(loaded)                parameters of each network of a job that decodes
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
@@ -39,7 +39,7 @@ Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder
 PACED = 3  # batches of a job that are paired with plain decoding of the same rows
 ALONE, ALONE_SECONDS = 4, 60.0  # rows of a job that are timed alone; no further one begins after so many seconds
 WARM = 2  # steps that are made and forgotten before anything is timed
-PART = 8  # of a batch: as many of its rows, at most, begin at once, as each has a cache of its own until it has joined
+REFILL_FRACTION = 8  # 1/8 of a batch at most begins at once, since each row has its cache until it has joined
 
 
 class Queue:
@@ -54,29 +54,31 @@ class Queue:
     next  the first row that waits
     """
 
-    def __init__(self, model: Any, noise: Noise, keys: Tensor, begin: Callable[[slice], Any]):
-        """model, noise: of the batch, whose places hold the first rows; keys [N] of all rows' noise; begin(rows): a
-        model that has read the prompts of these, as for a batch of their own."""
-        self.model, self.noise, self.keys, self.begin = model, noise, keys, begin
+    def __init__(self, model: Any, noise: Noise, keys: Tensor, make_model: Callable[[slice], Any]):
+        """model, noise: of the batch, whose places hold the first rows; keys [N] of all rows' noise; make_model(rows):
+        a         model that has read the prompts of these, as for a batch of their own."""
+        self.model, self.noise, self.keys, self.make_model = model, noise, keys, make_model
         self.next = len(noise.keys)
         self.of = torch.arange(self.next, device=keys.device)
 
     def waits(self) -> bool:
-        """Whether any row does."""
+        """Return whether a row is still waiting."""
         return self.next < len(self.keys)
 
     def fill(self, done: Tensor) -> Tensor | None:
-        """Begin waiting rows in places that are `done`, [B] bool on the CPU. Which places, [B] bool; None for none."""
-        places = done.nonzero()[: len(self.keys) - self.next, 0]
-        if not len(places):
+        """Begin waiting rows in places that are `done`, [B] bool on the CPU. Returns these places, [B] bool; None for
+        none."""
+        freed = done.nonzero()[: len(self.keys) - self.next, 0]
+        if not len(freed):
             return None
-        for part in places.split(max(1, len(done) // PART)):
-            rows, to = slice(self.next, self.next + len(part)), part.to(self.of.device)
+        for chunk in freed.split(max(1, len(done) // REFILL_FRACTION)):
+            rows = slice(self.next, self.next + len(chunk))
+            index = chunk.to(self.of.device)
             self.next = rows.stop
-            self.model.join(torch.zeros_like(done).index_fill_(0, part, True), self.begin(rows))
-            self.noise.replace(to, self.keys[rows])
-            self.of = self.of.index_copy(0, to, torch.arange(rows.start, rows.stop, device=to.device))
-        return torch.zeros_like(done).index_fill_(0, places, True).to(self.of.device)
+            self.model.join(torch.zeros_like(done).index_fill_(0, chunk, True), self.make_model(rows))
+            self.noise.replace(index, self.keys[rows])
+            self.of = self.of.index_copy(0, index, torch.arange(rows.start, rows.stop, device=index.device))
+        return torch.zeros_like(done).index_fill_(0, freed, True).to(self.of.device)
 
 
 class Call(NamedTuple):
@@ -93,7 +95,9 @@ def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> I
     decoder and network. Yields a function that gives the calls so far. On a GPU the ends of a call are events of its
     stream, which nothing waits for."""
     spans: list[tuple[str, Any, Any, int]] = []
-    cuda, inside, watched = device.type == "cuda", False, list(calls)
+    cuda = device.type == "cuda"
+    is_nested = False
+    watched = list(calls)
 
     def stamp() -> Any:
         if not cuda:
@@ -102,42 +106,44 @@ def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> I
         event.record()
         return event
 
-    def timed(network: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(network: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
-            nonlocal inside
-            if inside:  # a call that another one makes
+            nonlocal is_nested
+            if is_nested:  # a call that another one makes
                 return call(*inputs)
-            begin, inside = stamp(), True
+            started = stamp()
+            is_nested = True
             out = call(*inputs)
-            inside = False
+            is_nested = False
             tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
-            spans.append((network, begin, stamp(), tokens))
+            spans.append((network, started, stamp(), tokens))
             return out
 
         return run
 
-    for network, name, part in watched:
-        setattr(network, name, timed(part, getattr(network, name)))
+    for network, name, role in watched:
+        setattr(network, name, wrap(role, getattr(network, name)))
     try:
-        yield lambda: [Call(part, a.elapsed_time(b) / 1000 if cuda else b - a, n) for part, a, b, n in spans]
+        yield lambda: [Call(role, a.elapsed_time(b) / 1000 if cuda else b - a, n) for role, a, b, n in spans]
     finally:
         for network, name, _ in watched:
             delattr(network, name)  # the class's own again
 
 
-def leaf(kind: str) -> Any:
+def import_kind(kind: str) -> Any:
+    """Import the module of this folder for a kind."""
     return importlib.import_module(f"parity.decode.{kind}")
 
 
 def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu", fast: bool = False) -> Any:
-    """The networks that decode a cell, in its dtype, with the companion that its method needs; passes compiled if
+    """Load the networks that decode a cell, in its dtype, with the companion that its method needs; passes compiled if
     `fast`."""
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
     return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
 
 
-def some(rows: Rows, which: slice) -> Rows:
+def slice_rows(rows: Rows, which: slice) -> Rows:
     return {k: v[which] for k, v in rows.items()}
 
 
@@ -147,24 +153,24 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
 
 
 def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
-    """A method on the models of a job: a function of rows and their noise that gives what `record` takes. Rows beyond
-    those of the noise wait for a place."""
+    """Make, of a method on the models of a job, a function of rows and their noise that gives what `record` takes.
+    Rows that do not fit in the batch are queued."""
     decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
-    begin = leaf(kind).opened(loaded, spec)
+    begin_rows = import_kind(kind).make_starter(loaded, spec)
 
     def start(rows: Rows, noise: Noise) -> Begun:
         n = len(noise.keys)
-        model, begun = begin(some(rows, slice(n)), noise)
+        model, starts = begin_rows(slice_rows(rows, slice(n)), noise)
         if n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
-            model.queue = Queue(model, noise, keys, lambda new: begin(some(rows, new), Noise(keys[new]))[0])
-        return model, begun, decoder(model, begun, noise=noise, **spec["options"])
+            model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
+        return model, starts, decoder(model, starts, noise=noise, **spec["options"])
 
     return start
 
 
-def as_column(value: Any, n: int) -> np.ndarray:
-    """A column of n rows, from a value for each or one number for all."""
+def make_column(value: Any, n: int) -> np.ndarray:
+    """Make a column of n rows from a value for each or one number for all."""
     if isinstance(value, Tensor):
         return value.cpu().numpy()
     return value if isinstance(value, np.ndarray) else np.full(n, value)
@@ -176,11 +182,11 @@ class Run:
 
     model: Any
     start: Any
-    done: Any
+    decoded: Any
     calls: list[Call]
 
     def pass_seconds(self) -> float:
-        """Mean seconds of a pass of the target; NaN where its calls are not timed."""
+        """Average the seconds of a pass of the target; NaN where its calls are not timed."""
         target = [call.seconds for call in self.calls if call.network == "target"]
         return float(np.mean(target)) if target else float("nan")
 
@@ -189,19 +195,19 @@ def run_decoder(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done_of: tuple[int, int] | None = None
 ) -> Run:
     """Decode rows, `at_once` of them together; done_of: see `decode_batch`, None for no report of progress."""
-    noise = noise_of(some(rows, slice(at_once)), loaded, spec)
+    noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
     model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
     if done_of:
         steps = report_progress(steps, *done_of, getattr(model, "queue", None))
-    with time_calls(leaf(kind).networks(model), noise.keys.device) as calls:
-        done = leaf(kind).record(model, start, steps)
-    return Run(model, start, done, calls())
+    with time_calls(import_kind(kind).networks(model), noise.keys.device) as calls:
+        decoded = import_kind(kind).record(model, start, steps)
+    return Run(model, start, decoded, calls())
 
 
 def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows) -> None:
     """Make the first steps of each specification, of all rows and of one: they are slower than others."""
     for spec in specs:
-        for some_rows in (rows, some(rows, slice(1))):
+        for some_rows in (rows, slice_rows(rows, slice(1))):
             steps = start_decoding(kind, loaded, spec)(some_rows, noise_of(some_rows, loaded, spec))[2]
             for _ in zip(range(WARM), steps, strict=False):
                 pass
@@ -210,82 +216,85 @@ def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows)
 def time_alone(
     kind: str, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: Rows, n: int
 ) -> dict[str, np.ndarray]:
-    """Columns [n] of the first rows decoded alone, by the method and plainly, who is first in turn."""
+    """Time the first rows decoded alone, as columns [n], by the method and plainly, who is first in turn."""
     names = ("single_seconds", "plain_single_seconds", "single_pass_cost")
     columns = {name: np.full(n, np.nan) for name in names}
-    begun = time.monotonic()
+    started = time.monotonic()
     for i in range(min(ALONE, len(rows["ids"]))):
-        if i and time.monotonic() - begun > ALONE_SECONDS:
+        if i and time.monotonic() - started > ALONE_SECONDS:
             break
-        alone, pair = some(rows, slice(i, i + 1)), [("plain", plain), ("method", spec)]
+        row = slice_rows(rows, slice(i, i + 1))
+        pair = [("plain", plain), ("method", spec)]
         if spec == plain:
             pair = pair[:1]
-        runs = {name: run_decoder(kind, loaded, which, alone, 1) for name, which in pair[:: -1 if i % 2 else 1]}
+        runs = {name: run_decoder(kind, loaded, which, row, 1) for name, which in pair[:: -1 if i % 2 else 1]}
         method, plainly = runs.get("method", runs["plain"]), runs["plain"]
         cost = method.pass_seconds() / plainly.pass_seconds()
-        for name, value in zip(names, (method.done.seconds, plainly.done.seconds, cost), strict=True):
+        for name, value in zip(names, (method.decoded.seconds, plainly.decoded.seconds, cost), strict=True):
             columns[name][i] = value
     return columns
 
 
-def report_progress(steps: Iterator[Any], done: int, whole: int, queue: Queue | None) -> Iterator[Any]:
-    """The steps; each says how far the job is."""
+def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:
+    """Yield the steps and report at each how far the job is."""
     for passes, step in enumerate(steps, 1):
-        now = done if queue is None else done + queue.next - len(queue.of)
-        note(f"{now} of {whole} done, pass {passes}")
+        n_now = n_done if queue is None else n_done + queue.next - len(queue.of)
+        note(f"{n_now} of {total} done, pass {passes}")
         yield step
 
 
 def decode_batch(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, done_of: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Columns of a batch. pair: its number among those that are paired with plain decoding, None for no pair; done_of:
-    how many rows of how many are done before it. See `decode`.
+    """Decode the columns of a batch. pair: its number among those that are paired with plain decoding, None for no
+    pair; done_of: how many rows of how many are done before it. See `decode`.
 
-    The batch and plain decoding of the same rows go first in turn. A cell that is plain decoding is its own measure.
-    Where rows wait, as many as are decoded at once are timed, for all of the rows."""
-    n, now = len(rows["ids"]), some(rows, slice(at_once))
+    The batch and plain decoding of the same rows go first in turn. If the cell is itself plain decoding, its own time
+    is the baseline. Where rows wait, as many as are decoded at once are timed, for all of the rows."""
+    n = len(rows["ids"])
+    first_rows = slice_rows(rows, slice(at_once))
     plain = {**spec, "method": find_plain_method(kind), "options": make_plain_options(kind)}
     itself = is_plain_decoding(kind, spec["method"], spec["options"])
     if itself:
         plain = spec
     times: dict[str, Any] = {}
     if pair == 0:
-        warm_up(kind, loaded, [plain] if itself else [plain, spec], now)
-        times = time_alone(kind, loaded, spec, plain, now, n) if n > 1 else {}
+        warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows)
+        times = time_alone(kind, loaded, spec, plain, first_rows, n) if n > 1 else {}
 
     def time_plain() -> float:
-        return run_decoder(kind, loaded, plain, now, at_once).done.seconds * n / at_once
+        return run_decoder(kind, loaded, plain, first_rows, at_once).decoded.seconds * n / at_once
 
     plain_first = pair is not None and not itself and pair % 2 == 0
     plainly = time_plain() if plain_first else None
     run = run_decoder(kind, loaded, spec, rows, at_once, done_of)
     if pair is not None:
         if plainly is None:
-            plainly = run.done.seconds if itself else time_plain()
+            plainly = run.decoded.seconds if itself else time_plain()
         times |= {"plain_seconds": plainly, "load": os.getloadavg()[0]}
         if n == 1:
-            times |= {"single_seconds": run.done.seconds, "plain_single_seconds": plainly}
-    counts = {"batch": n, "at_once": len(now["ids"]), "network_seconds": sum(call.seconds for call in run.calls)}
+            times |= {"single_seconds": run.decoded.seconds, "plain_single_seconds": plainly}
+    counts = {"batch": n, "at_once": len(first_rows["ids"]), "network_seconds": sum(call.seconds for call in run.calls)}
     drafting = [call for call in run.calls if call.network != "target"]
     counts |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
     columns = {"ids": rows["ids"], **UNTIMED, **times, **counts}
-    columns |= leaf(kind).columns(rows, run.model, run.start, run.done)
-    return {name: as_column(value, n) for name, value in columns.items()}
+    columns |= import_kind(kind).columns(rows, run.model, run.start, run.decoded)
+    return {name: make_column(value, n) for name, value in columns.items()}
 
 
 def batches(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int, refill: bool
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The batches one after the other, or one that is refilled. If memory is too little for one, halves of it from
-    there on: a row's noise is keyed by its id, so its tokens are the same. ParityError if it is too little for a
+    """Decode the batches one after the other, or one that is refilled. If memory is too little for one, halves of it
+    from there on: a row's noise is keyed by its id, so its tokens are the same. ParityError if it is too little for a
     row."""
     first = number = 0
-    while (left := len(rows["ids"]) - first) > 0:
-        batch = min(batch, left)
-        now, pair = some(rows, slice(first, None if refill else first + batch)), number if number < paced else None
+    while (remaining := len(rows["ids"]) - first) > 0:
+        batch = min(batch, remaining)
+        batch_rows = slice_rows(rows, slice(first, None if refill else first + batch))
+        pair = number if number < paced else None
         try:
-            yield decode_batch(kind, loaded, spec, now, batch, pair, (first, len(rows["ids"])))
+            yield decode_batch(kind, loaded, spec, batch_rows, batch, pair, (first, len(rows["ids"])))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -295,7 +304,8 @@ def batches(
             batch = batch // 2
             print(f"{problem}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
         else:
-            first, number = first + len(now["ids"]), number + 1
+            first += len(batch_rows["ids"])
+            number += 1
             continue
         if torch.cuda.is_available():  # behind the handler, which holds what the failed batch had
             torch.cuda.empty_cache()
@@ -304,13 +314,13 @@ def batches(
 def decode(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0, refill: bool = False
 ) -> Shard:
-    """Tokens and records of `rows` under `spec`, `batch` of them at once. refill: where a row is done the next takes
-    its place, of a method that declares REFILLS.
+    """Decode the tokens and records of `rows` under `spec`, `batch` of them at once. refill: where a row is done the
+    next takes its place, of a method that declares REFILLS.
 
     Seconds depend on what else the machine does, so the first `paced` batches are paired with plain decoding of the
     same rows, and some rows are decoded alone, by both. This changes no token, because noise is keyed by a row's id.
     """
     refill = refill and declaration(kind, spec["method"]).REFILLS
-    parts = batches(kind, loaded, spec, rows, batch, paced, refill)
+    decoded = batches(kind, loaded, spec, rows, batch, paced, refill)
     total = 1 if refill else -(-len(rows["ids"]) // batch)
-    return Shard(join(list(progress(parts, total, f"{spec['method']} {dump_canonical(spec['options'])}"))))
+    return Shard(join(list(progress(decoded, total, f"{spec['method']} {dump_canonical(spec['options'])}"))))

@@ -9,7 +9,7 @@ from parity.base.errors import ParityError
 
 
 def now(device: torch.device) -> float:
-    """Seconds on a clock that waits for what was launched on `device`."""
+    """Read the seconds of a clock that waits for what was launched on `device`."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -23,32 +23,35 @@ class Canvas:
         """blank [B, L] or [B, L, D]: the tokens before the first step."""
         self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
-        self.steps, self.begin, self.first = 0, now(blank.device), float("nan")  # `first`: seconds to the first step
+        self.steps = 0
+        self.started = now(blank.device)
+        self.first = float("nan")  # seconds to the first step
 
-    def write(self, where: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
-        """One step: tokens new [B, W] or [B, W, D] at places where [B, W], L for a slot that is not final, of rows [B],
-        by default all in order."""
+    def write(self, positions: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
+        """Write a step: tokens new [B, W] or [B, W, D] at positions [B, W], L for a slot that is not final, of rows
+        [B], by default all in order."""
         self.steps += 1
         if rows is None:
-            at = where if new.ndim == 2 else where[..., None].expand_as(new)
-            self.tokens.scatter_(1, at, new.to(self.tokens.dtype))
-            self.step.scatter_(1, where, self.steps)
+            index = positions if new.ndim == 2 else positions[..., None].expand_as(new)
+            self.tokens.scatter_(1, index, new.to(self.tokens.dtype))
+            self.step.scatter_(1, positions, self.steps)
         else:
-            self.tokens[rows[:, None], where] = new.to(self.tokens.dtype)
-            self.step[rows[:, None], where] = self.steps
+            self.tokens[rows[:, None], positions] = new.to(self.tokens.dtype)
+            self.step[rows[:, None], positions] = self.steps
         if self.steps == 1:
-            self.first = now(self.step.device) - self.begin
+            self.first = now(self.step.device) - self.started
 
-    def finish(self, asked: Tensor) -> float:
-        """Seconds since the beginning. ParityError if a place of `asked` [B, L] bool was never written."""
-        seconds = now(self.tokens.device) - self.begin
+    def finish(self, needed: Tensor) -> float:
+        """Return the seconds since the beginning. Raises ParityError if a place of `needed` [B, L] bool was never
+        written."""
+        seconds = now(self.tokens.device) - self.started
         self.tokens, self.step = self.tokens[:, :-1], self.step[:, :-1]
-        self.refuse(asked & (self.step == 0), "the decoder stopped before it was filled in")
+        self.refuse(needed & (self.step == 0), "the decoder stopped before it was filled in")
         return seconds
 
-    def refuse(self, bad: Tensor, what: str) -> None:
-        """ParityError for the first, by step, of the places `bad` [B, L] bool; `what` may name its {token}."""
+    def refuse(self, bad: Tensor, problem: str) -> None:
+        """Raise ParityError for the first, by step, of the places `bad` [B, L] bool; `problem` may name its {token}."""
         if bad.any():
-            row, position = min(bad.nonzero().tolist(), key=lambda at: int(self.step[at[0], at[1]]))
+            row, position = min(bad.nonzero().tolist(), key=lambda index: int(self.step[index[0], index[1]]))
             token = self.tokens[row, position].tolist()
-            raise ParityError(f"row {row}, position {position}: {what.format(token=token)}")
+            raise ParityError(f"row {row}, position {position}: {problem.format(token=token)}")

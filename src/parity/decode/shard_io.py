@@ -65,7 +65,7 @@ def write_shard(path: Path, columns: dict[str, np.ndarray], provenance: dict[str
 
 
 def read_shard(path: Path) -> Shard:
-    """ParityError that names the file if it is not whole."""
+    """Read a shard. Raises ParityError that names the file if it is not whole."""
     columns = read_arrays(path)
     if missing := sorted({*NEEDED, "provenance"} - set(columns)):
         raise ParityError(f"{path}: damaged (no {', '.join(missing)}); delete it and run again")
@@ -73,7 +73,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a shard can be read: every member's checksum holds."""
+    """Return whether a shard can be read: every member's checksum holds."""
     try:
         read_shard(path)
     except (FileNotFoundError, ParityError):
@@ -81,11 +81,11 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Columns end to end. Of columns [n, passes] narrow parts are filled up with zeros."""
+def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Join columns end to end. Of columns [n, passes] narrow parts are filled up with zeros."""
     joined = {}
-    for name in parts[0]:
-        each = [p[name] for p in parts]
+    for name in pieces[0]:
+        each = [p[name] for p in pieces]
         if each[0].ndim == 2:
             width = max(x.shape[1] for x in each)
             each = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in each]
@@ -94,18 +94,18 @@ def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def read_shards(paths: Iterable[Path]) -> Shard:
-    """Shards of one cell joined in the order given."""
+    """Read shards of one cell, joined in the order given."""
     shards = [read_shard(p) for p in paths]
     return Shard(join([s.columns for s in shards]), shards[0].provenance)
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """What rows are decoded from, a column each (ids among them); values that concern all rows are left out."""
+    """Read what rows are decoded from, a column each (ids among them), without values that concern all rows."""
     return {k: v for k, v in read_arrays(path).items() if v.ndim}
 
 
 def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
-    """The inputs of a cell's shards, joined; ParityError unless they are the shard's rows in its order."""
+    """Read the inputs of a cell's shards, joined. Raises ParityError unless they are the shard's rows in its order."""
     rows = join([read_rows(p) for p in paths])
     if not np.array_equal(rows["ids"], shard.ids):
         first = f"first: {rows['ids'][0]} against {shard.ids[0]}"
@@ -114,24 +114,24 @@ def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
 
 
 def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
-    """Where the store keeps the shard of these rows."""
-    whole = hashlib.sha256(dump_canonical([kind, spec, code]).encode())
+    """Name the file where the store keeps the shard of these rows."""
+    key = hashlib.sha256(dump_canonical([kind, spec, code]).encode())
     for name, column in sorted(rows.items()):
-        whole.update(f"{name} {column.dtype} {column.shape}\n".encode())
-        whole.update(np.ascontiguousarray(column).tobytes())
-    return store / f"{whole.hexdigest()[:24]}.npz"
+        key.update(f"{name} {column.dtype} {column.shape}\n".encode())
+        key.update(np.ascontiguousarray(column).tobytes())
+    return store / f"{key.hexdigest()[:24]}.npz"
 
 
 @contextlib.contextmanager
-def lock_shard(kept: Path) -> Iterator[None]:
+def lock_shard(stored: Path) -> Iterator[None]:
     """Lock a shard while it is decoded: a job that wants the same one, such as one that survived a killed run, waits
     and finds it. The lock is a byte of one file and ends with its process. A file system without locks may decode a
     shard twice, with the same result."""
-    lock = kept.parent.with_name(f".{kept.parent.name}.lock")
+    lock = stored.parent.with_name(f".{stored.parent.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
         with contextlib.suppress(OSError):
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(kept.stem[:15], 16))
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(stored.stem[:15], 16))
         yield
 
 
@@ -139,9 +139,9 @@ def link(source: Path, out: Path) -> None:
     """Put a stored file in its place, whole: a hard link, or a copy where the file system has none."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        part = Path(folder) / out.name
+        copy = Path(folder) / out.name
         try:
-            os.link(source, part)
+            os.link(source, copy)
         except OSError:
-            part.write_bytes(source.read_bytes())
-        part.replace(out)
+            copy.write_bytes(source.read_bytes())
+        copy.replace(out)

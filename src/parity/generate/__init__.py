@@ -126,8 +126,8 @@ class Generator:
             begun = loop.start_decoding(self.kind, loaded, spec)(part, loop.noise_of(part, loaded, spec))
             model, starts, steps = begun
             noted = loop.report_progress(steps, first, len(words), None)
-            done = loop.leaf(self.kind).record(model, starts, noted)
-            columns = loop.leaf(self.kind).columns(part, model, starts, done)
+            done = loop.import_kind(self.kind).record(model, starts, noted)
+            columns = loop.import_kind(self.kind).columns(part, model, starts, done)
             seconds = (time.perf_counter() - start) / len(part["ids"])
             passes = columns["depth"] if self.kind == "continuous" else columns["nfe"]
             passes = torch.as_tensor(passes).expand(len(part["ids"]))

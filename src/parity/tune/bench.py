@@ -139,8 +139,8 @@ class Bench:
         cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
         loaded = self.load_networks(needs(self.kind, variant.method), fast)
         model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
-        decoded = loop.leaf(self.kind).record(model, start, steps)
-        columns = loop.leaf(self.kind).columns(rows, model, start, decoded)
+        decoded = loop.import_kind(self.kind).record(model, start, steps)
+        columns = loop.import_kind(self.kind).columns(rows, model, start, decoded)
         passes = columns["depth" if self.kind == "continuous" else "nfe"].double()
         nodes = float(columns["nodes"].sum() / passes.sum()) if "nodes" in columns else 0.0
         return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"])
