@@ -66,6 +66,21 @@ def test_templates_beside_a_package_are_part_of_it(package):
     assert code_digest.digest("parity.leaf.c") != before
 
 
+def test_json_beside_a_module_of_its_name_is_part_of_it(package):
+    before = code_digest.digest("parity.leaf.c")
+    (package / "leaf/c.json").write_text("{}")
+    forget()
+    assert code_digest.digest("parity.leaf.c") != before
+
+
+def test_a_digest_within_packages_ignores_edits_elsewhere(package):
+    whole = code_digest.digest("parity.leaf.c"), code_digest.digest("parity.leaf.c", within=("parity.leaf.c",))
+    (package / "leaf/__init__.py").write_text("CHANGED = 1")
+    forget()
+    assert code_digest.digest("parity.leaf.c") != whole[0]
+    assert code_digest.digest("parity.leaf.c", within=("parity.leaf.c",)) == whole[1]
+
+
 LEAVES = {
     "discrete": ("targets.discrete", "faults.discrete", "layers.discrete.teacher_forced", "layers.discrete.pathwise"),
     "anysubset": ("targets.anysubset", "faults.anysubset", "layers.anysubset.teacher_forced"),
