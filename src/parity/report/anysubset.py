@@ -37,7 +37,7 @@ SHOWN |= {"rouge1", "rouge2", "rougeL", "speedup_single", "network_share"}
 
 
 def describe_task(task: str, settings: dict[str, Any]) -> str:
-    """A task's settings in words."""
+    """Describe a task's settings in words."""
     n, tries = settings["rows"], settings.get("attempts", 1)
     source = f", {tries} attempts each" * (tries > 1) + (f", from {settings['data']}" if settings.get("data") else "")
     if task == "infilling":
@@ -60,7 +60,7 @@ def sections(g: Gathered) -> Iterator[Section]:
 
 
 def tasks(g: Gathered) -> Iterator[Any]:
-    """For each task what the methods cost and wrote."""
+    """Show for each task what the methods cost and wrote."""
     first = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
     for (task, settings), own in g.rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(TASKS[str(task)], "heading")

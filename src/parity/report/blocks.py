@@ -21,24 +21,24 @@ LONGEST = 300  # characters of a caption on the page
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A frame's rows as dicts."""
+    """Convert a frame's rows to dicts."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def missing(value: Any) -> bool:
-    """None, NaN, NaT or empty text."""
+    """Return whether a value is None, NaN, NaT or empty text."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 
 def words(value: Any, absent: str = "") -> str:
-    """A value as text; `absent` where there is none."""
+    """Write a value as text; `absent` where there is none."""
     return absent if missing(value) else str(value)
 
 
 def written(value: Any) -> str:
-    """A setting as text."""
+    """Write a setting as text."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list):  # a paper that does not say which
@@ -47,12 +47,12 @@ def written(value: Any) -> str:
 
 
 def pairs(values: Mapping[str, Any], joint: str = "=") -> str:
-    """Settings as text: "window=16, init=random"."""
+    """Write settings as text: "window=16, init=random"."""
     return ", ".join(f"{k.removeprefix('sampling.')}{joint}{written(v)}" for k, v in values.items())
 
 
 def visible(text: str) -> str:
-    """Text in which characters that control a terminal or a browser (escape, null, direction marks) are shown as
+    """Make text in which characters that control a terminal or a browser (escape, null, direction marks) are shown as
     \\u001b and not passed on."""
     return "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
@@ -60,7 +60,7 @@ def visible(text: str) -> str:
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a caption, visible."""
+    """Cut the beginning of a caption, visible."""
     return visible(text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)")
 
 
@@ -137,7 +137,7 @@ class Packed(NamedTuple):
 
 
 def packed(view: str, instead: str, data: Any) -> Packed:
-    """The same data are the same bytes."""
+    """Pack data: the same data are the same bytes."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Packed(view, instead, base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
 
@@ -161,7 +161,7 @@ class Section:
 
 
 def walk(body: Sequence[Any]) -> Iterator[Any]:
-    """Blocks, and those inside them, in the order of the page."""
+    """Yield blocks, and those inside them, in the order of the page."""
     for block in body:
         yield block
         inner = [block.body] if isinstance(block, Details) else block.parts if isinstance(block, Sides) else []

@@ -83,11 +83,11 @@ class Files:
         return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
 
     def tokens(self, cell: Cell) -> int:
-        """Tokens of each image or text that a cell decodes."""
+        """Count the tokens of each image or text that a cell decodes."""
         return read_shards([self.root / paths.pieces(self.settings, cell, "shards")[0]]).tokens.shape[1]
 
     def pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
-        """A cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
+        """Read a cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "pictures"):
             if first is None or sum(map(len, read)) < first:
@@ -101,16 +101,16 @@ class Files:
         return read_arrays(self.root / paths.laws(cell))
 
     def records(self, cell: Cell) -> pd.DataFrame:
-        """A row per image or text of a cell."""
+        """Read a row per image or text of a cell."""
         return read_table(self.root / paths.folder(cell) / "records.parquet")
 
     def accuracy(self) -> list[dict[str, Any]]:
-        """How often the text model's own likeliest answer is right, by task."""
+        """Read how often the text model's own likeliest answer is right, by task."""
         asked = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
         return [{**self.json(paths.accuracy(*task)), "task_kind": task[0]} for task in asked]
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
+        """Find what tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.read_layers(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
             small, long = cells.variant(self.settings, cell), cells.long_variant(self.settings, cell)
@@ -146,11 +146,11 @@ class Gathered:
     extras: list[Extra]
 
     def rows(self, kind: str) -> pd.DataFrame:
-        """The summary of one kind, without columns that it has nothing in."""
+        """Select the summary of one kind, without columns that it has nothing in."""
         return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
     def cells(self, kind: str) -> dict[str, Cell]:
-        """Cells of a kind by label."""
+        """Group cells of a kind by label."""
         by_key = {c.key: c for c in self.files.cells}
         own = self.summary[self.summary["kind"] == kind]
         return {label: by_key[key] for label, key in zip(own["label"], own["key"], strict=True)}
@@ -159,12 +159,12 @@ class Gathered:
         return getattr(self.settings, KINDS[kind]).study
 
     def known(self, kind: str) -> dict[str, str]:
-        """Figures of a kind with their labels."""
+        """List the figures of a kind with their labels."""
         return list_measures(kind) | RELATIVE
 
 
 def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
-    """A cell's settings as columns; `report.settings` documents the JSON in them."""
+    """List a cell's settings as columns; `report.settings` documents the JSON in them."""
     spec = cell.spec
     row = {
         "kind": cell.kind,
@@ -186,7 +186,7 @@ def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
-    """A cell against its reference, from both's records: ratios, and t-tests (none of the reference with itself).
+    """Compare a cell with its reference, from both's records: ratios, and t-tests (none of the reference with itself).
 
     gain   how many times fewer passes; of vectors, fewer calls one after another
     """
@@ -206,7 +206,7 @@ def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict
 
 
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
-    """The summary row of each cell of a kind, and its records."""
+    """Compute the summary row of each cell of a kind, and its records."""
     own = [c for c in files.cells if c.kind == kind and c.role != "again"]
     records = {c.key: files.records(c) for c in own}
     rows = []
@@ -234,12 +234,12 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
 
 
 def digest_of(tokens: np.ndarray) -> str:
-    """A digest of all tokens of a cell: rows with the same drew the same."""
+    """Compute the digest of all tokens of a cell: rows with the same drew the same."""
     return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
 def environment(files: Files) -> dict[str, Any]:
-    """What the numbers were obtained with."""
+    """Describe what the numbers were obtained with."""
     decoding, image = files.shard(files.cells[0]).provenance, files.settings.image
     shown = (*files.only, "networks")
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
@@ -262,7 +262,7 @@ def gather(
     settings: Config, papers: Sequence[Path], extra: Sequence[Path] = (), only: Sequence[str] = (), root: Path = Path(),
     local: Path | None = None,
 ) -> Gathered:  # fmt: skip
-    """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
+    """Gather everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
 
     root   the folder of results/
     local  the folder of files that the configuration names; `root`, if not given
@@ -296,7 +296,7 @@ def gather(
 
 
 def networks(models: Mapping[str, Any]) -> dict[str, str]:
-    """Our models that are a paper's own network, by name: published files of the sizes that it names."""
+    """List our models that are a paper's own network, by name: published files of the sizes that it names."""
     return {
         name: network for name, m in models.items() if m.source == "hub"
         for network, sizes in weights.read_family(m.family).get("papers", {}).items() if sizes == m.network
@@ -304,7 +304,7 @@ def networks(models: Mapping[str, Any]) -> dict[str, str]:
 
 
 def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
-    """A frame with some columns before the others."""
+    """Order a frame with some columns before the others."""
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
@@ -316,7 +316,7 @@ def rank(row: Mapping[str, Any]) -> int:
 
 
 def order(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """Of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
+    """Rank the rows of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
     return (-1.0,) if row["role"] in ("reference", "control") else (rank(row), -row["gain"])
 
 
@@ -324,7 +324,7 @@ def order(row: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
-    """Rows in groups that drew the same tokens of the same model, in the order of the first of each."""
+    """Group rows that drew the same tokens of the same model, in the order of the first of each."""
     groups: dict[Any, list[Any]] = {}
     for row in rows:
         alone = missing(row.get("drawn"))
@@ -333,14 +333,14 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rows that drew the same drew what plain decoding draws of their noise: one of them is coupled to it, and
-    was not found to differ."""
+    """Return whether rows that drew the same drew what plain decoding draws of their noise: one of them is coupled to
+    it, and was not found to differ."""
     own = [r for r in rows if is_coupled(r["kind"], r["method"], read(r["options"]))]
     return bool(own) and all(r.get("verdict_kind") != "lossy" for r in own)
 
 
 def name_group(rows: Sequence[Mapping[str, Any]], name: str = "name") -> str:
-    """The names of rows: "mtj, mtj_draft and eagle"."""
+    """Join the names of rows: "mtj, mtj_draft and eagle"."""
     names = [str(row.get(name, row["label"])) for row in rows]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
@@ -359,15 +359,15 @@ RECORDED = {"clip_score": "clip"}  # columns of the records that have another na
 
 
 def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
-    """Of a figure of this value; None for figures that are not of quality."""
+    """Find the effect of interest of a figure of this value; None for figures that are not of quality."""
     if name in MARGINS:
         return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
 def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image or
-    text has no error and says nothing."""
+    """Return whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image
+    or text has no error and says nothing."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
@@ -385,8 +385,8 @@ def too_few_of(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
 def changes(
     row: Mapping[str, Any], base: Mapping[str, Any], own: pd.DataFrame, other: pd.DataFrame
 ) -> dict[str, Estimate]:
-    """`<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the records of
-    both, sorted by id, have the figure and the same ids, else from the errors of both."""
+    """Compute `<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the
+    records of both, sorted by id, have the figure and the same ids, else from the errors of both."""
     result = {}
     for name in QUALITY:
         mine, plain, column = estimate_of(row, name), estimate_of(base, name), RECORDED.get(name, name)
@@ -402,17 +402,18 @@ def changes(
 
 
 def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
-    """Standard errors beyond which a change of quality is no chance among all of these rows (Bonferroni)."""
+    """Compute the standard errors beyond which a change of quality is no chance among all of these rows
+    (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
     return float(stats.norm.isf(alpha / 2 / max(1, sum(len(known_changes(row)) for row in methods))))
 
 
 def known_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """The change and its standard error of each figure of quality whose change has one."""
+    """List the change and its standard error of each figure of quality whose change has one."""
     estimates = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
     return {name: (change.value, change.error) for name, change in estimates.items() if change.error is not None}
 
 
 def moved(row: Mapping[str, Any], reach: float) -> list[str]:
-    """Figures of quality that moved from the reference's by more than `reach` standard errors."""
+    """List the figures of quality that moved from the reference's by more than `reach` standard errors."""
     return [name for name, (change, error) in known_changes(row).items() if abs(change) > reach * error]

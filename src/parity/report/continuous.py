@@ -43,7 +43,8 @@ PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
 def predicted(row: Row) -> Entry:
-    """Seconds an image would take by the roofline; where calls of a draft model are among the depth, none."""
+    """Predict the seconds an image would take by the roofline; where calls of a draft model are among the depth,
+    none."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
     if row.get("drafted") or any(missing(v) for v in counts):
         return Entry("not predicted", "", "none")
@@ -54,12 +55,12 @@ def predicted(row: Row) -> Entry:
 
 
 def drafted(heading: str, maker: Maker, meaning: str = "") -> Column:
-    """A column of rows that have drafts."""
+    """Make a column of rows that have drafts."""
     return Column(heading, lambda row: maker(row) if row.get("drafted") else Entry("no draft", style="none"), meaning)
 
 
 def judged(row: Row) -> Entry:
-    """Inception score, which has no error, of a network that a configuration may leave out."""
+    """Show the Inception score, which has no error, of a network that a configuration may leave out."""
     return unmeasured(estimate_of(row, "is")) if missing(row.get("is")) else plain(row["is"], 3)
 
 
@@ -112,7 +113,7 @@ def sections(g: Gathered) -> Iterator[Section]:
 
 
 def groups(g: Gathered) -> Iterator[Any]:
-    """A table, pictures and the places of accepted drafts for each model, settings and batch."""
+    """Show a table, pictures and the places of accepted drafts for each model, settings and batch."""
     cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
@@ -138,7 +139,7 @@ def groups(g: Gathered) -> Iterator[Any]:
 
 
 def ratios(g: Gathered) -> pd.DataFrame:
-    """A line per cell whose layers record the ratios that accept its drafts: medians, and the mean acceptance."""
+    """Show a line per cell whose layers record the ratios that accept its drafts: medians, and the mean acceptance."""
     result = []
     for label, cell in g.cells(KIND).items():
         if known := g.ratios.get(cell.key):
@@ -149,7 +150,7 @@ def ratios(g: Gathered) -> pd.DataFrame:
 
 
 def one_token(g: Gathered) -> pd.DataFrame:
-    """A line per name of what the tests of one token's law found."""
+    """Show a line per name of what the tests of one token's law found."""
     rows, result = shared.labelled(g), []
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]
     for label, own in rows.groupby("label", sort=False):

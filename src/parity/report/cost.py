@@ -39,7 +39,7 @@ class PassCost:
     source: str  # in words
 
     def at(self, n: float) -> float:
-        """The cost of a pass over n nodes."""
+        """Compute the cost of a pass over n nodes."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
         return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
@@ -49,12 +49,12 @@ FLAT = PassCost((1.0,), (1.0,), "an idle GPU, where a pass takes as long as read
 
 
 def line_cost(cost: float, nodes: int = AXIS) -> PassCost:
-    """The curve that rises from 1 in proportion to nodes and is `cost` at a pass over `nodes`."""
+    """Make the curve that rises from 1 in proportion to nodes and is `cost` at a pass over `nodes`."""
     return PassCost((1.0, float(nodes)), (1.0, cost), f"{cost:g} passes for one over {nodes} nodes")
 
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
-    """The curve of this machine: rising steps through the `pass_cost` of each row, over its nodes a pass (least
+    """Measure the curve of this machine: rising steps through the `pass_cost` of each row, over its nodes a pass (least
     squares, each row alike). None where no row has one."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
     points = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass", as_index=False).mean()
@@ -66,8 +66,8 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
 
 
 def read_gpu_cost(found: Mapping[str, Any]) -> PassCost | None:
-    """The curve of a GPU, of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where it was, the geometric
-    mean over networks. None where nothing was measured on a GPU."""
+    """Read the curve of a GPU, of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where it was, the
+    geometric mean over networks. None where nothing was measured on a GPU."""
     table = pd.DataFrame(found.get("forwards", []))
     if not found.get("measured") or table.empty:
         return None
@@ -91,32 +91,33 @@ def cost_of_an_image(row: Mapping[str, Any], cost: PassCost) -> float:
 
 
 def number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
-    """A figure of a row; `default` where it is missing."""
+    """Read a figure of a row; `default` where it is missing."""
     value = row.get(name)
     return default if value is None or value != value else float(value)
 
 
 def predict_gain(row: Mapping[str, Any], plain: Mapping[str, Any], cost: PassCost) -> float:
-    """How many times faster than plain decoding a row is at this cost; plain: the row of plain decoding."""
+    """Predict how many times faster than plain decoding a row is at this cost; plain: the row of plain decoding."""
     return cost_of_an_image(plain, cost) / cost_of_an_image(row, cost)
 
 
 def plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
-    """The row of plain decoding that others are compared with: the reference, or else the control."""
+    """Find the row of plain decoding that others are compared with: the reference, or else the control."""
     plain = rows[is_plain(rows)].sort_values("role", ascending=False, kind="stable")
     return next(iter(records(plain)), None)
 
 
 def predict_gains(rows: pd.DataFrame, cost: PassCost) -> pd.DataFrame:
-    """`rows`, summary rows of one model with plain decoding among them, with the column `gain` of `predict_gain`."""
+    """Extend `rows`, summary rows of one model with plain decoding among them, with the column `gain` of
+    `predict_gain`."""
     plain = plain_row(rows)
     gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in records(rows)]
     return rows.assign(gain=gain)
 
 
 def best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT) -> pd.DataFrame:
-    """Of each method and claim the row that gains most, with the column `gain`, among those with at most `budget` nodes
-    a pass; the best first. A method that has none is left out."""
+    """Select, for each method and claim, the row that gains most, with the column `gain`, among those with at most
+    `budget` nodes a pass; the best first. A method that has none is left out."""
     found = predict_gains(rows, cost)
     found = found[~is_plain(found) & (found["nodes_per_pass"] <= budget)].dropna(subset="gain")
     best = found.sort_values("gain", ascending=False, kind="stable")
@@ -124,14 +125,14 @@ def best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT) -> pd.
 
 
 def locate(row: Mapping[str, Any]) -> float:
-    """Where a row's own `pass_cost` lies on the axis of the figure: the cost of a pass over `AXIS` nodes, if costs rise
-    in proportion to nodes. NaN where it was not measured."""
+    """Locate where a row's own `pass_cost` lies on the axis of the figure: the cost of a pass over `AXIS` nodes, if
+    costs rise in proportion to nodes. NaN where it was not measured."""
     nodes = number(row, "nodes_per_pass")
     return 1 + (number(row, "pass_cost") - 1) * (AXIS - 1) / (nodes - 1) if nodes > 1 else math.nan
 
 
 def points_of(rows: pd.DataFrame, plain: Mapping[str, Any], most: float) -> Iterator[dict[str, Any]]:
-    """The data of the figure: of each row a line, and the point that was measured."""
+    """Make the data of the figure: of each row a line, and the point that was measured."""
     for row in records(rows):
         place = {"label": row["label"], "method": row["method"], "key": row.get("key")}
         for x in np.geomspace(1, most, STEPS):

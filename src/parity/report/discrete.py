@@ -23,7 +23,7 @@ SLOTS = 8  # of a pass that have a column
 
 
 def perplexity(row: Row) -> Entry:
-    """With the share of tokens that the target gives no probability."""
+    """Show the perplexity with the share of tokens that the target gives no probability."""
     entry = measured("perplexity")(row)
     if missing(row.get("excluded")) or not row["excluded"] > 0:
         return entry
@@ -31,7 +31,7 @@ def perplexity(row: Row) -> Entry:
 
 
 def forward(row: Row) -> Entry:
-    """Median time of a pass, and the quartiles over batches."""
+    """Show the median time of a pass, and the quartiles over batches."""
     median, low, high = (row.get(f"ms_per_forward_{end}") for end in ("median", "q1", "q3"))
     entry = plain(row.get("ms_per_forward") if missing(median) else median, 3)
     return entry if missing(low) else entry._replace(detail=f"{number(low, 3)} to {number(high, 3)}")
@@ -43,7 +43,7 @@ def batch(row: Row) -> Entry:
 
 
 def slot(j: int) -> Column:
-    """The share of drafts accepted in slot j of a pass, given that the slot before was."""
+    """Show the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
     def entry(row: Row) -> Entry:
         shares = json.loads(row["acceptance_by_slot"])
@@ -107,7 +107,7 @@ def names_of(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:
-    """A table for each model and sampling settings; others: the rest of the figures too."""
+    """Show a table for each model and sampling settings; others: the rest of the figures too."""
     every = list(g.rows(KIND).groupby(["model", "sampling"], sort=False))
     for (model, sampling), own in every:
         if len(every) > 1:
@@ -122,7 +122,8 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
 
 
 def serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
-    """Acceptance slot by slot, and the speed of a request and of a device, of the methods whose records have it."""
+    """Show acceptance slot by slot, and the speed of a request and of a device, of the methods whose records have
+    it."""
     own = [row for row in rows if not missing(row.get("acceptance_by_slot"))]
     if own:
         deepest = max(len(json.loads(row["acceptance_by_slot"])) for row in own)
@@ -132,7 +133,7 @@ def serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
 
 
 def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
-    """Where and when tokens become final, and the target's largest probability at each place."""
+    """Show where and when tokens become final, and the target's largest probability at each place."""
     assert g.settings.image is not None
     cells, look, models = g.cells(KIND), look_of(rows), weights.models(g.settings, KIND)
     steps = {label: g.files.shard(cell).step for label, cell in cells.items()}

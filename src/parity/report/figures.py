@@ -59,14 +59,14 @@ Look = dict[str, tuple[str, str]]  # colour and marker of each label
 
 
 def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: str = "") -> Plot | Words:
-    """A drawing as a block of the page; where it is None, the sentence that there are no data for it."""
+    """Make a drawing as a block of the page; where it is None, the sentence that there are no data for it."""
     if drawn is None:
         return Words(f"{title}: this experiment has no data for it.", "empty")
     return Plot(name, title, data_uri(drawn[0]), caption, drawn[1], heading)
 
 
 def data_uri(figure: Figure) -> str:
-    """The figure as an SVG data URI, the same bytes for the same data."""
+    """Encode the figure as an SVG data URI, the same bytes for the same data."""
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", dpi=144, metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -76,8 +76,8 @@ def data_uri(figure: Figure) -> str:
 
 
 def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
-    """Colour and marker of each row, the same everywhere on a page: greys for plain decoding, one hue for each other
-    method. Variants of a method are shades of its hue with different markers."""
+    """Choose colour and marker of each row, the same everywhere on a page: greys for plain decoding, one hue for each
+    other method. Variants of a method are shades of its hue with different markers."""
     variants: dict[str, int] = {}
     chosen: Look = {}
     for name, base, method in zip(names, plain, methods, strict=True):
@@ -95,28 +95,28 @@ def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) 
 
 @cache
 def decoder_numbers() -> dict[str, int]:
-    """The number of each decoder among those of its kind: its colour depends on it."""
+    """Find the number of each decoder among those of its kind: its colour depends on it."""
     return {method: number for kind in KINDS for number, method in enumerate(decoders(kind))}
 
 
 def look_of(rows: pd.DataFrame) -> Look:
-    """Colour and marker of summary rows, by label."""
+    """Choose colour and marker of summary rows, by label."""
     return styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
-    """Rows of plain decoding: the reference and its control."""
+    """Return which rows are of plain decoding: the reference and its control."""
     return rows["role"].isin(["reference", "control"])
 
 
 def shade(colour: str, share: float) -> str:
-    """A colour made lighter by a share, or darker by a negative one."""
+    """Make a colour lighter by a share, or darker by a negative one."""
     rgb = np.array(to_rgb(colour))
     return to_hex(tuple(rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share))
 
 
 def wrapped(name: str, width: int = 30) -> str:
-    """A label on lines of about `width` letters, broken at spaces alone."""
+    """Wrap a label on lines of about `width` letters, broken at spaces alone."""
     lines = [""]
     for word in name.split(" "):
         if lines[-1] and len(lines[-1]) + len(word) >= width:
@@ -166,8 +166,8 @@ VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "in
 
 
 def gains(rows: pd.DataFrame, count: str) -> Drawing:
-    """A bar for each method, most gained first: gain (with gain_se) in the colour of its verdict_kind; beside it its
-    bound or estimate (pill)."""
+    """Draw a bar for each method, most gained first: gain (with gain_se) in the colour of its verdict_kind; beside it
+    its bound or estimate (pill)."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
@@ -194,8 +194,9 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
 
 
 def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
-    """Measured speed of one image, with its interval, against target passes: a mark for each method in the colour of
-    its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
+    """Draw the measured speed of one image, with its interval, against target passes: a mark for each method in the
+    colour of its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a
+    speed."""
     columns = ["label", "method", "key", "role", "nfe", "nodes_per_pass", "verdict_kind", "load", "machine"]
     names = [f"speedup_single{end}" for end in ENDS]
     data = rows.reindex(columns=[*columns, *names])
@@ -230,14 +231,14 @@ def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
 
 
 def interval_of(row: Any, name: str) -> tuple[float, float]:
-    """Distances from a figure down and up to the ends of its interval; 0 where no error was measured."""
+    """Measure the distances from a figure down and up to the ends of its interval; 0 where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)
 
 
 def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times the reach of one:
-    sqrt(2) because a point is compared with another noisy point, not with the truth.
+    """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times the reach of
+    one: sqrt(2) because a point is compared with another noisy point, not with the truth.
     """
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
@@ -247,8 +248,8 @@ def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
 
 
 def quality(rows: pd.DataFrame, own: Mapping[str, str] | None = None) -> Drawing | None:
-    """Figures of quality with their intervals, a line for each row; the band is what another seed of plain decoding
-    would give. own: other names of figures."""
+    """Draw figures of quality with their intervals, a line for each row; the band is what another seed of plain
+    decoding would give. own: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -297,7 +298,7 @@ def read_extra(file: Path) -> Extra:
 
 
 def draw(e: Extra) -> Figure:
-    """The figure; ParityError that names a column it lacks."""
+    """Draw the figure. Raises ParityError that names a column it lacks."""
     if missing := [c for c in NEEDS[e.kind] if c not in e.data]:
         raise ParityError(f"figure {e.name!r}: no column {missing[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")

@@ -50,7 +50,7 @@ ALONE = "a single prompt has no error"  # why a change is not known whose figure
 
 
 def reference(g: Gathered, row: Row) -> dict[str, Any]:
-    """The summary row of plain decoding that a row is compared with."""
+    """Find the summary row of plain decoding that a row is compared with."""
     return records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
@@ -58,7 +58,7 @@ def reference(g: Gathered, row: Row) -> dict[str, Any]:
 
 
 def columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
-    """Of the table of texts or of vectors."""
+    """List the columns of the table of texts or of vectors."""
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
     return [
         *named_and_judged(),
@@ -70,7 +70,7 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
 
 
 def image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
-    """gpu: by method the seconds an image, predicted by `benchmarks/gpu.py`."""
+    """List the columns of images. gpu: by method the seconds an image, predicted by `benchmarks/gpu.py`."""
     there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
     on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
     return [
@@ -103,7 +103,7 @@ def speeds(rows: list[dict[str, Any]], item: str) -> list[Column]:
 
 
 def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
-    """The change of quality, once for methods of the same pictures."""
+    """Show the change of quality, once for methods of the same pictures."""
     groups = group_same(rows) if kind == "discrete" else []
     first = {r["key"]: own[0] for own in groups for r in own}
 
@@ -132,7 +132,7 @@ def nodes(row: Row) -> Entry:
 
 
 def calls(row: Row) -> Entry:
-    """All calls, and those of the companion with its share of the target's parameters."""
+    """Show all calls, and those of the companion with its share of the target's parameters."""
     found, drafted, share = row.get("calls"), row.get("draft_calls"), row.get("draft_share")
     if missing(found):
         return ABSENT
@@ -149,8 +149,8 @@ def predicted_gain(row: Row) -> Entry:
 
 
 def show_budgets(rows: pd.DataFrame) -> list[Any]:
-    """The table of each method's passes at equal budgets of nodes, the best options of each within the budget; none
-    where fewer than half of the methods have settings for several budgets."""
+    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget;
+    none where fewer than half of the methods have settings for several budgets."""
     if "nodes_per_pass" not in rows:
         return []
     best = {budget: best_within(rows, budget) for budget in BUDGETS}
@@ -170,7 +170,7 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
 
 
 def widest(line: Mapping[Any, Any]) -> dict[str, Any]:
-    """The row of the largest budget."""
+    """Find the row of the largest budget."""
     return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
 
 
@@ -194,12 +194,12 @@ def task(row: Row) -> Entry:
 
 
 def found_where(row: Row) -> Entry:
-    """The verdict, and where it was reached, or why there is none."""
+    """Show the verdict, and where it was reached, or why there is none."""
     return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
 
 
 def claimed(row: Row) -> Entry:
-    """The name with its mark, what is claimed and by whom, and on hovering what the method is."""
+    """Show the name with its mark, what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
     about = describe(row["kind"], row["method"])
     if row["role"] == "reference":
@@ -208,12 +208,12 @@ def claimed(row: Row) -> Entry:
 
 
 def describe(kind: str, method: str) -> str:
-    """What a decoder is, and where it is from, as its module says."""
+    """Describe what a decoder is, and where it is from, as its module says."""
     return f"{read_outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
 
 
 def fewer_calls(row: Row) -> Entry:
-    """The gain, and the counts behind it."""
+    """Show the gain, and the counts behind it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
         return ABSENT
@@ -227,18 +227,18 @@ def main_figure(g: Gathered, kind: str) -> str:
 
 
 def judged_here(rows: Sequence[Row]) -> bool:
-    """Whether small networks trained here judge the quality, and not the published ones of a protocol."""
+    """Return whether small networks trained here judge the quality, and not the published ones of a protocol."""
     return all(missing(row.get("protocol")) for row in rows)
 
 
 def name_of(kind: str, figure: str, here: bool = False) -> str:
-    """The name of a figure of quality; here: by a small network trained here."""
+    """Write the name of a figure of quality; here: by a small network trained here."""
     name = next((own[figure][0] for own in metrics(kind).values() if figure in own), figure)
     return SCENES.get(figure, name) if here and kind != "anysubset" else name
 
 
 def moves(g: Gathered, row: Row) -> list[str]:
-    """The figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
+    """List the figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
     base, result, here = reference(g, row), [], judged_here([row])
     for name in (n for n in words(row.get("moved")).split() if n not in SAME):
         digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
@@ -247,8 +247,8 @@ def moves(g: Gathered, row: Row) -> list[str]:
 
 
 def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Which methods move which figures, which figures were compared, how small a change of the first would not show,
-    and which figures were not measured and why."""
+    """Describe which methods move which figures, which figures were compared, how small a change of the first would not
+    show, and which figures were not measured and why."""
     here = judged_here(rows)
     groups = group_same(rows) if kind == "discrete" else [[r] for r in rows]
     lines = [f"{name_group(own, 'label')}: {', '.join(moved)}" for own in groups if (moved := moves(g, own[0]))]
@@ -271,7 +271,7 @@ def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
 
 
 def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
+    """Find figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
     names: dict[str, list[str]] = {}
     for name in FIGURES:
         figures = [estimate_of(row, name) for row in rows]
@@ -281,8 +281,8 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def change(g: Gathered, kind: str, row: Row) -> Entry:
-    """What moved, and the change of the main figure with its interval; in grey where nothing moved and the interval
-    holds an effect of interest to either side."""
+    """Show what moved, and the change of the main figure with its interval; in grey where nothing moved and the
+    interval holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
     if name not in known_changes(row):
         figure = estimate_of(row, name)

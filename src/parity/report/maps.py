@@ -19,12 +19,12 @@ COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
 def run_lengths(step: np.ndarray) -> np.ndarray:
-    """[n, L] int passes to [n, L] float: how many tokens became final in the same pass; NaN for forced ones."""
+    """Convert [n, L] int passes to [n, L] float: how many tokens became final in the same pass; NaN for forced ones."""
     return np.where(step > 0, np.stack([np.bincount(row)[row] for row in step]).astype(float), np.nan)
 
 
 def by_place(values: np.ndarray) -> np.ndarray:
-    """Mean of values [n, L] over images; NaN where no image has one."""
+    """Average values [n, L] over images; NaN where no image has one."""
     return pd.DataFrame(values).mean().to_numpy()
 
 
@@ -53,7 +53,7 @@ def blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
 
 
 def acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
-    """Tokens that became final together, by place: the mean over images above, the first image below.
+    """Draw tokens that became final together, by place: the mean over images above, the first image below.
 
     Cells that take one token a pass everywhere are left out: their map is all 1.
     """
@@ -80,8 +80,8 @@ def acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
 def top1_maps(
     top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int], shown: int = 5
 ) -> Drawing:
-    """The target's largest probability at each place, for tokens of plain decoding: the mean over images, and `shown`
-    images with theirs. The data hold every cell.
+    """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and
+    `shown` images with theirs. The data hold every cell.
 
     top1    [n, L] of each cell, NaN where forced
     pixels  [n, H, W, 3] of the cell `plain`
@@ -99,7 +99,7 @@ def top1_maps(
 
 
 def spans(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
-    """A box for each label: the middle half of its values, the median as a line, whiskers from 5 to 95%."""
+    """Draw a box for each label: the middle half of its values, the median as a line, whiskers from 5 to 95%."""
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * data["label"].nunique()), layout="constrained")
     ax = figure.subplots()
     colours = {name: look[name][0] for name in data["label"].unique()}
@@ -110,7 +110,7 @@ def spans(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
 
 
 def top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
-    """The target's top-1 probability at the tokens of each cell: quantiles in steps of a hundredth."""
+    """Compute the target's top-1 probability at the tokens of each cell: quantiles in steps of a hundredth."""
     share = np.linspace(0, 1, 101)
     parts = [
         pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
@@ -128,8 +128,8 @@ def compression(steps: Steps, look: Look) -> Drawing:
 
 
 def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
-    """Tokens that became final per pass, in up to `most` stretches of passes: mean over images, its error, and how
-    many.
+    """Count the tokens that became final per pass, in up to `most` stretches of passes: mean over images, its error,
+    and how many.
 
     Only passes in which at least half of the images still take part: the rest would be a picture of the slow images.
     """
@@ -143,7 +143,7 @@ def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
 
 
 def accepted_by_pass(steps: Steps, look: Look) -> Drawing:
-    """Tokens that became final per pass as decoding goes on, with its interval over images."""
+    """Draw the tokens that became final per pass as decoding goes on, with its interval over images."""
     parts = {name: made_by_pass(step) for name, step in steps.items()}
     data = pd.concat(parts, names=["label"]).reset_index("label").reset_index(drop=True)
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
@@ -159,7 +159,7 @@ def accepted_by_pass(steps: Steps, look: Look) -> Drawing:
 
 
 def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], look: Look, most: int = 4) -> Drawing | None:
-    """Where drafts are accepted: shares [L] of each cell by rank in the order (a mean over 8), and by place in the
+    """Draw where drafts are accepted: shares [L] of each cell by rank in the order (a mean over 8), and by place in the
     square picture."""
     if not shares:
         return None

@@ -28,7 +28,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environment() -> jinja2.Environment:
-    """The templates beside this module. `draw(block)` is the macro of a block's class: what is in it is escaped."""
+    """Load the templates beside this module. `draw(block)` is the macro of a block's class: what is in it is
+    escaped."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -44,7 +45,7 @@ def environment() -> jinja2.Environment:
 
 
 def sections(gathered: Gathered) -> list[Section]:
-    """Every section of an experiment, what decides first: verdicts, the figures it was made for, then each kind of
+    """List every section of an experiment, what decides first: verdicts, the figures it was made for, then each kind of
     model, and what is looked up last."""
     own = [section for kind in gathered.kinds for section in import_module(f"parity.report.{kind}").sections(gathered)]
     study, closing = shared_sections.study(gathered), shared_sections.closing(gathered)
@@ -59,7 +60,7 @@ class Group(NamedTuple):
 
 
 def contents_of(parts: list[Section], here: list[Section], elsewhere: str) -> list[Group]:
-    """The contents: of sections on this page their place, of others the file with them."""
+    """List the contents: of sections on this page their place, of others the file with them."""
     groups: dict[str, Group] = {}
     for section in parts:
         title, _, part = section.title.partition(": ")
@@ -71,7 +72,7 @@ def contents_of(parts: list[Section], here: list[Section], elsewhere: str) -> li
 def build(
     experiment: str, parts: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
 ) -> tuple[str, dict[str, pd.DataFrame]]:
-    """The page's HTML, and the data of each figure by name.
+    """Build the page's HTML, and the data of each figure by name.
 
     elsewhere   the file with all sections but those apart, if this page has not all
     banner      shown above everything; marks every table and figure
@@ -91,7 +92,7 @@ def build(
 
 
 def write(gathered: Gathered, page: Path) -> None:
-    """The page, the front page `index.html` that leads to its parts, a file for each section apart, and
+    """Write the page, the front page `index.html` that leads to its parts, a file for each section apart, and
     `figures/<name>.csv` beside them, each file published whole."""
     parts, name = sections(gathered), gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""

@@ -45,7 +45,8 @@ def encoded(picture: Image.Image, quality: int) -> str:
 
 
 def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
-    """uint8 [H, W, 3] as a data URI of at most `side` pixels, compressed: the exact picture is in its cell's folder."""
+    """Encode uint8 [H, W, 3] as a data URI of at most `side` pixels, compressed: the exact picture is in its cell's
+    folder."""
     picture = Image.fromarray(pixels)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     return encoded(picture, 88)
@@ -58,7 +59,7 @@ class Sheets(NamedTuple):
 
 
 def sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
-    """Pictures [n, H, W, 3] of each column on a sheet, ACROSS in a row, of at most 96 pixels each; of the first
+    """Place pictures [n, H, W, 3] of each column on a sheet, ACROSS in a row, of at most 96 pixels each; of the first
     prompts, as many as take `room` bytes in all. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
     of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
@@ -90,7 +91,7 @@ def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
-    """The same prompts, cell by cell, and their captions. Pictures that no network judged have no cosine."""
+    """Show the same prompts, cell by cell, and their captions. Pictures that no network judged have no cosine."""
     columns, captions = [], []
     groups = {row["label"]: own for own in group_same(records(g.rows(KIND))) for row in own}
     for label, cell in g.cells(KIND).items():
@@ -132,7 +133,7 @@ def blocks(g: Gathered) -> list[Any]:
 
 
 def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
-    """All prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
+    """Show all prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         own = [c for c in columns if c.model == model]
@@ -151,7 +152,7 @@ def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[
 
 
 def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column, sheet: int) -> dict[str, Any]:
-    """What the views show of a cell: its figures, and the pass in which each token became final."""
+    """Collect what the views show of a cell: its figures, and the pass in which each token became final."""
     step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
     content: dict[str, Any] = {
@@ -167,8 +168,8 @@ def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column
 
 
 def as_windows(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Whether the tokens evaluated are those of a window of this size that moves on by what was kept: then it is known
-    where each pass had its drafts."""
+    """Return whether the tokens evaluated are those of a window of this size that moves on by what was kept: then it is
+    known where each pass had its drafts."""
     for row, total in zip(kept, nodes.tolist(), strict=True):
         begins = np.concatenate([[0], np.cumsum(row)[:-1]])
         if np.minimum(window, sum(row) - begins).sum() != total:
@@ -181,12 +182,12 @@ def rounded(values: np.ndarray) -> list[float | None]:
 
 
 def figure(value: float, form: str) -> str:
-    """A formatted number, "" for NaN."""
+    """Format a number, "" for NaN."""
     return "" if np.isnan(value) else format(value, form)
 
 
 def alike(g: Gathered) -> list[str]:
-    """Which cells drew the same tokens, picture by picture: their figures are the same, and no mistake."""
+    """Find which cells drew the same tokens, picture by picture: their figures are the same, and no mistake."""
     groups = group_same(records(g.rows(KIND)))
     return [SAME.format(name_group(own, "label")) for own in groups if len(own) > 1]
 

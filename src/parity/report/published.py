@@ -27,7 +27,7 @@ OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that are open 
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
-    """Every published number."""
+    """Read every published number."""
     papers = [pd.read_csv(f, keep_default_na=False) for f in files]
     return pd.concat(papers, ignore_index=True) if papers else pd.DataFrame(columns=COLUMNS[:9])
 
@@ -37,7 +37,7 @@ def agrees(wanted: Any, value: Any) -> bool:
 
 
 def describes(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
-    """Whether a published number describes a row of ours. `vocab` is the codebook's size by discrete model."""
+    """Return whether a published number describes a row of ours. `vocab` is the codebook's size by discrete model."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, size = settings_of(row), vocab.get(row["model"], 0)
@@ -57,8 +57,8 @@ def describes(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
 
 
 def likeness(paper: Row, row: Row) -> tuple[float, ...]:
-    """How like a row is to what the paper ran. Texts: the longest, for the papers' are longer still. Continuous tokens:
-    the options of the paper's code, then its pre-filling, then its batch."""
+    """Rate how like a row is to what the paper ran. Texts: the longest, for the papers' are longer still. Continuous
+    tokens: the options of the paper's code, then its pre-filling, then its batch."""
     if paper["kind"] == "anysubset":
         return (settings_of(row).get("length", 0),)
     own, batch = read(row["options"]), read(paper["conditions"]).get("batch")
@@ -68,7 +68,7 @@ def likeness(paper: Row, row: Row) -> tuple[float, ...]:
 
 
 def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
-    """Rows of ours to stand beside a published number: of images each, else the one most like it that has the
+    """Find the rows of ours to stand beside a published number: of images each, else the one most like it that has the
     figure."""
     described = [row for row in rows if describes(paper, row, vocab)]
     if paper["kind"] == "discrete" or not described:
@@ -77,8 +77,9 @@ def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[R
 
 
 def changes(paper: Row, row: Row, baseline: float | None, base: Row | None, same: bool) -> dict[str, Any]:
-    """Both figures' changes from plain decoding, and of the `same` network ours less theirs: of ratios themselves, else
-    of the changes. Figures of two networks differ by the networks, so their difference says nothing of the method."""
+    """Compute both figures' changes from plain decoding, and of the `same` network ours less theirs: of ratios
+    themselves, else of the changes. Figures of two networks differ by the networks, so their difference says nothing of
+    the method."""
     metric, value = paper["metric"], row.get(paper["metric"])
     if missing(value):
         return {}
@@ -95,7 +96,7 @@ def beside(
     papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], more: Sequence[Row] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """The papers' figures with ours beside them, where what they are of is in the experiment.
+    """Join the papers' figures with ours where the experiment has a matching cell.
 
     change, our_change  from plain decoding: the paper's own in the same table, ours of the cell's reference
     difference          see `changes`
@@ -118,7 +119,7 @@ def beside(
 
 
 def is_plain(paper: Row) -> bool:
-    """Whether a published row is of plain decoding."""
+    """Return whether a published row is of plain decoding."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(
         kind, method, options(kind, method, {}) | read(paper["options"])
@@ -126,6 +127,6 @@ def is_plain(paper: Row) -> bool:
 
 
 def answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Accuracies of a text model itself as rows to match: of no method."""
+    """List accuracies of a text model itself as rows to match: of no method."""
     empty = {"kind": "anysubset", "model": "", "method": "", "options": "{}", "role": "method"}
     return [{**empty, "task": a["task_kind"], "key": a["task_kind"], "accuracy": a["accuracy"]} for a in accuracy]

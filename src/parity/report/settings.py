@@ -26,18 +26,19 @@ OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a decoder's doc
 
 
 def read(text: Any) -> dict[str, Any]:
-    """A dict from its JSON; {} where there is none."""
+    """Read a dict from its JSON; {} where there is none."""
     return {} if missing(text) else json.loads(text)
 
 
 def settings_of(row: Row) -> dict[str, Any]:
-    """All but the method, its options and the seed: model, task, its settings, "sampling.<field>", cache and batch."""
+    """List all settings but the method, its options and the seed: model, task, its settings, "sampling.<field>", cache
+    and batch."""
     own = {name: row[name] for name in OWN if not missing(row.get(name))}
     return own | read(row.get("settings")) | {f"sampling.{k}": v for k, v in read(row.get("sampling")).items()}
 
 
 def spec_of(row: Row) -> dict[str, Any]:
-    """The row as `experiment.study.setting` reads a specification; a task's settings are among the options."""
+    """Read the row as `experiment.study.setting` reads a specification; a task's settings are among the options."""
     own = {"task_kind" if n == "task" else n: row[n] for n in ("kind", "method", *OWN) if not missing(row.get(n))}
     return own | {"options": read(row.get("settings")) | read(row["options"]), "sampling": read(row.get("sampling"))}
 
@@ -49,7 +50,7 @@ def varying(every: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """A method with those options in `shown` that are not the defaults; those of a named set by its name."""
+    """Name a method with those options in `shown` that are not the defaults; those of a named set by its name."""
     default, name = complete(kind, method, {}), method
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
@@ -59,7 +60,7 @@ def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[
 
 
 def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
-    """A decoder's docstring without its options, and what it says of each option."""
+    """Read a decoder's docstring without its options, and what it says of each option."""
     code = read_outline(f"decoders/{kind}", method).functions.get(method)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():
@@ -75,8 +76,8 @@ def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """A short name per row of one kind: its method, of the options in which the method's variants differ those that are
-    not the defaults, and what else distinguishes rows."""
+    """Make a short name per row of one kind: its method, of the options in which the method's variants differ those
+    that are not the defaults, and what else distinguishes rows."""
     own = [(str(row["method"]), read(row["options"])) for row in rows]
     vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
     names = [variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, own, strict=True)]

@@ -40,7 +40,7 @@ MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 
 
 def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
-    """Every name that a kind's equality rows are judged by."""
+    """Show every name that a kind's equality rows are judged by."""
     cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in records(g.summary)}
     rows = [v | cells.get(v["key"], {"key": ""}) for v in records(g.verdicts) if v["kind"] == kind]
     return (
@@ -51,13 +51,13 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
 
 
 def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of one table, labelled by what differs among them; the caption has what they share."""
+    """Label rows of one table by what differs among them; the caption has what they share."""
     every = records(rows)
     return [row | {"label": name} for row, name in zip(every, labels(every), strict=True)]
 
 
 def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
+    """Show figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
     known = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
     headings = {
@@ -69,7 +69,7 @@ def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Ite
 
 
 def measured_by(rows: list[dict[str, Any]]) -> str:
-    """The protocol by which a published model's pictures were measured, with its digest."""
+    """Name the protocol by which a published model's pictures were measured, with its digest."""
     protocols = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
     return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
 
@@ -78,13 +78,13 @@ def measured_by(rows: list[dict[str, Any]]) -> str:
 
 
 def study(g: Gathered) -> list[Section]:
-    """The figures that the experiment ends in."""
+    """Show the figures that the experiment ends in."""
     body = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
 def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
-    """A study figure over cells of one kind, with the published numbers of its paper."""
+    """Draw a study figure over cells of one kind, with the published numbers of its paper."""
     known = g.known(kind)
     drawn = study_figures.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
     if drawn is None:
@@ -100,7 +100,7 @@ def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 
 
 def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
-    """Figures over settings of a kind that take three values or more, but for those that the study shows."""
+    """Draw figures over settings of a kind that take three values or more, but for those that the study shows."""
     figures = study_figures.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
     return [study_plot(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
@@ -116,7 +116,7 @@ BOTH = (
 
 
 def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
-    """The papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
+    """Show the papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
 
     def stated(heading: str, name: str, detail: str, meaning: str) -> Column:
         return Column(heading, lambda r: Entry(words(r[name], "any"), pairs(read(r[detail]), ": "), "text"), meaning)
@@ -148,7 +148,8 @@ FROM_PLAIN: list[Any] = [
 
 
 def worth_showing(g: Gathered) -> pd.Series:
-    """Published rows that the page shows at once: of the study's tables, or else those that compare with ours."""
+    """Select the published rows that the page shows at once: of the study's tables, or else those that compare with
+    ours."""
     rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
     if figures:
         shown = {(paper, place) for paper, places in (parse_source(f.paper) for f in figures) for place in places}
@@ -182,7 +183,7 @@ PUBLISHED = (
 
 
 def equality(g: Gathered) -> Section:
-    """The strongest test of every decoder and layer, and all of them in the page's own view."""
+    """Show the strongest test of every decoder and layer, and all of them in the page's own view."""
     rows = labelled(g)
     if rows.empty:
         return Section("equality", "Equality tests", TESTS, Words("no equality test.", "empty"))
@@ -195,7 +196,7 @@ def equality(g: Gathered) -> Section:
 
 
 def labelled(g: Gathered) -> pd.DataFrame:
-    """The tests of decoders with the label of what they judge."""
+    """Label the tests of decoders by what they judge."""
     rows = g.equality
     known = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
     return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
@@ -223,7 +224,7 @@ STRONGEST = (
 
 
 def observations(g: Gathered) -> list[Section]:
-    """Figures whose data were made elsewhere."""
+    """Show figures whose data were made elsewhere."""
     body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
     return [Section("observations", "What methods rest on", OBSERVED, *body, apart=True)] if body else []
 
@@ -232,7 +233,7 @@ OBSERVED = "Observations that the methods rest on, measured along plain decoding
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """A nested dict as (path, text) lines."""
+    """Flatten a nested dict as (path, text) lines."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flat(inner, f"{prefix} · {key}" if prefix else str(key))

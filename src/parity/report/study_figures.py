@@ -36,7 +36,7 @@ SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
 
 
 def our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
-    """Specification and row of each cell that a figure shows."""
+    """List specification and row of each cell that a figure shows."""
     for row in records(rows):
         spec = spec_of(row)
         repeated = over_setting and row["role"] == "control"  # the reference's setting once more
@@ -45,7 +45,7 @@ def our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iter
 
 
 def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
-    """The same of what the figure's paper prints: a row for each of its lines, a measure a column."""
+    """List the same of what the figure's paper prints: a row for each of its lines, a measure a column."""
     name, tables = parse_source(figure.paper)
     line = ["kind", "paper", "table", "model", "method", "options", "conditions"]
     for place, own in papers[(papers["paper"] == name) & papers["table"].isin(tables)].groupby(line, sort=False):
@@ -198,7 +198,7 @@ def line_ends(marks: pd.DataFrame, look: Look) -> list[Named]:
 
 
 def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: Labels) -> Drawing | None:
-    """A study figure of the summary rows of one kind, with its data; None without a cell to show.
+    """Draw a study figure of the summary rows of one kind, with its data; None without a cell to show.
 
     papers   published numbers of that kind
     known    measures with the labels of their axes
@@ -247,8 +247,8 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
 def automatic(
     rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], drawn: set[str]
 ) -> Iterator[tuple[FigureSpec, pd.DataFrame]]:
-    """Figures over every setting in `swept` (to its measures and the paper's tables) that takes three values or more
-    with one method, but for those in `drawn`; and the rows that each is of."""
+    """Draw figures over every setting in `swept` (to its measures and the paper's tables) that takes three values or
+    more with one method, but for those in `drawn`; and the rows that each is of."""
     every = [spec_of(r) for r in records(rows)]
     for name, (measures, paper) in swept.items():
         values: dict[str, set[Any]] = {}
@@ -264,7 +264,7 @@ def automatic(
 
 
 def separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
-    """The fewest settings that distinguish the cells at one x."""
+    """Find the fewest settings that distinguish the cells at one x."""
 
     def count_places(by: list[str]) -> int:
         return len({json.dumps([read_setting(s, n) for n in (x, "method", *by)]) for s in specs})

@@ -59,7 +59,8 @@ PROMPTS = 4  # whose pictures stand on the first screen
 
 
 def verdicts(g: Gathered) -> Section:
-    """The first screen: for each kind of model a table, pictures, figures and the answers to what a reader asks."""
+    """Show the first screen: for each kind of model a table, pictures, figures and the answers to what a reader
+    asks."""
     doubt = warn_of_failures(g.self_tests)
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     for kind in g.kinds:
@@ -79,7 +80,7 @@ def verdicts(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """The table, at equal budgets first where the experiment has them, pictures, figures and answers."""
+    """Show the table, at equal budgets first where the experiment has them, pictures, figures and answers."""
     gpu, every = predicted(g.files.local / GPU), g.rows("discrete")
     first = every[(every["model"] == rows[0]["model"]) & (every["sampling"] == rows[0]["sampling"])]
     plain = reference(g, rows[0])
@@ -92,7 +93,7 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """A kind's rows but plain decoding's: lossless methods first, then those that gain most, of images by
+    """Order a kind's rows but plain decoding's: lossless methods first, then those that gain most, of images by
     `predicted_gain`. `name`: the label without the task of a text."""
     every = g.rows(kind)
     parts = every.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", every)]
@@ -108,20 +109,20 @@ def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
 
 
 def predict_all(rows: pd.DataFrame) -> dict[str, float]:
-    """By key, how many times faster than plain decoding each image cell is where a pass costs the same whatever its
-    nodes."""
+    """Predict, by key, how many times faster than plain decoding each image cell is where a pass costs the same
+    whatever its nodes."""
     parts = rows.groupby(["model", "sampling"], sort=False)
     found = [predict_gains(own, FLAT) for _, own in parts]
     return {key: gain for own in found for key, gain in zip(own["key"], own["gain"], strict=True)}
 
 
 def most(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """The row with the largest figure of this name."""
+    """Find the row with the largest figure of this name."""
     return max((r for r in rows if not missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
 def answers(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The questions that a reader comes with, answered for one kind of model."""
+    """Answer the questions that a reader comes with, for one kind of model."""
 
     def listed(*ranks: int) -> str:
         return ", ".join(dict.fromkeys(r["name"] for r in rows if rank(r) in ranks))
@@ -169,7 +170,8 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[st
 
 
 def fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
-    """The lossless method that was measured to be the fastest, how sure that is, and a lossy one that is faster."""
+    """Name the lossless method that was measured to be the fastest, how sure that is, and a lossy one that is
+    faster."""
     sure = [r for r in exact if not doubt_speed(r, speed)]
     best = most(sure or exact, speed)
     assert best is not None
@@ -190,7 +192,7 @@ def fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str)
 
 
 def describe_load(rows: list[dict[str, Any]]) -> str:
-    """The load of the machine while speeds were taken, and whether that is busy; "" where it is not known."""
+    """Describe the load of the machine while speeds were taken, and whether that is busy; "" where it is not known."""
     loads = [r["load"] for r in rows if not missing(r.get("load"))]
     cores = max((count_cores(r) for r in rows), default=0)
     if not loads or not cores:
@@ -201,7 +203,8 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 
 def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
-    """The parameters of the target and of each companion, with the methods that need it; "" where none is stored."""
+    """List the parameters of the target and of each companion, with the methods that need it; "" where none is
+    stored."""
     cells, sizes, users = g.cells("discrete"), dict[str, int](), dict[str, list[str]]()
     for row in rows:
         own = g.files.shard(cells[row["label"]]).provenance.get("parameters") or {}
@@ -217,18 +220,18 @@ def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
 
 
 def shorten(count: float) -> str:
-    """A count of parameters: "3.2 M"."""
+    """Shorten a count of parameters: "3.2 M"."""
     unit, name = next(((unit, name) for unit, name in UNITS if count >= unit), (1, ""))
     return f"{count / unit:.3g} {name}".strip()
 
 
 def describe_judge(kind: str, rows: list[dict[str, Any]]) -> str:
-    """That small networks trained here judge the quality; "" where a published protocol does."""
+    """Say that small networks trained here judge the quality; "" where a published protocol does."""
     return JUDGES[kind] if judged_here(rows) else ""
 
 
 def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
-    """What another level of tests than the usual one means for their power; "" at the usual level."""
+    """Describe what another level of tests than the usual one means for their power; "" at the usual level."""
     if alpha == ALPHA:
         return ""
     less = "fewer correct methods are rejected, and a fault must be larger to be found"
@@ -241,14 +244,15 @@ def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
 
 
 def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
-    """Whether all of these were compared on the model they decoded, each token given those before it."""
+    """Return whether all of these were compared on the model they decoded, each token given those before it."""
     compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
     return {r["key"] for r in rows} <= compared
 
 
 def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """The first prompts' pictures by plain decoding with each seed there is, the methods' own as those methods drew it
-    that share its noise; by the best lossless method of other pictures, and by the lossy method that gains most."""
+    """Show the first prompts' pictures by plain decoding with each seed there is, the methods' own as those methods
+    drew it that share its noise; by the best lossless method of other pictures, and by the lossy method that gains
+    most."""
     cells, first = g.cells("discrete"), rows[0]
     plain = [r for r in records(g.rows("discrete")) if r["role"] in ("reference", "control") and is_like(r, first)]
     groups = group_same([r for r in rows if is_like(r, first)])
@@ -269,12 +273,12 @@ def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
 
 
 def is_like(row: Row, other: Row) -> bool:
-    """Whether two rows decode the same model under the same sampling settings."""
+    """Return whether two rows decode the same model under the same sampling settings."""
     return (row["model"], row["sampling"]) == (other["model"], other["sampling"])
 
 
 def describe_same(rows: list[dict[str, Any]]) -> list[str]:
-    """Which methods drew the same pictures, and why: their change of quality is one figure."""
+    """Describe which methods drew the same pictures, and why: their change of quality is one figure."""
     lines = []
     for own in (own for own in group_same(rows) if len(own) > 1):
         why = f": those of plain decoding with their seed, {own[0]['seed']:.0f}" if follows_plain(own) else ""
@@ -286,7 +290,8 @@ def describe_same(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The options in the methods' names: what their docstrings say of them, and what holds where none is named."""
+    """Explain the options in the methods' names: what their docstrings say of them, and what holds where none is
+    named."""
     own: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         own.setdefault(row["method"], []).append(read(row["options"]))
@@ -304,7 +309,7 @@ def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
 
 
 def predicted(file: Path) -> dict[str, str]:
-    """Of each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
+    """Read for each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
     content, seconds = json.loads(file.read_text()) if file.is_file() else {}, "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
@@ -368,7 +373,7 @@ KEEP = ("--configfile", "--configfiles", "--config", "-C")  # flags that decide 
 
 
 def command(typed: str, target: str) -> str:
-    """The command that makes a file, under the configuration of the command that was typed."""
+    """Write the command that makes a file, under the configuration of the command that was typed."""
     kept, on = [], False
     for word in shlex.split(typed):
         on = word.partition("=")[0] in KEEP or (on and not word.startswith("-"))

@@ -37,7 +37,7 @@ Maker = Callable[[Row], Entry]
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A figure without an error: `digits` significant ones, whole numbers in full."""
+    """Format a figure without an error: `digits` significant ones, whole numbers in full."""
     if missing(value):
         return NOT_RUN
     if isinstance(value, bool | str):
@@ -62,12 +62,12 @@ def p_value(value: Any) -> str:
 
 
 def decimals_for(error: float) -> int:
-    """Decimals that show two significant digits of an error."""
+    """Count the decimals that show two significant digits of an error."""
     return min(8, max(0, 1 - math.floor(math.log10(error))))
 
 
 def estimated(figure: Estimate) -> Entry:
-    """A figure, and its interval or else its standard error beneath."""
+    """Format a figure, and its interval or else its standard error beneath."""
     value, error, low, high, _ = figure
     if missing(value):
         return ABSENT
@@ -83,8 +83,8 @@ def estimated(figure: Estimate) -> Entry:
 
 
 def grey(entry: Entry) -> Entry:
-    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is seen; or
-    one of a part of the pictures."""
+    """Grey a figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is
+    seen; or one of a part of the pictures."""
     return entry._replace(style="few")
 
 
@@ -93,7 +93,7 @@ def plain(value: Any, digits: int = 4) -> Entry:
 
 
 def percent(share: Estimate) -> Entry:
-    """A share, with its standard error beneath."""
+    """Format a share, with its standard error beneath."""
     if missing(share.value):
         return ABSENT
     text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
@@ -101,12 +101,12 @@ def percent(share: Estimate) -> Entry:
 
 
 def times(value: Any) -> Entry:
-    """A ratio, as "1.25×"."""
+    """Format a ratio, as "1.25×"."""
     return ABSENT if missing(value) else Entry(f"{value:.2f}×")
 
 
 def bound(value: Any) -> Entry:
-    """An upper bound to two significant digits, rounded up: it must still hold as shown."""
+    """Round an upper bound up to two significant digits: it must still hold as shown."""
     if missing(value) or value <= 0:
         return plain(value)
     decimals = decimals_for(value)
@@ -114,7 +114,7 @@ def bound(value: Any) -> Entry:
 
 
 def pill(row: Row, *more: str) -> Entry:
-    """A judged row's verdict in a few words, beneath it its note and the columns in `more`."""
+    """Show a judged row's verdict in a few words, beneath it its note and the columns in `more`."""
     detail = "; ".join(filter(None, (words(row.get(name)) for name in ("note", *more))))
     value = row.get("value")
     style = "none" if missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
@@ -122,7 +122,8 @@ def pill(row: Row, *more: str) -> Entry:
 
 
 def chip(outcome: Any) -> Entry:
-    """The outcome of a test (`parity_certify.result_rows`) as a coloured label; a figure, such as a bound, is plain."""
+    """Show the outcome of a test (`parity_certify.result_rows`) as a coloured label; a figure, such as a bound, is
+    plain."""
     text = words(outcome, NOT_RUN)
     return Entry(text, style=f"chip {OUTCOMES.get(text, 'plain')}")
 
@@ -137,7 +138,7 @@ class Column(NamedTuple):
 
 
 def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
-    """A table with a line for each row. A wide one says in its caption what is the same in every line."""
+    """Show a table with a line for each row. A wide one says in its caption what is the same in every line."""
     every = list(rows)
     makers = [measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
     lines = [[maker(row) for maker in makers] for row in every]
@@ -164,7 +165,7 @@ FEW = "Grey: no difference seen, of too few images or texts to see one that woul
 
 
 def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
-    """Columns after the first with one short entry in all of three lines or more."""
+    """Find the columns after the first with one short entry in all of three lines or more."""
     if len(lines) < 3:
         return []
     columns = enumerate(zip(*lines, strict=True))
@@ -172,12 +173,12 @@ def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
 
 
 def mismatch(row: Row) -> bool:
-    """Whether the verdict contradicts the claim."""
+    """Return whether the verdict contradicts the claim."""
     return not missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
 def mark(row: Row) -> str:
-    """The CSS class of a row."""
+    """Choose the CSS class of a row."""
     return "mismatch" if mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
@@ -189,13 +190,13 @@ def value(name: str, digits: int = 4) -> Maker:
 
 
 def unmeasured(figure: Estimate) -> Entry:
-    """The entry for a missing figure: what its metric lacked, if it recorded that."""
+    """Write the entry for a missing figure: what its metric lacked, if it recorded that."""
     lacking, _, which = (figure.why or NOT_RUN).partition(": ")
     return Entry(lacking, which, "none")
 
 
 def measured(name: str, scale: float = 1.0) -> Maker:
-    """A figure with what is known of its error beneath it: its interval, or its standard error."""
+    """Show a figure with what is known of its error beneath it: its interval, or its standard error."""
 
     def entry(row: Row) -> Entry:
         figure = estimate_of(row, name)
@@ -215,7 +216,7 @@ def share(name: str) -> Maker:
 
 
 def two_p(name: str) -> Maker:
-    """Welch's p-value, and the paired one beneath."""
+    """Show Welch's p-value, and the paired one beneath."""
 
     def entry(row: Row) -> Entry:
         welch, paired = row.get(f"{name}_welch"), row.get(f"{name}_paired")
@@ -236,23 +237,23 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  #
 
 
 def origin_of(row: Row) -> str:
-    """The mark of a method: made by this project, or built from others' account of its paper."""
+    """Find the mark of a method: made by this project, or built from others' account of its paper."""
     return ORIGINS[row.get("origin", "paper")]
 
 
 def state_claim(row: Row) -> str:
-    """A claim with whose it is: "its paper says lossless"."""
+    """Write a claim with whose it is: "its paper says lossless"."""
     return "no claim" if missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
 
 
 def claimed(row: Row) -> Entry:
-    """The claim with whose it is, and whether the tests contradict it."""
+    """Show the claim with whose it is, and whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(state_claim(row), *((broken, "wrong") if mismatch(row) else ()))
 
 
 def label_entry(row: Row) -> Entry:
-    """The label of a row's cell, and its key, role and seed."""
+    """Show the label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
     details = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
     return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=origin_of(row))
@@ -263,7 +264,8 @@ def fewer(row: Row) -> Entry:
 
 
 def doubt_speed(row: Row, name: str) -> str:
-    """Why a measured speed tells little: the machine was busy, its interval is wide, or it was timed once; else ""."""
+    """Explain why a measured speed tells little: the machine was busy, its interval is wide, or it was timed once; else
+    ""."""
     figure, load, cores = estimate_of(row, name), row.get("load"), count_cores(row)
     if figure.missing:
         return ""
@@ -275,13 +277,13 @@ def doubt_speed(row: Row, name: str) -> str:
 
 
 def count_cores(row: Row) -> int:
-    """Cores of the machine that a row was timed on; 0 where it is not known."""
+    """Count the cores of the machine that a row was timed on; 0 where it is not known."""
     found = re.search(r"(\d+) cores", words(row.get("machine")))
     return int(found[1]) if found else 0
 
 
 def speed_of(name: str) -> Maker:
-    """A speed with its interval beneath, grey with the reason where it tells little."""
+    """Show a speed with its interval beneath, grey with the reason where it tells little."""
 
     def entry(row: Row) -> Entry:
         figure, doubt = estimate_of(row, name), doubt_speed(row, name)
@@ -326,7 +328,7 @@ CLOCK = [
 
 
 def optional(name: str, form: Callable[[Any], str] = number) -> Maker:
-    """A figure that a test may lack: "n/a" if the test was run, else "not run"."""
+    """Show a figure that a test may lack: "n/a" if the test was run, else "not run"."""
 
     def entry(row: Row) -> Entry:
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
@@ -354,7 +356,7 @@ UNITS = {  # of the effect of a test, by the beginning of its name, the longest 
 
 
 def unit_of(test: str) -> str:
-    """The unit of a test's effect; "" of a test that is not listed."""
+    """Find the unit of a test's effect; "" of a test that is not listed."""
     return UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
 
 
@@ -390,7 +392,8 @@ def equality_table(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per decoder and layer: its test of the smallest p, "rejected" if any of them is. First runs only."""
+    """Select one row per decoder and layer: its test of the smallest p, "rejected" if any of them is. First runs
+    only."""
     result = []
     for _, own in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))

@@ -45,7 +45,7 @@ class Name(NamedTuple):
 
 
 def judged_by(settings: Config, t: Tested, label: str) -> Name:
-    """The cell itself, or its variant if that is judged separately from its cells."""
+    """Name the cell itself, or its variant if that is judged separately from its cells."""
     kind, method, own = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, own, list(own))
@@ -60,8 +60,9 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
 def judge(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """One kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label)
-    for each name, and the verdict on each cell by its key. labels, and tokens that a run decodes: of cells, by key."""
+    """Judge one kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its
+    label) for each name, and the verdict on each cell by its key. labels, and tokens that a run decodes: of cells, by
+    key."""
     rows: list[Row] = []
     shown, claims, counted = {}, {}, set()
     scopes: dict[str, Scope] = {}
@@ -104,7 +105,7 @@ def judge(
 
 
 def find_undrafted(rows: Sequence[Row]) -> list[str]:
-    """Layers that count accepted drafts and found none."""
+    """Find layers that count accepted drafts and found none."""
     accepted: dict[str, int] = {}
     for r in rows:
         if r.get("accepted_drafts") is not None:
@@ -113,7 +114,7 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 
 def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Changes to a verdict that no layer rejects where tests accepted no draft: speculation was not tested."""
+    """Make the changes to a verdict that no layer rejects where tests accepted no draft: speculation was not tested."""
     value = verdict["value"]
     if value.within or value.kind not in ("certified", "consistent"):
         return {}
@@ -123,8 +124,8 @@ def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on a cell, with a remark in `scope` and `note` if its run, of this summary row, accepted no draft.
-    The verdict rests on tests alone. Discrete runs count no drafts, but each one accepted saves a pass."""
+    """Complete the verdict on a cell, with a remark in `scope` and `note` if its run, of this summary row, accepted no
+    draft. The verdict rests on tests alone. Discrete runs count no drafts, but each one accepted saves a pass."""
     kind, method, accepted, drafted = row["kind"], row["method"], row.get("accepted_drafts"), row.get("drafted")
     if kind == "discrete":
         none = row["nfe_ratio"] >= 1
@@ -139,7 +140,7 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:
-    """The columns for a cell that no layer tested: why."""
+    """Make the columns for a cell that no layer tested: why."""
     known = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     why = [] if known else ["with these options it does not run on the small models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
@@ -148,8 +149,8 @@ def untested(settings: Config, cell: Cell) -> dict[str, Any]:
 
 
 def openness(verdict: dict[str, Any]) -> int:
-    """The order of several verdicts on a cell: one that found a fault decides, else one that left something open, else
-    the first, which is the exact layer's."""
+    """Rank several verdicts on a cell: one that found a fault decides, else one that left something open,
+    else the first, which is the exact layer's."""
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
@@ -174,24 +175,24 @@ def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
-    """Tokens of each model on which a layer's tests were run."""
+    """List the tokens of each model on which a layer's tests were run."""
     return list({r["model"]: r["tokens"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"}.values())
 
 
 def describe_range(lengths: Sequence[int]) -> str:
-    """Tokens of models: "64", or "64 to 256"."""
+    """Describe tokens of models: "64", or "64 to 256"."""
     low, high = min(lengths), max(lengths)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def describe_models(lengths: Sequence[int]) -> str:
-    """Models and their tokens: "6 models of 4 to 5 tokens"."""
+    """Describe models and their tokens: "6 models of 4 to 5 tokens"."""
     return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """What the exact layer's verdict says in plain words: on which models of how many tokens, at which options, and
-    within which margin."""
+    """Describe what the exact layer's verdict says in plain words: on which models of how many tokens, at which
+    options, and within which margin."""
     vectors = kind == "continuous"
     place = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
     if value.kind == "lossy":
@@ -202,7 +203,7 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
-    """The shift per token that the long layer would find on each of its models, by the finest test of each."""
+    """Find the shift per token that the long layer would find on each of its models, by the finest test of each."""
     finest: dict[str, float] = {}
     for r in rows:
         if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
@@ -211,7 +212,7 @@ def find_shift(rows: Sequence[Row]) -> float | None:
 
 
 def describe_long(rows: Sequence[Row], rejected: bool) -> str:
-    """What the long layer's rows found: the test that rejects, or the shift per token that would be found."""
+    """Describe what the long layer's rows found: the test that rejects, or the shift per token that would be found."""
     first = [r for r in rows if r["repeat"] == 0]
     if rejected:
         worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
@@ -222,7 +223,7 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """Changes to a verdict: its value with what was tested and what was not, and
+    """Make the changes to a verdict: its value with what was tested and what was not, and
 
     pill            the verdict in a few words; scope: how far it reaches, in a line
     tested_options  JSON of the options of the exact layer
@@ -282,7 +283,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
 
 
 def write_pill(value: Verdict, model: str = "") -> str:
-    """The verdict in a few words, with its figure and the sort of `model` on which that was found."""
+    """Write the verdict in a few words, with its figure and the sort of `model` on which that was found."""
     if value.kind == "inconclusive" or value.within or value.dependent:
         return value.words
     if value.kind == "lossy":
