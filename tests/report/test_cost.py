@@ -11,10 +11,10 @@ from parity.report.cost import (
     FLAT,
     best_within,
     draw_gains,
+    find_plain_row,
     line_cost,
     locate,
     measure_cost,
-    plain_row,
     predict_gain,
     predict_gains,
     read_gpu_cost,
@@ -91,7 +91,7 @@ def test_lossless_and_lossy_options_of_a_method_are_ranked_apart():
 
 def test_plain_decoding_is_the_reference_before_its_control():
     control = {**PLAIN, "role": "control", "label": "ar, seed 1"}
-    assert plain_row(pd.DataFrame([control, PLAIN, ALONE]))["label"] == "ar"
+    assert find_plain_row(pd.DataFrame([control, PLAIN, ALONE]))["label"] == "ar"
     assert predict_gains(pd.DataFrame([ALONE]), FLAT)["gain"].isna().all()
 
 

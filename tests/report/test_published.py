@@ -55,8 +55,8 @@ def test_figures_of_different_networks_stand_beside_each_other_and_no_difference
     for networks in ({}, {"scenes": "another"}, None):
         table = beside(pd.DataFrame(lines), images(), VOCAB, (), networks)
         assert table["ours"].notna().all() and table["difference"].isna().all()
-        assert "Difference" not in [heading for heading, _ in shared_sections.published_table(table, {}, "").columns]
-    assert "Difference" in [heading for heading, _ in shared_sections.published_table(found(*lines), {}, "").columns]
+        assert "Difference" not in [heading for heading, _ in shared_sections.show_published(table, {}, "").columns]
+    assert "Difference" in [heading for heading, _ in shared_sections.show_published(found(*lines), {}, "").columns]
 
 
 def test_what_a_paper_leaves_unsaid_is_the_default_a_list_is_any_of_it_and_null_anything():

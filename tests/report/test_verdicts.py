@@ -132,7 +132,7 @@ def test_a_column_says_which_network_is_missing():
     assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
     assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
     assert measured("recall")(ROW) == ABSENT  # nothing was said of it
-    others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
+    others = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
     [table] = [block for details in others for block in details.body]
     lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
@@ -179,7 +179,7 @@ def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
     judged = {"claim": "lossless", "scope": "on 5 tokens", **make_columns(value, "lossless")}
     found = add_run(row, judged)
     assert found == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
-    assert remark in front_table.found_where(found).detail
+    assert remark in front_table.show_verdict(found).detail
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from parity.report import tables
 from parity.report.blocks import Details, Entry, Section, Terms, Words, missing
 from parity.report.collect import Gathered
 from parity.report.settings import read
-from parity.report.tables import NONE, Column, estimated, plain, show, two_p, value
+from parity.report.tables import NONE, Column, estimated, plain, show, show_p_values, value
 
 KIND = "anysubset"
 TASKS = {"infilling": "Infilling", "stories": "Stories", "code": "Code"}
@@ -24,9 +24,11 @@ COLUMNS = [
     Column("Drafter calls", "aux"),
     Column("Passes per token", value("nfe_per_token", 3)),
     Column("Tokens per loop", value("tokens_per_loop", 3)),
-    Column("p, perplexity", two_p("p_perplexity"), "t-tests against plain decoding: Welch's, and paired by prompt"),
-    Column("p, entropy", two_p("p_entropy"), "the same for entropy"),
-    Column("p, log p", two_p("p_logp"), "the same for log p"),
+    Column(
+        "p, perplexity", show_p_values("p_perplexity"), "t-tests against plain decoding: Welch's, and paired by prompt"
+    ),
+    Column("p, entropy", show_p_values("p_entropy"), "the same for entropy"),
+    Column("p, log p", show_p_values("p_logp"), "the same for log p"),
 ]
 OF_TASK = {
     "stories": [Column(f"ROUGE-{n}", f"rouge{n}", "F-measure against the hidden sentences") for n in ("1", "2", "L")],
@@ -66,10 +68,10 @@ def tasks(g: Gathered) -> Iterator[Any]:
         yield Words(TASKS[str(task)], "heading")
         not_run = own["code_not_run"].dropna().unique() if "code_not_run" in own else ()
         yield from (f"pass@1 not run: {why}." for why in not_run)
-        rows, of_task = shared.relabelled(own), [] if len(not_run) else OF_TASK.get(str(task), [])
+        rows, of_task = shared.label_rows(own), [] if len(not_run) else OF_TASK.get(str(task), [])
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *of_task, *COLUMNS]
         yield show(rows, columns, describe_task(str(task), read(settings)))
-        yield from shared.other_figures(KIND, rows, SHOWN)
+        yield from shared.show_other_figures(KIND, rows, SHOWN)
         wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])
         yield Details("What the methods wrote for the first row", [wrote])
 

@@ -405,10 +405,10 @@ def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
     """Compute the standard errors beyond which a change of quality is no chance among all of these rows
     (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
-    return float(stats.norm.isf(alpha / 2 / max(1, sum(len(known_changes(row)) for row in methods))))
+    return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list_changes(row)) for row in methods))))
 
 
-def known_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def list_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """List the change and its standard error of each figure of quality whose change has one."""
     estimates = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
     return {name: (change.value, change.error) for name, change in estimates.items() if change.error is not None}
@@ -416,4 +416,4 @@ def known_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 def moved(row: Mapping[str, Any], reach: float) -> list[str]:
     """List the figures of quality that moved from the reference's by more than `reach` standard errors."""
-    return [name for name, (change, error) in known_changes(row).items() if abs(change) > reach * error]
+    return [name for name, (change, error) in list_changes(row).items() if abs(change) > reach * error]

@@ -15,7 +15,7 @@ from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot
 from parity.report.pictures import thumbnail
 from parity.report.settings import read
-from parity.report.tables import Column, Maker, Row, measured, plain, share, show, unmeasured, value
+from parity.report.tables import Column, Maker, Row, explain_missing, measured, plain, share, show, value
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
@@ -61,7 +61,7 @@ def drafted(heading: str, maker: Maker, meaning: str = "") -> Column:
 
 def judged(row: Row) -> Entry:
     """Show the Inception score, which has no error, of a network that a configuration may leave out."""
-    return unmeasured(estimate_of(row, "is")) if missing(row.get("is")) else plain(row["is"], 3)
+    return explain_missing(estimate_of(row, "is")) if missing(row.get("is")) else plain(row["is"], 3)
 
 
 OURS = [
@@ -117,14 +117,14 @@ def groups(g: Gathered) -> Iterator[Any]:
     cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
-        rows = shared.relabelled(own)
-        first, protocol = rows[0], shared.measured_by(rows)
+        rows = shared.label_rows(own)
+        first, protocol = rows[0], shared.name_protocol(rows)
         chosen = {k.replace("_", " "): v for k, v in read(first["sampling"]).items() if v != defaults[k]}
         caption = f"{first['model']}, {pairs({**chosen, 'batch': first['batch']}, ' ')}"
         quality = PUBLISHED if protocol else OURS
         columns = [tables.METHOD, *tables.COST, *quality, *COSTS]
         yield show(rows, columns, f"{caption}. {protocol}" if protocol else caption)
-        yield from shared.other_figures(KIND, rows, SHOWN)
+        yield from shared.show_other_figures(KIND, rows, SHOWN)
         for row in rows:
             uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]], PICTURES)]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)

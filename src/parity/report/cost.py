@@ -101,7 +101,7 @@ def predict_gain(row: Mapping[str, Any], plain: Mapping[str, Any], cost: PassCos
     return cost_of_an_image(plain, cost) / cost_of_an_image(row, cost)
 
 
-def plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
+def find_plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
     """Find the row of plain decoding that others are compared with: the reference, or else the control."""
     plain = rows[is_plain(rows)].sort_values("role", ascending=False, kind="stable")
     return next(iter(records(plain)), None)
@@ -110,7 +110,7 @@ def plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
 def predict_gains(rows: pd.DataFrame, cost: PassCost) -> pd.DataFrame:
     """Extend `rows`, summary rows of one model with plain decoding among them, with the column `gain` of
     `predict_gain`."""
-    plain = plain_row(rows)
+    plain = find_plain_row(rows)
     gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in records(rows)]
     return rows.assign(gain=gain)
 
@@ -148,7 +148,7 @@ def draw_gains(rows: pd.DataFrame) -> Drawing | None:
 
     rows: summary rows of one model, plain decoding among them. None where no row has passes and nodes.
     """
-    plain, own = plain_row(rows), rows[~is_plain(rows)]
+    plain, own = find_plain_row(rows), rows[~is_plain(rows)]
     own = own[own.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
     if plain is None or own.empty:
         return None

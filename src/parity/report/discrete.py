@@ -14,7 +14,7 @@ from parity.report import shared_sections as shared
 from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs, records
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot, quality
-from parity.report.front_table import SCENES, judged_here
+from parity.report.front_table import SCENES, is_judged_here
 from parity.report.settings import read
 from parity.report.tables import Column, Row, measured, number, percent, plain, show, value
 
@@ -103,7 +103,7 @@ def sections(g: Gathered) -> Iterator[Section]:
 
 def names_of(rows: pd.DataFrame) -> dict[str, str]:
     """Names of figures of quality that small networks trained here judge; {} where published ones do."""
-    return SCENES if judged_here(records(rows)) else {}
+    return SCENES if is_judged_here(records(rows)) else {}
 
 
 def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:
@@ -112,13 +112,13 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
     for (model, sampling), own in every:
         if len(every) > 1:
             yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
-        rows = shared.relabelled(own)
+        rows = shared.label_rows(own)
         names = names_of(own)
         named = [c._replace(heading=names.get(str(c.entry), c.heading)) for c in columns]
-        yield show(rows, named, f"{caption} {shared.measured_by(rows)}".strip())
+        yield show(rows, named, f"{caption} {shared.name_protocol(rows)}".strip())
         if others:
             yield from serving(rows)
-            yield from shared.other_figures(KIND, rows, SHOWN)
+            yield from shared.show_other_figures(KIND, rows, SHOWN)
 
 
 def serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
@@ -144,7 +144,7 @@ def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     sure = maps.top1_maps(same, g.files.pixels(cells[plain]), plain, widths)
     drawn = maps.acceptance_maps(steps, widths)
     images = plot("step-compression", "Step compression over images", maps.compression(steps, look), OVER_IMAGES)
-    by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.accepted_by_pass(steps, look), BY_PASS)
+    by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.draw_passes(steps, look), BY_PASS)
     return [
         plot("acceptance", "Tokens made final in one pass, by place in the picture", drawn, MAPS),
         Sides([[images], [by_pass]]),

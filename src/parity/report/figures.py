@@ -115,7 +115,7 @@ def shade(colour: str, share: float) -> str:
     return to_hex(tuple(rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share))
 
 
-def wrapped(name: str, width: int = 30) -> str:
+def wrap_label(name: str, width: int = 30) -> str:
     """Wrap a label on lines of about `width` letters, broken at spaces alone."""
     lines = [""]
     for word in name.split(" "):
@@ -185,7 +185,7 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
                 f"{gain:.1f}×{tv}", (gain + far, place), (4, 0), textcoords="offset points", va="center", size=8
             )
     ax.axvline(1, color=GREYS[0], lw=0.9, ls="--")
-    ax.set_yticks(range(len(data)), data["label"].map(wrapped), size=8, linespacing=0.9)
+    ax.set_yticks(range(len(data)), data["label"].map(wrap_label), size=8, linespacing=0.9)
     ax.grid(visible=False, axis="y")
     ax.set(xlim=(0, 1.45 * max(1, data["gain"].max())), ylim=(len(data) - 0.4, -0.6))
     ax.set_xlabel(f"times fewer {count} than plain decoding (broken line)")

@@ -20,7 +20,7 @@ from parity.report.collect import (
     critical,
     effect_of_interest,
     group_same,
-    known_changes,
+    list_changes,
     name_group,
     rank,
 )
@@ -31,6 +31,7 @@ from parity.report.tables import (
     Column,
     Row,
     decimals_for,
+    explain_missing,
     grey,
     mismatch,
     number,
@@ -38,7 +39,6 @@ from parity.report.tables import (
     pill,
     show,
     state_claim,
-    unmeasured,
 )
 
 # Of each kind the figure of quality whose change is shown of every method. Of published continuous models, whose
@@ -61,7 +61,7 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
     """List the columns of the table of texts or of vectors."""
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
     return [
-        *named_and_judged(),
+        *show_name(),
         *([Column("Task", task)] if kind == "anysubset" else []),
         Column(heading, fewer_calls, meaning),
         *speeds(rows, "text" if kind == "anysubset" else "image"),
@@ -74,7 +74,7 @@ def image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str
     there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
     on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
     return [
-        *named_and_judged(),
+        *show_name(),
         Column("Passes", passes, f"target passes an image, counted, with the {PERCENT} interval"),
         Column("Nodes a pass", nodes, "tokens that the target evaluates in a pass"),
         Column("Calls one after another", calls, "target passes and calls of the companion that an image waits for"),
@@ -85,10 +85,12 @@ def image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str
     ]
 
 
-def named_and_judged() -> list[Column]:
+def show_name() -> list[Column]:
     return [
         Column("Method", claimed),
-        Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
+        Column(
+            "Verdict", show_verdict, "does it draw from plain decoding's distribution? Below: where this was tested"
+        ),
     ]
 
 
@@ -113,7 +115,7 @@ def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
             return Entry("baseline", style="none")
         return change(g, kind, row) if leader["key"] == row["key"] else Entry(f"as {leader['name']}", "same pictures")
 
-    name = name_of(kind, main_figure(g, kind), judged_here(rows))
+    name = name_of(kind, main_figure(g, kind), is_judged_here(rows))
     return Column("Quality", entry, CHANGE.format(percent=PERCENT, name=name))
 
 
@@ -163,7 +165,7 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
     lines = sorted(lines, key=rank_budgets)
     table = show(lines, [  # type: ignore[arg-type]
         Column("Method", lambda line: claimed(widest(line) | {"name": widest(line)["method"]})),
-        Column("Verdict", lambda line: found_where(widest(line))),
+        Column("Verdict", lambda line: show_verdict(widest(line))),
         *(Column(f"Within {b} nodes", partial(within, budget=b), WITHIN) for b in BUDGETS),
     ], AT_BUDGETS, "front")  # fmt: skip
     return [Words("At equal budgets", "heading"), table, Words("Every setting", "heading")]
@@ -193,7 +195,7 @@ def task(row: Row) -> Entry:
     return Entry(TASKS[row["task"]], describe_task(row["task"], read(row["settings"])))
 
 
-def found_where(row: Row) -> Entry:
+def show_verdict(row: Row) -> Entry:
     """Show the verdict, and where it was reached, or why there is none."""
     return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
 
@@ -226,7 +228,7 @@ def main_figure(g: Gathered, kind: str) -> str:
     return QUALITY[kind] if QUALITY[kind] in g.rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
 
 
-def judged_here(rows: Sequence[Row]) -> bool:
+def is_judged_here(rows: Sequence[Row]) -> bool:
     """Return whether small networks trained here judge the quality, and not the published ones of a protocol."""
     return all(missing(row.get("protocol")) for row in rows)
 
@@ -239,7 +241,7 @@ def name_of(kind: str, figure: str, here: bool = False) -> str:
 
 def moves(g: Gathered, row: Row) -> list[str]:
     """List the figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
-    base, result, here = reference(g, row), [], judged_here([row])
+    base, result, here = reference(g, row), [], is_judged_here([row])
     for name in (n for n in words(row.get("moved")).split() if n not in SAME):
         digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
         result.append(f"{name_of(row['kind'], name, here)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
@@ -249,10 +251,10 @@ def moves(g: Gathered, row: Row) -> list[str]:
 def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
     """Describe which methods move which figures, which figures were compared, how small a change of the first would not
     show, and which figures were not measured and why."""
-    here = judged_here(rows)
+    here = is_judged_here(rows)
     groups = group_same(rows) if kind == "discrete" else [[r] for r in rows]
     lines = [f"{name_group(own, 'label')}: {', '.join(moved)}" for own in groups if (moved := moves(g, own[0]))]
-    changes = [known_changes(r) for r in rows]
+    changes = [list_changes(r) for r in rows]
     compared = [name_of(kind, name, here) for name in FIGURES if any(name in known for known in changes)]
     if compared:
         name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
@@ -276,7 +278,7 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
     for name in FIGURES:
         figures = [estimate_of(row, name) for row in rows]
         if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
-            names.setdefault(why, []).append(name_of(kind, name, judged_here(rows)))
+            names.setdefault(why, []).append(name_of(kind, name, is_judged_here(rows)))
     return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
 
 
@@ -284,15 +286,15 @@ def change(g: Gathered, kind: str, row: Row) -> Entry:
     """Show what moved, and the change of the main figure with its interval; in grey where nothing moved and the
     interval holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
-    if name not in known_changes(row):
+    if name not in list_changes(row):
         figure = estimate_of(row, name)
-        lacking = unmeasured(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
+        lacking = explain_missing(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
         return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
-    value, error = known_changes(row)[name]
+    value, error = list_changes(row)[name]
     effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
     reach, digits = Z * error, decimals_for(error) if error > 0 else 3
     ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
-    detail = f"{name_of(kind, name, judged_here([row]))} {value:+.{digits}f} ({ends})"
+    detail = f"{name_of(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
     entry = Entry(", ".join(moved) or "no change seen", detail, "text")
     return grey(entry) if not moved and effect is not None and not reach < effect else entry
 

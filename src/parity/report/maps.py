@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from parity.metrics.estimates import Z
-from parity.report.figures import Drawing, Look, wrapped
+from parity.report.figures import Drawing, Look, wrap_label
 
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
 COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
@@ -69,7 +69,7 @@ def acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
     for part, lines in enumerate((means, {name: run[0] for name, run in runs.items()})):
         largest = max(np.nanmax(line) for line in lines.values())
         for k, (name, line) in enumerate(lines.items()):
-            title = "first image" if part else f"{wrapped(name, 18)}\nmean"
+            title = "first image" if part else f"{wrap_label(name, 18)}\nmean"
             ax = axes[2 * (k // across) + part, k % across]
             image = show_map(ax, line, widths[name], title, vmin=1, vmax=largest)
         for row in axes[part::2]:
@@ -127,7 +127,7 @@ def compression(steps: Steps, look: Look) -> Drawing:
     return spans(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
 
 
-def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
+def count_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
     """Count the tokens that became final per pass, in up to `most` stretches of passes: mean over images, its error,
     and how many.
 
@@ -142,9 +142,9 @@ def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
     return pd.DataFrame(ends | {name: values.to_numpy() for name, values in figures.items()})
 
 
-def accepted_by_pass(steps: Steps, look: Look) -> Drawing:
+def draw_passes(steps: Steps, look: Look) -> Drawing:
     """Draw the tokens that became final per pass as decoding goes on, with its interval over images."""
-    parts = {name: made_by_pass(step) for name, step in steps.items()}
+    parts = {name: count_by_pass(step) for name, step in steps.items()}
     data = pd.concat(parts, names=["label"]).reset_index("label").reset_index(drop=True)
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     ax = figure.subplots()
@@ -171,7 +171,7 @@ def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], look: Look, 
         smooth, (colour, marker) = pd.Series(ranks).rolling(8, min_periods=1, center=True).mean(), look[name]
         marks = {"marker": marker, "ms": 4, "markevery": max(1, len(ranks) // 5)}
         first.plot(range(1, len(ranks) + 1), smooth, color=colour, label=name, **marks)
-        image = show_map(ax, places, widths[name], wrapped(name, 26), vmin=0, vmax=1, cmap="YlGn")
+        image = show_map(ax, places, widths[name], wrap_label(name, 26), vmin=0, vmax=1, cmap="YlGn")
         ax.set(xticks=[], yticks=[])
     first.set(xlabel="place in the order", ylabel="share of drafts accepted", ylim=(0, 1.02))
     figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -163,11 +163,11 @@ def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column
     }  # fmt: skip
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
         kept, window = [np.bincount(row)[1:].tolist() for row in step], int(options.get("window", 0))
-        return content | {"kept": kept, "window": window if window and as_windows(kept, nodes, window) else 0}
+        return content | {"kept": kept, "window": window if window and is_sliding_window(kept, nodes, window) else 0}
     return content | {"step": step.tolist(), "parallel": True}
 
 
-def as_windows(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
+def is_sliding_window(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
     """Return whether the tokens evaluated are those of a window of this size that moves on by what was kept: then it is
     known where each pass had its drafts."""
     for row, total in zip(kept, nodes.tolist(), strict=True):

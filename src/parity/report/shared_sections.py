@@ -50,13 +50,13 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
     )
 
 
-def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Label rows of one table by what differs among them; the caption has what they share."""
     every = records(rows)
     return [row | {"label": name} for row, name in zip(every, labels(every), strict=True)]
 
 
-def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
+def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Show figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
     known = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
@@ -68,7 +68,7 @@ def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Ite
         yield Details("Other figures", [show(rows, columns, "What else was measured.")])
 
 
-def measured_by(rows: list[dict[str, Any]]) -> str:
+def name_protocol(rows: list[dict[str, Any]]) -> str:
     """Name the protocol by which a published model's pictures were measured, with its digest."""
     protocols = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
     return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
@@ -115,7 +115,7 @@ BOTH = (
 # --- published figures
 
 
-def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
+def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
     """Show the papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
 
     def stated(heading: str, name: str, detail: str, meaning: str) -> Column:
@@ -164,9 +164,9 @@ def published(g: Gathered) -> Section:
     names, first = dict(zip(g.summary["key"], g.summary["label"], strict=True)), worth_showing(g)
     body: list[Any] = []
     if first.any():
-        body.append(published_table(g.published[first], names, PUBLISHED))
+        body.append(show_published(g.published[first], names, PUBLISHED))
     if not first.all():
-        every = published_table(g.published, names, "Other tables, baselines, and figures of a device or network too.")
+        every = show_published(g.published, names, "Other tables, baselines, and figures of a device or network too.")
         body.append(Details(f"All {len(first)} published figures of these methods", [every]))
     empty = Words("this experiment reproduces no published table.", "empty")
     return Section("published", "Published figures", BESIDE, *(body or [empty]), apart=True)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import is_shown, parse_source, read_setting
 from parity.report.blocks import pairs, records, written
-from parity.report.figures import Drawing, Look, Named, interval_of, name_points, shade, styles, wrapped
+from parity.report.figures import Drawing, Look, Named, interval_of, name_points, shade, styles, wrap_label
 from parity.report.settings import read, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
@@ -174,7 +174,7 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
 
 
 def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, at: pd.Series, known: Labels) -> None:
-    ax.set_ylabel(wrapped(known.get(y, y.replace("_", " ")), 34))
+    ax.set_ylabel(wrap_label(known.get(y, y.replace("_", " ")), 34))
     ax.margins(0.12)
     if y in LEVELS:
         ax.axhline(1, color="#8a94a0", lw=1, zorder=0)
@@ -186,7 +186,7 @@ def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, at:
         return
     roomy = len(axis) < 4 or all(map(is_number, axis))  # half a panel holds five words
     text = [LAST[figure.x] if v == 0 and figure.x in LAST else written(v).replace("_", " ") for v in axis]
-    ax.set_xticks(range(len(axis)), [wrapped(t, 12 if roomy else 7) for t in text], fontsize=9 if roomy else 7)
+    ax.set_xticks(range(len(axis)), [wrap_label(t, 12 if roomy else 7) for t in text], fontsize=9 if roomy else 7)
     ax.set(xlim=(-0.5, len(axis) - 0.5), xlabel=figure.x.removeprefix("sampling.").replace("_", " "))
 
 

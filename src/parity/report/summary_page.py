@@ -38,11 +38,11 @@ from parity.report.collect import (
 )
 from parity.report.cost import FLAT, draw_gains, predict_gains
 from parity.report.figures import gains, plot, speed_by_passes
-from parity.report.front_table import columns, image_columns, judged_here, quality, reference, show_budgets
+from parity.report.front_table import columns, image_columns, is_judged_here, quality, reference, show_budgets
 from parity.report.pictures import thumbnail
 from parity.report.self_tests import warn_of_failures
 from parity.report.settings import NAMED, explain, read, varying
-from parity.report.shared_sections import TITLES, relabelled
+from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import (
     BUSY,
     Column,
@@ -98,7 +98,7 @@ def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
     every = g.rows(kind)
     parts = every.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", every)]
     names = {
-        r["key"]: r["label"] for _, own in parts for r in (relabelled(own) if kind == "anysubset" else records(own))
+        r["key"]: r["label"] for _, own in parts for r in (label_rows(own) if kind == "anysubset" else records(own))
     }
     rows = [{**r, "name": names[r["key"]]} for r in records(every) if r["role"] == "method"]
     if kind != "discrete":
@@ -227,7 +227,7 @@ def shorten(count: float) -> str:
 
 def describe_judge(kind: str, rows: list[dict[str, Any]]) -> str:
     """Say that small networks trained here judge the quality; "" where a published protocol does."""
-    return JUDGES[kind] if judged_here(rows) else ""
+    return JUDGES[kind] if is_judged_here(rows) else ""
 
 
 def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:

@@ -142,7 +142,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
     every = list(rows)
     makers = [measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
     lines = [[maker(row) for maker in makers] for row in every]
-    if len(columns) > WIDE and (same := same_columns(lines)):
+    if len(columns) > WIDE and (same := find_same_columns(lines)):
         shared = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
         caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
         differ = [i for i in range(len(columns)) if i not in same]
@@ -164,7 +164,7 @@ FAINT = (
 FEW = "Grey: no difference seen, of too few images or texts to see one that would matter; or of a part of the images."
 
 
-def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
+def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
     """Find the columns after the first with one short entry in all of three lines or more."""
     if len(lines) < 3:
         return []
@@ -189,7 +189,7 @@ def value(name: str, digits: int = 4) -> Maker:
     return lambda row: plain(row.get(name), digits)
 
 
-def unmeasured(figure: Estimate) -> Entry:
+def explain_missing(figure: Estimate) -> Entry:
     """Write the entry for a missing figure: what its metric lacked, if it recorded that."""
     lacking, _, which = (figure.why or NOT_RUN).partition(": ")
     return Entry(lacking, which, "none")
@@ -201,7 +201,7 @@ def measured(name: str, scale: float = 1.0) -> Maker:
     def entry(row: Row) -> Entry:
         figure = estimate_of(row, name)
         if figure.missing:
-            return unmeasured(figure)
+            return explain_missing(figure)
         entry = estimated(figure.times(scale))
         if figure.why:  # it is of a part of the pictures
             return grey(entry._replace(detail=figure.why))
@@ -215,7 +215,7 @@ def share(name: str) -> Maker:
     return lambda row: percent(estimate_of(row, name))
 
 
-def two_p(name: str) -> Maker:
+def show_p_values(name: str) -> Maker:
     """Show Welch's p-value, and the paired one beneath."""
 
     def entry(row: Row) -> Entry:

@@ -44,7 +44,7 @@ class Name(NamedTuple):
     counts: bool = True  # the rows of this cell are among those that are judged
 
 
-def judged_by(settings: Config, t: Tested, label: str) -> Name:
+def name_judged(settings: Config, t: Tested, label: str) -> Name:
     """Name the cell itself, or its variant if that is judged separately from its cells."""
     kind, method, own = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
@@ -69,7 +69,7 @@ def judge(
     names: dict[str, list[str]] = {}  # under which a cell is judged, by its key
     run_tokens: dict[str, int] = {}  # of the longest run, by name
     for t in tested:
-        key, label, counts = judged_by(settings, t, labels[t.cell.key])
+        key, label, counts = name_judged(settings, t, labels[t.cell.key])
         names.setdefault(t.cell.key, []).append(key)
         run_tokens[key] = max(run_tokens.get(key, 0), tokens[t.cell.key])
         if not counts or (key, t.test) in counted:
