@@ -20,7 +20,9 @@ def roots(metadata: Path) -> dict[str, list[str]]:
         said = json.loads(file.read_text())
         name = base64.b64decode("".join(file.relative_to(metadata).parts).replace("@", "")).decode(errors="replace")
         words = " ".join(map(str, said.get("params") or [])).replace("'", " ").split()
-        found[name] = sorted({w for w in words if w.startswith("parity.") and code_digest.find_file(w)})
+        found[name] = sorted(
+            {w for w in words if w.startswith(("parity.", "parity_decoders.")) and code_digest.find_file(w)}
+        )
     return found
 
 

@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "imported"
 
 def note() -> None:
     """One file a process: its arguments, and the modules of the package that it holds at the end."""
-    modules = sorted(m for m in sys.modules if m.partition(".")[0] in ("parity", "parity_certify"))
+    modules = sorted(m for m in sys.modules if m.partition(".")[0] in ("parity", "parity_certify", "parity_decoders"))
     if modules and "snakemake" not in sys.modules:
         FOLDER.mkdir(exist_ok=True)
         said = {"arguments": sys.orig_argv[1:], "modules": modules}

@@ -207,7 +207,7 @@ def test_a_metric_is_one_file(tmp_path):
     columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
     a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}:{code_digest.DECODERS}"}
     subprocess.run([sys.executable, "-c", TOY_RUN, a["cell"], a["checkpoint"]], env=environment, check=True)
     (tmp_path / "src/parity/metrics/toy.py").unlink()
     (tmp_path / "src/parity/metrics/toy.py").write_text(TOY.replace("MEASURES", "NAMES"))

@@ -13,9 +13,12 @@ from parity.experiment.module_metadata import PACKAGE
 from tests.workflow.conftest import EVERY, ROOT, copied, finish, jobs, runner
 
 roots = runpy.run_path(str(ROOT / ".ci" / "imports.py"))["roots"]
-STAGES = ("equality", "metrics", "report", "decode", "decoders")
+STAGES = ("equality", "metrics", "report", "decode")
 STATISTICS = code_digest.STATISTICS / "parity_certify"
+DECODERS = code_digest.DECODERS / "parity_decoders"
+PACKAGES = (PACKAGE, STATISTICS, DECODERS)
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
+EDITED += sorted(p for p in DECODERS.rglob("*.py") if p.name not in ("__init__.py", "transformers.py"))
 EDITED += [STATISTICS / name for name in ("joint_tests.py", "result_rows.py", "verdict.py", "teacher_forced.py")]
 
 
@@ -49,7 +52,7 @@ def reasons(said):
 
 def module_of(path):
     """The name by which a file of the package is imported."""
-    package = PACKAGE if path.is_relative_to(PACKAGE) else STATISTICS
+    package = next(package for package in PACKAGES if path.is_relative_to(package))
     return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 
 

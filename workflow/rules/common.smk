@@ -60,7 +60,7 @@ if not config_overlay.is_complete(workflow.overwrite_configfiles if MAIN else []
 
 
 config.pop("only", None)  # reading a configuration file puts the command line's words back
-machine.use_package(code_digest.ROOT, code_digest.STATISTICS, is_main=MAIN)
+machine.use_package(code_digest.ROOT, code_digest.STATISTICS, code_digest.DECODERS, is_main=MAIN)
 papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
     "assd",
     "cspd",
