@@ -60,7 +60,7 @@ def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     if a.prompts > vocab**a.prompt_length:
         raise ParityError(f"--prompts {a.prompts}: allowed: up to {vocab}^{a.prompt_length}")
     rng = np.random.default_rng(0)
-    prompts: dict[tuple[int, ...], None] = {}  # in their order
+    prompts: dict[tuple[int, ...], None] = {}  # a set that keeps its order
     while len(prompts) < a.prompts:
         prompts[tuple(rng.integers(vocab, size=a.prompt_length).tolist())] = None
     return np.array(list(prompts))
@@ -193,7 +193,8 @@ def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
 
 def run_sampler(a: Arguments) -> int:
     """a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
-    sample, spec = Loaded(a.sampler), {"sampler": a.sampler, "code": digest_code(a.sampler)}
+    sample = Loaded(a.sampler)
+    spec = {"sampler": a.sampler, "code": digest_code(a.sampler)}
     if a.law:
         if not (a.vocab and a.length):
             raise ParityError("--law: needs --vocab and --length")
@@ -211,9 +212,9 @@ def run_sampler(a: Arguments) -> int:
 
 def run_verifier(a: Arguments) -> int:
     """verify(draft_tokens, draft_probs, target_probs) -> tokens"""
-    name, seeds = a.verifier.rpartition(":")[2], (a.seed, a.seed + 1)
+    name = a.verifier.rpartition(":")[2]
     settings = select_settings(a, "vocab", "drafts", "shape", "n")
-    c = certify_verifier(load(a.verifier), seeds=seeds, name=name, **settings)
+    c = certify_verifier(load(a.verifier), seeds=(a.seed, a.seed + 1), name=name, **settings)
     return finish(c, a.out, {"verifier": a.verifier})
 
 
@@ -259,7 +260,7 @@ def run_models(a: Arguments) -> int:
     sizes = {"head_dim": a.head_dim, "hidden_size": a.hidden_size}
     changes = {key: size for key, size in sizes.items() if size is not None}
     tools.check_changes(a.kind, changes)
-    if a.kind in ("gemma4", "mellum"):  # what drafts is made with the target
+    if a.kind in ("gemma4", "mellum"):  # their drafters are made together with the target
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
         target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
@@ -300,7 +301,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
     "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
 }
-EXAMPLES = {  # of the ways that take words after --
+EXAMPLES = {  # of the commands that take words after --
     "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
     "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
     "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",

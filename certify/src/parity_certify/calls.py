@@ -171,7 +171,7 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
     """Draw batch `number` of a seed; it depends on the two alone, if the sampler heeds its seed."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
-    if number % 4 >= 2:  # the order of prompts varies, too: sorted, up or down
+    if number % 4 >= 2:  # vary the order of prompts, too: sorted, up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
     answer = sample(law.prompts[prompts], key)
     if isinstance(answer, Sampled):
@@ -199,7 +199,7 @@ def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[
         yield seed, k, size
 
 
-_worker: tuple[Sample, Law]  # what a process of the pool runs
+_worker: tuple[Sample, Law]  # of a process of the pool
 
 
 def _load_worker(pickled: bytes) -> None:

@@ -15,18 +15,15 @@ from parity_certify.laws import Law, select_level
 from parity_certify.result_rows import ALPHA, Row, describe_confidence
 from parity_certify.verdict import Verdict
 
-FEW_ROUNDS = 1.1  # a sequence: below, a second round is hardly tested
-RARE = 0.05  # share of drafts that are rejected, or accepted: below, the branch behind it is hardly tested
+FEW_ROUNDS = 1.1  # rounds a sequence: with fewer, a second round is hardly tested
+RARE = 0.05  # share of drafts: if fewer are rejected, or accepted, what follows is hardly tested
 
 
 @dataclass
 class Certificate:
-    """The result of a certification: verdict, and rows as in `result_rows`.
-
-    name     of the sampler; claim: what it says of itself ("lossless", "lossy")
-    details  of a sampler: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where
-             (the prefix at which the laws differ most), needed; certificate.json has them as "beside"
-    """
+    """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
+    "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the
+    prefix at which the laws differ most), needed; certificate.json has them as "beside"."""
 
     verdict: Verdict
     rows: list[Row]
@@ -47,7 +44,7 @@ class Certificate:
         return self.verdict.contradicts(self.claim)
 
     def __str__(self) -> str:
-        if "tokens" in self.details:  # of texts, whose rows have other tests
+        if "tokens" in self.details:  # texts have other tests
             return report_texts(self)
         v, details = self.verdict, self.details
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]

@@ -28,7 +28,6 @@ from parity_certify.sampler import certify_sampler
 
 
 def shorten(line: str) -> str:
-    """Cut a line to 120 characters."""
     line = line.strip()
     return line if len(line) <= 120 else line[:120] + "..."
 

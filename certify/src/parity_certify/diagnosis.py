@@ -23,7 +23,7 @@ import numpy as np
 from parity_certify.laws import Law, compute_joint, count_prefixes, select_level
 
 FITS = 1e-3
-NEARLY = 1e-3  # weight of the even law in every prediction: nothing is impossible
+EVEN_WEIGHT = 1e-3  # of the even law, mixed into each prediction, so that nothing is impossible
 CLOSE = math.log(20)  # names whose log-likelihoods are this close to the best are given, too
 TINY = 1e-300
 TEMPERATURES = (0.5, 0.8, 1.25, 2.0)
@@ -106,7 +106,9 @@ def predict_joint(
         for i in range(block):
             state[depth + 1][i + 1] += (mass[i][:, None] * accept).ravel()
             state[depth + 1][0] += (mass[i][:, None] * refuse * correction[rows]).ravel()
-        shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (V if depth else 1)  # last token off
+        shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (
+            V if depth else 1
+        )  # prefixes without their last token
         bonus_law = {"target": p[rows], "draft": q[rows], "row before": p[shorter]}[bonus]
         state[depth + 1][0] += (mass[block][:, None] * bonus_law).ravel()
     return state[length].sum(0)
@@ -156,7 +158,7 @@ class Loop:
         count, rejected, stop = np.zeros(n, dtype=np.int64), np.full(n, -1), np.full(n, block)
         for i, draft in enumerate(drafts):
             positions = self.lengths + i
-            ends = standing & ~self.look_up(self.offered, self.tokens, positions)  # nothing is offered here
+            ends = standing & ~self.look_up(self.offered, self.tokens, positions)  # no draft is offered here
             stop[ends] = i
             closed |= ends
             verified = standing & ~ends
@@ -269,8 +271,8 @@ def list_orders(vocab: int) -> list[np.ndarray]:
 
 
 def mix_uniform(law: np.ndarray) -> np.ndarray:
-    """Mix laws [..., C] with the even law, of weight NEARLY."""
-    return (1 - NEARLY) * law + NEARLY / law.shape[-1]
+    """Mix laws [..., C] with the even law, of weight EVEN_WEIGHT."""
+    return (1 - EVEN_WEIGHT) * law + EVEN_WEIGHT / law.shape[-1]
 
 
 def compute_log_likelihood(counts: np.ndarray, law: np.ndarray) -> float:
@@ -298,7 +300,7 @@ def diagnose_counts(counts: np.ndarray, law: Law, suspects: Sequence[Suspect]) -
     p-value, and `others` are names whose likelihood is within a factor of 20 of the best."""
     counts = counts.reshape(len(law.prompts), -1)
     scores: dict[str, list[float]] = {}
-    laws: dict[str, tuple[float, np.ndarray]] = {}  # of each name the likeliest variant
+    laws: dict[str, tuple[float, np.ndarray]] = {}  # the likeliest variant of each name
     for s in suspects:
         joint = s.law()
         value = compute_log_likelihood(counts, joint)

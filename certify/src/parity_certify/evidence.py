@@ -61,7 +61,8 @@ def make_sample_rows(
     looks   sizes fixed beforehand, in order, and the p-value of `all four` at each. This sample's is added, unless the
             e-process stopped the sample: then its tests and its bound are not run. None without a folder
     """
-    n, length = drawn.n, law.length + (len(law.prompts) > 1)
+    n = drawn.n
+    length = law.length + (len(law.prompts) > 1)
     joint, cell_codes, vocab = law.prepend_prompt()
     settings = {"seed": seed, "draws": 1 if drawn.stopped else draws}
     codes = np.repeat(cell_codes, drawn.counts)

@@ -17,7 +17,7 @@ def import_named_module(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if not error.name or not module.startswith(error.name):
-            raise  # something that the module itself imports
+            raise  # a module that this one imports is absent
         raise ParityError(f"{module}: no such module") from None
 
 

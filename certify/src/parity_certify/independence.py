@@ -26,8 +26,8 @@ from parity_certify.calls import Batch
 from parity_certify.laws import Law, count_prefixes
 
 LAGS = (1, 64)  # the first and the last
-MAX_ROWS = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
-RATES = 2.0 ** np.arange(-9, 4)  # c
+MAX_ROWS = 60_000  # rows that are tested: enough to find a share of copies of one in fifty
+RATES = 2.0 ** np.arange(-9, 4)  # c in the head of this module
 
 
 class Dependence(NamedTuple):
@@ -81,7 +81,7 @@ def measure_dependence(batches: Sequence[Batch], law: Law, limit: int = MAX_ROWS
 def has_dependent_rows(batches: Sequence[Batch], law: Law) -> bool:
     """Return whether the evidence against independence exceeds that of nine shuffles by far more than they differ: if
     only the law of single rows is wrong, shuffled rows give as much."""
-    limit = MAX_ROWS // 4  # the answer needs no more, and takes ten tests
+    limit = MAX_ROWS // 4  # enough rows for this answer, which takes ten tests
     prompts = np.concatenate([b.prompts for b in batches])[:limit]
     tokens = np.concatenate([b.tokens for b in batches])[:limit]
     rng = np.random.default_rng(0)

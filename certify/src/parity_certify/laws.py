@@ -26,19 +26,15 @@ import numpy as np
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
 
-CELLS = 20_000  # sequences, over all prompts, that are still counted one by one
-TOLERANCE = 1e-6  # of a law's sum
+CELLS = 20_000  # largest number of sequences, over all prompts, that is enumerated
+TOLERANCE = 1e-6  # of the sum of a law
 FORMAT = {"format": "parity-law", "version": 1}
 
 
 @dataclass(frozen=True)
 class Law:
-    """The probability of every next token behind every prompt and prefix.
-
-    tables [K, N, V]  conditionals behind each of the prompts [K, P], a row for each prefix
-    end               the token that ends a sequence
-    extra             what a diagnosis may use: "draft", the draft model's table; "sha256" of the law's file
-    """
+    """Next-token laws: tables [K, N, V] behind each of the prompts [K, P], a row for each prefix; a sequence is over
+    behind the token `end`. extra: the draft model's table ("draft"), the digest of the law's file ("sha256")."""
 
     name: str
     prompts: np.ndarray

@@ -20,7 +20,7 @@ from parity_certify.adapters.transformers import compute_law, get_vocab_size, lo
 from parity_certify.errors import ParityError
 
 SPREAD = 0.75
-EMBEDDING, MATRIX = 0.3, 0.5  # of weights: a token early in the prefix moves the law as much as the last one
+EMBEDDING, MATRIX = 0.3, 0.5  # scales of weights at which the first token moves the law as much as the last one
 LETTERS = "abcdefgh"
 SIZES: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -32,8 +32,8 @@ GEMMA4 = SIZES | TWO_KINDS | {
     "sliding_window": 8, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "enable_moe_block": False,
     "use_double_wide_mlp": False, "num_kv_shared_layers": 0, "head_dim": 8, "global_head_dim": 8,
 }  # fmt: skip
-HEADED = ("llama", "qwen3", "gemma3", "mistral")  # whose heads and width may be larger: some engines take no smaller
-MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # model, its configuration, and what that holds
+HEADED = ("llama", "qwen3", "gemma3", "mistral")  # may have wider heads and layers, as some engines need
+MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # class of the model, of its configuration, and the settings
     "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES | {"head_dim": 8}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"head_dim": 8}),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SIZES | TWO_KINDS | {"head_dim": 8, "sliding_window": 6}),
@@ -127,8 +127,7 @@ def measure_entropy(model: Any, vocab: int) -> float:
 
 def scale_output(model: Any, vocab: int) -> None:
     """Scale the output matrix, untied from the embeddings, until the entropy is SPREAD, to within a hundredth."""
-    head = model.get_output_embeddings()
-    embedding = model.get_input_embeddings()
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
         model.config.tie_word_embeddings = False

@@ -23,7 +23,8 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 
 def draw_badge(c: Certificate) -> str:
     """Draw the badge of a certificate as SVG."""
-    a, b = 52, 14 + round(6.6 * len(c.verdict.pill))
+    a = 52
+    b = 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
     boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.verdict.kind]}"/>'

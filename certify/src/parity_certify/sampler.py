@@ -29,16 +29,15 @@ from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
 TELL_SECONDS = 5.0  # between two lines of progress
-MAX_REPEAT = 4  # times the sequences that were asked for: the largest repeat of a rejection
-CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
+MAX_REPEAT = 4  # the largest repeat of a rejection, as a multiple of n
+CHANCE = 1e-9  # repetitions that are less likely than this are copies
 
 
 def has_copies(
     codes: np.ndarray, prompts: np.ndarray, law: Law, first: np.ndarray, second: np.ndarray, unrelated: np.ndarray
 ) -> bool:
     """Return whether rows `first` and `second` hold the same cell too often for independent samples: more often
-    than independent rows of this sampler's own law, and than rows `second` and `unrelated`. All three are numbers of
-    rows; codes [n] and prompts [n] are the cell (`compute_codes`) and the prompt of each row."""
+    than rows of this sampler's own law, and than `second` and `unrelated`. codes, prompts [n]: of the rows."""
     share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
     agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # by prompt
@@ -57,7 +56,7 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
     rows = np.split(np.arange(ends[-1]), ends[:-1])  # of each batch
-    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches of alike sizes
+    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches k and k + 2, which have similar sizes
     earlier = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     later = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
     if has_copies(codes, prompts, law, earlier, later, np.roll(earlier, 1)):
@@ -106,7 +105,6 @@ def gather_samples(
     read_n = drawn.n  # from the folder
 
     def limit_size(size: int, planned: int) -> int:
-        """Return how many of `size` rows are still wanted, and fit before the deadline."""
         size = min(size, n - read_n - planned)
         if deadline == math.inf:
             return size
@@ -144,7 +142,6 @@ def gather_samples(
 
 
 def format_duration(seconds: float) -> str:
-    """Write seconds as "30 s" or "5 minutes"."""
     return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 

@@ -31,7 +31,7 @@ from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import check_settings, has_copies
 
-CHANCE = 1e-4  # equal counts that are less likely than this are no chance
+CHANCE = 1e-4  # equal counts that are less likely than this are copies
 Line = dict[str, Any]
 
 
@@ -142,7 +142,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
     """Read what each of two seeds drew, in the order of the file. Raises ParityError that names the line."""
     drawn: dict[int, Drawn] = {}
     order: dict[int, list[tuple[int, int]]] = {}
-    large: dict[tuple[int, bytes], int] = {}  # lines whose counts do not occur twice by chance, by prompt and counts
+    large: dict[tuple[int, bytes], int] = {}  # by prompt and counts, lines whose counts do not recur by chance
     empty = np.zeros(0, dtype=np.int64)
     for number, line in read_lines(file):
         try:

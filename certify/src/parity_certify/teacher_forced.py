@@ -39,8 +39,8 @@ from parity_certify.result_rows import Row
 
 Law = Callable[[int, int], Tensor | np.ndarray | None]
 BINS = 10  # of the PIT
-MIN_VARIANCE = 5.0  # sum of the variances of an indicator (as an expected count), and ...
-SPREAD = 30.0  # ... sum of variances relative to the largest, for the normal limit
+MIN_VARIANCE = 5.0  # least sum of variances of an indicator (an expected count) for the normal limit, and ...
+SPREAD = 30.0  # ... least sum of variances relative to the largest one
 
 
 def wrap_law(p: Tensor) -> Law:
@@ -65,7 +65,7 @@ def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
     if groups.ndim == 2:
         return groups.astype(float)
     labels = np.unique(groups)
-    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # of two groups, one says all
+    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # one of two groups is enough
 
 
 def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
@@ -98,7 +98,7 @@ def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[st
 
 
 def draw_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
-    """Draw the PIT U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), and v of x's."""
+    """Draw the randomised PIT U [n, L]: the mass of codes before x (likelier, or equal and lower), plus v times x's."""
     index = x[..., None]
     p_x = p.gather(-1, index)
     likelier = (p > p_x) | ((p == p_x) & (torch.arange(p.shape[-1]) < index))
@@ -158,7 +158,7 @@ class Stratum:
             total[1] += np.bincount(group, v, size)
             np.maximum.at(total[2], group, v)
             total[3] += np.bincount(group, v > 1e-12, size)
-        # a certain law has U uniform by chance alone (and a uniform law has no variance of log p)
+        # U of a certain law depends on v alone; a uniform law has no variance of log p
         live = (var[:2].sum(0) > 1e-12).ravel()
         bins = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
         np.add.at(self.bins, (group[live], bins[live]), 1)

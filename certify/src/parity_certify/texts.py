@@ -32,7 +32,7 @@ from parity_certify.sampler import CHANCE, TELL_SECONDS, check_settings, format_
 from parity_certify.teacher_forced import run_battery
 from parity_certify.verdict import Verdict
 
-PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
+PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # tests that need only the likeliest tokens
 MIN_TEXTS = 40
 CELLS = 1_600_000  # probabilities that are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
@@ -156,8 +156,10 @@ class OfEngine:
         tops = min(len(tops) for t in texts for tops in t["top_logprobs"])
         L = max(len(t["tokens"]) for t in texts)
         self.judged, self.texts, self.pieces = judged, texts, [(i, 0) for i in range(len(texts))]
-        self.chunk, self.laws = 64, torch.zeros(len(texts), L, tops + 1)
-        self.tokens, self.laws[..., 0] = np.zeros((len(texts), L), dtype=np.int64), 1.0
+        self.chunk = 64
+        self.laws = torch.zeros(len(texts), L, tops + 1)
+        self.laws[..., 0] = 1.0
+        self.tokens = np.zeros((len(texts), L), dtype=np.int64)
         for i, text in enumerate(texts):
             for j, (token, likeliest) in enumerate(zip(text["tokens"], text["top_logprobs"], strict=True)):
                 best = sorted(likeliest, key=lambda pair: -pair[1])[:tops]
@@ -217,7 +219,7 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
             i, first = source.pieces[r["row"]]
             r["where"] = f"text {i + 1}, token {first + r['position'] + 1}"
         if slot:
-            r["p_holm"], r["verdict"] = None, "measured"
+            r |= {"p_holm": None, "verdict": "measured"}
     left_out = ("equals upper", *(("equals left",) if isinstance(source, OfEngine) else ()))
     rows = [r for r in rows if r["test"] not in left_out]
     R.adjust_family((r for r in rows if r["decides"]), alpha)

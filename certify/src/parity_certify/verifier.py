@@ -34,8 +34,13 @@ from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")
-SPARE = 1.2  # more sequences than the bound needs nine times in ten, for all problems have to reach it
-WORST = ("certified", "consistent", "inconclusive", "lossy")  # the verdict on all problems is the last that occurs
+SPARE = 1.2  # times the sequences that one bound needs nine times in ten: all problems must reach it
+WORST = (
+    "certified",
+    "consistent",
+    "inconclusive",
+    "lossy",
+)  # the verdict on all problems is the last of these that occurs
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,7 @@ class Drafted:
     def __post_init__(self) -> None:
         self.vocab = self.problem.target.shape[1]
         self.first = [count_prefixes(self.vocab, t) for t in range(self.drafts + 2)]
-        self.p_sums = self.problem.target.cumsum(-1)
-        self.q_sums = self.problem.draft.cumsum(-1)
+        self.p_sums, self.q_sums = self.problem.target.cumsum(-1), self.problem.draft.cumsum(-1)
         try:
             self.takes_rng = "rng" in inspect.signature(self.verify).parameters
         except (TypeError, ValueError):  # a function of C has no signature
@@ -189,7 +193,7 @@ class Drafted:
         laws: list[np.ndarray] = []
         tokens: list[int] = []
         parents: list[int] = []
-        prefixes, rows, layer = [0], [0], [-1]  # prefix and row of the target: of the root, then of every node
+        prefixes, rows, layer = [0], [0], [-1]  # prefix and target row of the root, then of each node
         for depth in range(self.drafts):
             children = []
             for node in layer:
@@ -212,7 +216,8 @@ class Drafted:
 
     def verify_trees(self, n: int, rng: np.random.Generator, keywords: dict) -> tuple[np.ndarray, int, int]:
         """Run the verifier on n trees; return tokens [n, K + 1], accepted nodes, and drafted layers."""
-        lines, accepted = [], 0
+        accepted = 0
+        lines: list[Any] = []
         for _ in range(n):
             tokens, parents, q, p = self.make_tree(rng)
             lines.append(self.verify(np.array(tokens), np.array(parents), q, p, **keywords))
@@ -221,7 +226,8 @@ class Drafted:
                 children = [i for i, up in enumerate(parents) if up == node and tokens[i] == token]
                 if not children:
                     break
-                node, accepted = children[0], accepted + 1
+                node = children[0]
+                accepted += 1
         return self.pad(lines), accepted, n * self.drafts
 
 
@@ -314,6 +320,6 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     else:
         v = replace(v, where=f"{worst.rows[0]['model']}, {v.where}")
     drafts: dict[str, Any] = {key: sum(c.details[key] for c in certificates) for key in ("drafted", "accepted")}
-    drafts["warnings"] = []  # each problem has one round a sequence, and drafts as near as it is meant to have
+    drafts["warnings"] = []  # a problem has one round by design, and the drafts that it is made for
     rows = [row for c in certificates for row in c.rows]
     return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)

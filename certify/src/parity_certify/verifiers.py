@@ -72,10 +72,8 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
 def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = "") -> np.ndarray:
     """Verify drafts by block verification (Sun et al. 2024): keep the longest part that may be kept as a whole."""
     n, K = tokens.shape
-    rows = np.arange(n)
-    u = rng.random((n, K))
-    weight = np.ones((n, K + 1))
-    accepted = np.zeros(n, dtype=np.int64)
+    rows, u = np.arange(n), rng.random((n, K))
+    weight, accepted = np.ones((n, K + 1)), np.zeros(n, dtype=np.int64)
     for i in range(1, K + 1):
         p_x, q_x = (gather_tokens(law[:, i - 1], tokens[:, i - 1]) for law in (p, q))
         ratio = p_x / np.maximum(q_x, TINY)

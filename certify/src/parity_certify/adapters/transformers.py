@@ -139,7 +139,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
     Options that only say how to draft are ignored."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
-    sampled = options.get("do_sample", True)  # else greedy: the likeliest token is certain
+    sampled = options.get("do_sample", True)  # otherwise greedy: the likeliest token has probability 1
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
         start = input_ids.shape[1]
@@ -225,7 +225,9 @@ class Generate:
             for key in OF_ASSISTANT:
                 if key in self.options:
                     setattr(assistant.generation_config, key, self.options[key])
-        self.log: list[tuple[Tensor, Tensor]] | None = None  # drafts and the laws recorded for them, where asked for
+        self.log: list[tuple[Tensor, Tensor]] | None = (
+            None  # drafts and the laws recorded for them, while `record_draft_law` runs
+        )
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
         self.__name__ = "transformers generate"
 
