@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 import pytest
 import torch
-from annotated_types import Ge
+from annotated_types import Interval
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.anysubset import Infilling, make_infilling
 from parity_decoders.protocols.continuous import Pair
@@ -31,7 +31,7 @@ def decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
 
 def lowest(field: FieldInfo) -> list[Any]:
     """The least value an option may take, if its bounds say so."""
-    return [field.annotation(m.ge) for m in field.metadata if isinstance(m, Ge)]
+    return [field.annotation(m.ge) for m in field.metadata if isinstance(m, Interval) and m.ge is not None]
 
 
 def others(field: FieldInfo) -> list[Any]:

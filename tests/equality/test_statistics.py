@@ -70,10 +70,10 @@ def test_pooling_leaves_no_small_cell_and_drops_impossible_ones():
 def test_conditional_tables_have_the_exact_conditionals(law):
     t = joint_tests.make_tables(law, 3, 5, 10**6)
     cells = joint_tests.digits(3, 5)
-    assert t.pairs == 10 and len(t.begin) == 10 + 1 + 4 * 3
+    assert t.pairs == 10 and len(t.starts) == 10 + 1 + 4 * 3
     inside = cells[:, 0] == 0
     wanted = [law[inside & (cells[:, 1] == b)].sum() / law[inside].sum() for b in range(3)]
-    np.testing.assert_allclose(t.share[t.begin[11] : t.begin[12]], sorted(wanted))  # groups stand in order of mass
+    np.testing.assert_allclose(t.share[t.starts[11] : t.starts[12]], sorted(wanted))  # groups stand in order of mass
 
 
 def test_the_certificate_covers_and_is_not_vacuous(law):
