@@ -127,7 +127,7 @@ def waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float
 def images(t: pd.DataFrame) -> str:
     """The figure, and a line a method on images: does it keep the law, what does it spend, how fast is it, and how did
     Scenes-CLIP move."""
-    draw(t, ROOT / "docs/headline.svg")
+    is_drawn = draw(t, ROOT / "docs/headline.svg")
     heads = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
     lines = [(*heads, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
     rows = ordered(t)
@@ -138,8 +138,8 @@ def images(t: pd.DataFrame) -> str:
         lines.append((named(r), verdict(r), *counts, gain, speed(r, "speedup_single"), clip))
     same = " ".join(describe_same(own) for own in group_same(t[t["kind"] == "discrete"].to_dict("records")) if own[1:])
     note = f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image. {NOTE} {same}"
-    picture = "![Measured speed of one image against passes, in the colour of the verdict](docs/headline.svg)"
-    return f"{picture}\n\n{table(lines)}\n\n{note.strip()}"
+    picture = "![Measured speed of one image against passes, in the colour of the verdict](docs/headline.svg)\n\n"
+    return f"{picture * is_drawn}{table(lines)}\n\n{note.strip()}"
 
 
 def figure(value: float, form: str, unit: str = "") -> str:
@@ -286,15 +286,20 @@ PAPER = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26")
 
 
 def table(lines: list[tuple[str, ...]]) -> str:
+    """Write a table; columns in which no row has a value are left out."""
+    shown = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
+    lines = [tuple(line[i] for i in shown) for line in lines]
     rows = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
 
 
-def draw(t: pd.DataFrame, file: Path) -> None:
-    """The page's figure of speed against passes, from what is kept; none without speeds of single images."""
+def draw(t: pd.DataFrame, file: Path) -> bool:
+    """Draw the page's figure of speed against passes from what is kept; return whether there are speeds of single
+    images."""
     drawn = speed_by_passes(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})
+    return drawn is not None
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it

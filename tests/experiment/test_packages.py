@@ -58,7 +58,7 @@ def test_its_lines_of_python_judge(law, verdict, capsys):
     lines = block("python")
     assert "p=P" in lines
     exec(lines.replace("p=P", law), {})
-    assert capsys.readouterr().out.startswith(verdict)
+    assert capsys.readouterr().out.startswith(f"my_sampler: {verdict}")
 
 
 @pytest.mark.parametrize("page", PAGES)
