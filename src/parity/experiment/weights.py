@@ -115,7 +115,7 @@ def check_network(model: str, spec: ModelSpec) -> None:
             refuse(key, ", ".join(family_sizes))
         is_integer = isinstance(family_sizes[key], int)
         if (is_integer and not isinstance(value, int)) or not 0 <= value <= 10**9:
-            refuse(key, f"{'a is_integer' if is_integer else 'a'} number, 0 to 1e9")
+            refuse(key, f"{'a whole' if is_integer else 'a'} number, 0 to 1e9")
     for key, minimum in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if values.get(key, minimum) < minimum:
             refuse(key, f"{minimum} or more")
