@@ -26,7 +26,7 @@ def drawn(generator: ModuleType, count: int, test: bool, threads: int) -> list[A
     """The columns of `count` examples of a generator, from seeds in a row; pictures and numbers as arrays."""
     first = FIRST_TEST if test else FIRST
     with Pool(threads) as pool:
-        rows = pool.starmap(generator.example, [(first + i, test) for i in range(count)], chunksize=256)
+        rows = pool.starmap(generator.draw_example, [(first + i, test) for i in range(count)], chunksize=256)
     return [list(c) if isinstance(c[0], str) else np.stack(c) for c in zip(*rows, strict=True)]
 
 
