@@ -90,7 +90,7 @@ def test_a_killed_run_continues_and_a_damaged_shard_says_what_to_delete(tmp_path
 
     shard = next(f for f in place.shards() if f.name == "0-of-2.npz")
     data = bytearray(shard.read_bytes())
-    data[data.index(b"tokens.npy") + 120] ^= 1  # of the tokens themselves: bytes between members mean nothing
+    data[data.index(b"\0tokens.npy") + 120] ^= 1  # of the tokens themselves: bytes between members mean nothing
     shard.unlink()  # the store holds the same file
     shard.write_bytes(data)
     done = place.run(str(shard.parents[1].relative_to(place.project) / "metrics.json"))
