@@ -7,6 +7,7 @@ from decoders.tests.architectures import SIZES, make_model
 
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
+from parity_decoders.processors import split_processors
 from parity_decoders.slots import check_slots, find_windows
 
 IDS = torch.tensor([[5, 6, 7]])
@@ -69,6 +70,9 @@ def test_sliding_windows_of_other_models_are_refused():
         ({"num_beams": 2}, "num_beams 2; allowed: 1"),
         ({"output_scores": True}, "output_scores"),
         ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds"),
+        ({"attention_mask": torch.tensor([[1, 1, 0]])}, "padding behind tokens; allowed: on the left"),
+        ({"position_ids": torch.tensor([[3, 4, 5]])}, "position_ids; allowed"),
+        ({"draft_model": make_model("gpt2")}, "sjd: draft_model GPT2LMHeadModel; allowed: none"),
         ({"token_type_ids": None, "inputs_embeds": None, "labels": IDS}, "labels"),
     ],
 )
@@ -88,6 +92,23 @@ def test_requests_that_cannot_be_met_are_one_line(options, message):
 def test_spec_without_a_draft_model_is_one_line():
     with pytest.raises(DecodingError, match="draft_model="):
         make_model("llama").generate(IDS, do_sample=True, max_new_tokens=4, custom_generate=decoders.spec)
+
+
+def test_a_draft_model_of_other_tokens_is_one_line():
+    small = make_model("llama", vocab=30)
+    with pytest.raises(DecodingError, match="draft_model of 30 tokens; allowed: 40"):
+        make_model("llama").generate(
+            IDS, do_sample=True, max_new_tokens=4, custom_generate=decoders.spec, draft_model=small
+        )
+
+
+def test_guidance_behind_another_processor_is_refused():
+    model = make_model("llama")
+    processors = hf.LogitsProcessorList(
+        [hf.TemperatureLogitsWarper(0.5), hf.UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model)]
+    )
+    with pytest.raises(DecodingError, match="allowed: guidance as the first"):
+        split_processors(processors)
 
 
 def test_unknown_decoders_are_named_with_those_that_exist():

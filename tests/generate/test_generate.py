@@ -66,6 +66,13 @@ def test_classes_are_made_by_name():
     assert circle.image.size == (64, 64)
 
 
+def test_classes_made_together_are_those_made_alone():
+    mar = parity.load("mar")
+    together = mar.generate(["red circle", "blue square"], method="mar", seed=4)
+    (alone,) = mar.generate(["blue square"], method="mar", seed=4)
+    assert torch.allclose(together[1].tokens, alone.tokens, atol=1e-4)
+
+
 def test_an_unknown_class_is_named_with_some_that_exist():
     with pytest.raises(ParityError, match="no class of mar; allowed: "):
         parity.load("mar").generate(["red cat"], method="mar")
@@ -107,6 +114,7 @@ def test_pictures_that_are_done_are_kept(scenes, made, tmp_path, monkeypatch):
         (["a", "--out", "nowhere/a.png"], "no folder nowhere"),
         (["a", "b", "--out", "a.png"], "one file for 2 pictures"),
         (["a", "--out", "a.jpg"], "ends in .png"),
+        (["missing.txt"], "missing.txt"),
         (["a", "--n", "0"], "--n 0: allowed: 1 or more"),
         (["a", "--configfile", "none.yaml"], "no such file"),
     ],

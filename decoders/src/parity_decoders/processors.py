@@ -43,13 +43,15 @@ class Guidance(NamedTuple):
 def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:
     """Take guidance out of the processors, since its rows are decoded beside the others.
 
-    Raises DecodingError for a processor that keeps a state.
+    Raises DecodingError for a processor that keeps a state, and for guidance behind another processor.
     """
     guidance = None
     others = LogitsProcessorList()
     for processor in processors:
         name = type(processor).__name__
         if isinstance(processor, logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor):
+            if guidance or others:
+                raise DecodingError(f"logits processor {name}: behind others; allowed: guidance as the first")
             context: dict[str, Any] = processor.unconditional_context
             guidance = Guidance(processor.guidance_scale, context["input_ids"], context["attention_mask"])
         elif name.startswith(STATEFUL):

@@ -32,7 +32,7 @@ from parity_decoders.slots import SlotNetwork, check_slots
 
 METHODS = ("ar", "gsd", "jacobi", "mtj", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec", "zipar")
 # Keywords that `generate` adds by itself and that a decoder does without, and those that ask for what none gives.
-IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values", "token_type_ids")
+IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -146,14 +146,17 @@ def run_decoder(
     refuse_others(decoder.__name__, config, given)
     seen = given["attention_mask"]
     seen = torch.ones_like(input_ids, dtype=torch.bool) if seen is None else seen.bool()
+    check_padding(decoder.__name__, seen, given["others"].get("position_ids"))
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(given["logits_processor"])
     law = Law(processors, guidance, greedy=not config.do_sample)
     check_slots(model)
     target = GenerateModel(model, input_ids, seen, length, given["width"], law)
-    if given.get("draft_model") is not None:
+    if given["draft_model"] is not None:
         check_slots(given["draft_model"])
         target.draft = GenerateModel(given["draft_model"], input_ids, seen, length, given["width"], law)
+        if target.draft.vocab != target.vocab:
+            raise DecodingError(f"spec: draft_model of {target.draft.vocab} tokens; allowed: {target.vocab}")
     seed = int(torch.randint(2**62, ())) if given["seed"] is None else given["seed"]
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     pad = config.pad_token_id if config.pad_token_id is not None else 0
@@ -181,8 +184,18 @@ def refuse_others(name: str, config: Any, given: dict[str, Any]) -> None:
         raise DecodingError(f"{name}: {', '.join(others)}; allowed: input_ids, attention_mask, {name}'s options")
     if given["stream"] is not None and given["rows"] > 1:
         raise DecodingError(f"{name}: stream with {given['rows']} rows; allowed: one")
-    if name == "spec" and given.get("draft_model") is None:
-        raise DecodingError("spec: no draft model; allowed: draft_model=, a causal model of the same vocabulary")
+    if (given["draft_model"] is not None) != (name == "spec"):
+        allowed = "draft_model=, a causal model of the same vocabulary" if name == "spec" else "none"
+        raise DecodingError(f"{name}: draft_model {type(given['draft_model']).__name__}; allowed: {allowed}")
+
+
+def check_padding(name: str, seen: Tensor, positions: Tensor | None) -> None:
+    """Raise DecodingError for padding that is not on the left of a prompt, seen [B, P], and for places [B, P] that are
+    not those of its tokens in turn."""
+    if bool((seen[:, 1:] < seen[:, :-1]).any()) or not bool(seen[:, -1].all()):
+        raise DecodingError(f"{name}: attention_mask with padding behind tokens; allowed: on the left")
+    if positions is not None and bool((seen & (positions != seen.long().cumsum(1) - 1)).any()):
+        raise DecodingError(f"{name}: position_ids; allowed: those of generate itself, counted from 0")
 
 
 class Result:

@@ -80,9 +80,9 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
     draft = needs("continuous", spec["method"]) == "draft"
 
     def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
-        first, n = int(rows["ids"][0]), len(rows["ids"])
-        target, companion = loaded.pair(range(first, first + n), spec["sampling"], draft)
-        order = draw_order(noise, n, target.length, target.raster)
+        images = [int(image) for image in rows["ids"]]
+        target, companion = loaded.pair(images, spec["sampling"], draft)
+        order = draw_order(noise, len(images), target.length, target.raster)
         return Pair(*(m and Clocked.clock_batch(m, order) for m in (target, companion))), Start(order)
 
     return start

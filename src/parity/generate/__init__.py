@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from parity.decode import loop
 from parity.experiment import tuned, weights
 from parity.experiment.cells import captions, kinds
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import methods, needs, options
+from parity.experiment.options import find_plain_method, methods, needs, options
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.inputs.prompts import encode
@@ -33,7 +34,6 @@ from parity.models import fetch
 from parity.models.continuous.load import choose_label
 
 BLANK = "___"  # a word to fill in
-IMAGES_SEARCHED = 100_000  # numbered images among which those of a class are looked for
 
 
 @dataclass
@@ -152,14 +152,14 @@ class Generator:
 
     def find_images(self, name: str, n: int) -> list[int]:
         """Find the numbers of the first `n` images of a class, by its name or number, as the workflow counts them."""
-        loaded = self.load_networks("mar")
+        loaded = self.load_networks(find_plain_method(self.kind))
         named = {loaded.class_of(image): image for image in range(loaded.classes)}
         if name not in named:
             shown = ", ".join(list(named)[:5])
             raise ParityError(f"prompt {name!r}: no class of {self.case.model}; allowed: {shown}, ...")
         label = choose_label(named[name], loaded.classes)
-        found = [image for image in range(IMAGES_SEARCHED) if choose_label(image, loaded.classes) == label]
-        return found[:n]
+        of_class = (image for image in count() if choose_label(image, loaded.classes) == label)
+        return list(islice(of_class, n))
 
     def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
         """Make rows of texts whose blanks, `___`, are each a token to fill in."""

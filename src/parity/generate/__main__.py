@@ -2,37 +2,39 @@
 
     parity generate "a large red circle on a blue background" --model scenes --method mtj --out circle.png
     parity generate captions.txt --n 4 --out pictures --grid
-    parity generate "tom went to the ___ . he bought a ___ ." --model xlnet
+    parity generate "one morning anna could not find the ___ ." --model xlnet
 
-A file's lines are prompts. Of a model of classes a prompt is a class; of a text model a text whose blanks are `___`.
-Options of a method follow as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
+A prompt file (.txt, .tsv, .csv, .jsonl) stands for its prompts. Of a model of classes a prompt is a class, of a
+text model a text whose blanks are `___`.
+--option gives a method's options as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
 """
 
 import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from parity.base.command import pin_threads, run_command
+from parity.base.command import pin_threads, progress, run_command
 from parity.base.errors import ParityError
+from parity.experiment.prompt_files import read_prompts
+from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
+
+FILES = (".txt", ".tsv", ".csv", ".jsonl")  # ends of the names of prompt files
+MOST_PROMPTS = 100_000
 
 
 def read_given_prompts(given: list[str]) -> list[str]:
-    """Read the prompts: each argument itself, or the lines of the file that it names."""
+    """Read the prompts: each argument itself, or those of the prompt file that it names. Raises ConfigError for a file
+    that cannot be read."""
     prompts: list[str] = []
     for argument in given:
-        if argument.endswith((".txt", ".prompts")) and Path(argument).is_file():
-            prompts += [line for line in Path(argument).read_text(encoding="utf-8").splitlines() if line.strip()]
-        else:
-            prompts.append(argument)
-    if not prompts:
-        raise ParityError(f"prompts {given}: none; allowed: one or more, or a file with a prompt a line")
+        is_file = argument.endswith(FILES)
+        prompts += read_prompts(PromptSpec(file=argument, limit=MOST_PROMPTS)) if is_file else [argument]
     return prompts
 
 
@@ -78,31 +80,12 @@ def save_picture(made: Made, file: Path) -> None:
 
 def save_grid(pictures: list[Made], file: Path) -> None:
     """Save pictures in rows of about as many as there are rows."""
-    from PIL import Image
+    from torchvision.transforms.functional import pil_to_tensor, to_pil_image
+    from torchvision.utils import make_grid
 
-    width, height = pictures[0].image.size
-    columns = math.ceil(math.sqrt(len(pictures)))
-    sheet = Image.new("RGB", (columns * width, math.ceil(len(pictures) / columns) * height), "white")
-    for i, made in enumerate(pictures):
-        sheet.paste(made.image, (i % columns * width, i // columns * height))
-    sheet.save(file)
+    tensors = [pil_to_tensor(made.image) for made in pictures]
+    to_pil_image(make_grid(tensors, math.ceil(math.sqrt(len(tensors))), padding=1)).save(file)
     print(file)
-
-
-def show_progress(batches: Iterator[list[Made]], count: int, label: str) -> Iterator[Made]:
-    """Yield what is made, with a bar on a terminal."""
-    if not sys.stderr.isatty():
-        for batch in batches:
-            yield from batch
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=count)
-        for batch in batches:
-            yield from batch
-            bar.advance(task, len(batch))
 
 
 def run_method(generator: Generator, prompts: list[str], method: str, a: argparse.Namespace) -> str:
@@ -110,12 +93,13 @@ def run_method(generator: Generator, prompts: list[str], method: str, a: argpars
     given = read_options(a.option) if method == a.method else {}
     batches = generator.make_batches(prompts, method, a.seed, n=a.n, batch=a.batch, **given)
     finished: list[Made] = []
-    for made in show_progress(batches, len(prompts) * a.n, method):
-        if made.image is None:
-            print(made.text)
-        elif not a.grid:
-            save_picture(made, name_file(a.out, len(finished), made.facts["method"], bool(a.compare)))
-        finished.append(made)
+    for batch in progress(batches, math.ceil(len(prompts) * a.n / a.batch), method):
+        for made in batch:
+            if made.image is None:
+                print(made.text)
+            elif not a.grid:
+                save_picture(made, name_file(a.out, len(finished), made.facts["method"], bool(a.compare)))
+            finished.append(made)
     if a.grid and finished[0].image is not None:
         file = a.out if a.out.suffix else a.out / "grid.png"
         save_grid(finished, name_file(file, 0, finished[0].facts["method"], bool(a.compare)))
@@ -128,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="parity generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("prompt", nargs="+", help="a caption, a class, a text with blanks, or a .txt file of them")
+    parser.add_argument("prompt", nargs="+", help="a caption, a class, a text with blanks, or a file of them")
     parser.add_argument("--model", default="", help="of the configuration (its first)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
     parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")

@@ -2,7 +2,7 @@
 settings of the sampler."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -75,7 +75,7 @@ class Loaded:
     def kl(self) -> kl.KL:
         return kl.load(self.file("kl")).to(self.device)
 
-    def labels(self, images: range) -> Tensor:
+    def labels(self, images: Sequence[int]) -> Tensor:
         """List the classes [n] of the images of these numbers."""
         return torch.tensor([choose_label(i, self.classes) for i in images])
 
@@ -93,7 +93,7 @@ class Loaded:
         captions = self.manifest.get("captions")
         return captions[image % len(captions)] if captions else make_caption(image)
 
-    def condition(self, images: range) -> Tensor:
+    def condition(self, images: Sequence[int]) -> Tensor:
         """Make the condition of a network: classes [n], or token ids of captions [n, P], padded with -1."""
         if self.family.FAMILY["condition"] == "class":
             return self.labels(images).to(self.device)
@@ -111,11 +111,11 @@ class Loaded:
         rows = [torch.tensor(tokenizer.encode(self.family.PROMPT.format(caption)).ids) for caption in captions]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
-    def model(self, component: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
+    def model(self, component: str, images: Sequence[int], sampling: dict[str, Any]) -> ContinuousModel:
         """Make "target" or "draft", conditioned on the images of these numbers."""
         return self.family.Model(self.network(component), self.condition(images), HeadSampling(**sampling))
 
-    def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
+    def pair(self, images: Sequence[int], sampling: dict[str, Any], draft: bool) -> Pair:
         """Make the target and, if `draft`, the draft model, conditioned on the images of these numbers."""
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
