@@ -305,7 +305,8 @@ SCENES = {  # figures by the small networks of `parity.embedded`
 }  # fmt: skip
 PREDICTED = (
     "times faster than plain decoding, not measured: from passes and companions' calls, each call of a companion"
-    " costing its share of the target's parameters, and a pass the same whatever its nodes"
+    " costing its share of the target's parameters, and a pass the same whatever its nodes; launch times are left out,"
+    " which flatters methods with a companion"
 )
 AT_BUDGETS = (
     "Passes an image with the best options of each method that keep within so many nodes a pass; beneath, the gain"
