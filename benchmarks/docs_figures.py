@@ -46,8 +46,8 @@ NOTE = (
     " that the target evaluates in a pass. Calls: passes, and calls of a drafter or draft model. Predicted: times"
     " faster than plain decoding where a pass costs the same whatever its nodes, as on an idle GPU, and a companion's"
     " call its share of the target's parameters; launch times are left out, which flatters methods with a companion."
-    " Measured: times faster on this CPU, timed in turn. Scenes-CLIP: by a small network trained here, against plain sampling with another seed, prompt by prompt; so few prompts cannot"
-    " show a small change."
+    " Measured: times faster on this CPU, timed in turn. Scenes-CLIP: by a small network trained here, against plain"
+    " sampling with another seed, prompt by prompt; so few prompts cannot show a small change."
 )
 MARKS = {"project": " *(ours)*", "account": " *(from others' account)*"}
 
