@@ -28,18 +28,19 @@ from parity.experiment.options import declaration
 from parity.report.collect import follows_plain, group_same, name_group
 from parity.report.cost import BUDGETS, FLAT, best_within, predict_gains
 from parity.report.figures import speed_by_passes
-from parity.report.tables import BUSY, doubt_speed
+from parity.report.tables import BUSY, doubt_speed, origin_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
-    "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "seed", "drawn", "verdict",
-    "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se", "nfe_ratio",
-    "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio", "speedup",
-    "speedup_low", "speedup_high", "speedup_single", "speedup_single_low", "speedup_single_high", "pairs", "singles",
-    "pass_cost", "load", "machine", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
+    "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
+    "drawn", "verdict", "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se",
+    "nfe_ratio", "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio",
+    "speedup", "speedup_low", "speedup_high", "speedup_single", "speedup_single_low", "speedup_single_high",
+    "pairs", "singles", "pass_cost", "load", "machine", "right", "right_se", "drafted", "acceptance",
+    "target_conditions", "steps",
 ]  # fmt: skip
 NOTE = (
     "95% intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Nodes: tokens"
@@ -49,7 +50,6 @@ NOTE = (
     " Measured: times faster on this CPU, timed in turn. Scenes-CLIP: by a small network trained here, against plain"
     " sampling with another seed, prompt by prompt; so few prompts cannot show a small change."
 )
-MARKS = {"project": " *(ours)*", "account": " *(from others' account)*"}
 
 
 # --- what is kept
@@ -149,8 +149,13 @@ def figure(value: float, form: str, unit: str = "") -> str:
 
 def named(r: Any) -> str:
     """The name of a row with the mark of what is ours or second-hand."""
-    name = r.method if r.role == "reference" else r.label
-    return f"`{name}`{MARKS.get(declaration(r.kind, r.method).ORIGIN, '')}"
+    return f"`{r.method if r.role == 'reference' else r.label}`{mark(r)}"
+
+
+def mark(r: Any) -> str:
+    """Write the mark of what is ours or second-hand."""
+    found = origin_of(r._asdict())
+    return f" *({found})*" if found else ""
 
 
 def passes(r: Any) -> str:
@@ -185,8 +190,7 @@ def budgets(t: pd.DataFrame) -> str:
     for pair, r in sorted(widest.items(), key=lambda one: (one[1].verdict_kind == "lossy", -one[1].gain)):
         cells = [found[b].get(pair) for b in BUDGETS]
         spent = [f"{passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
-        name = f"`{r.method}`{MARKS.get(declaration(r.kind, r.method).ORIGIN, '')}"
-        lines.append((name, f"{r.verdict_kind}", *spent))
+        lines.append((f"`{r.method}`{mark(r)}", f"{r.verdict_kind}", *spent))
     note = (
         "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
         " at flat cost, companions' calls counted. A method with a lossless and a lossy form has a line for each."
@@ -201,8 +205,7 @@ def decoders(t: pd.DataFrame) -> str:
     for year, r in sorted(((published(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
         ratio = r.depth_ratio if r.kind == "continuous" else r.nfe_ratio
         saved = "" if pd.isna(ratio) else f"{1 / ratio:.1f} times fewer" if ratio <= 1 else f"{ratio:.1f} times more"
-        mark = MARKS.get(declaration(r.kind, r.method).ORIGIN, "")
-        lines.append((year, f"`{r.label}`{mark}", r.claim, verdict(r), saved))
+        lines.append((year, f"`{r.label}`{mark(r)}", r.claim, verdict(r), saved))
     return table(lines)
 
 

@@ -140,7 +140,7 @@ class SlotNetwork:
         self.on = pad(seen, (0, length), value=False)
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
         self.fed = self.prefix - 1  # slots before it may hold something
-        self.dtype = model.get_output_embeddings().weight.dtype
+        self.dtype = model.get_input_embeddings().weight.dtype
         if self.prefix > 1:
             slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
             visible = (slots[..., None] >= slots[:, None]) & self.on[:, None, : self.prefix - 1]
@@ -223,7 +223,7 @@ def check_slots(model: Any) -> None:
     if model in checked:
         return
     find_windows(model)
-    vocab = model.get_output_embeddings().weight.shape[0]
+    vocab = model.get_input_embeddings().weight.shape[0]
     device = model.get_input_embeddings().weight.device
     ids = torch.randint(vocab, (2, 9), generator=torch.Generator().manual_seed(0)).to(device)
     truth = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits

@@ -67,7 +67,7 @@ class GenerateModel:
         ids, mask = add_unconditional(prompts, seen, law.guidance) if law.guidance else (prompts, seen)
         self.network = SlotNetwork(model, ids, mask, length)
         self.prompts = prompts
-        self.vocab = model.get_output_embeddings().weight.shape[0]
+        self.vocab = model.get_input_embeddings().weight.shape[0]
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
         self.embeddings = model.get_input_embeddings().weight
         # what stands at each position, the last token of the prompt first: for processors that read it

@@ -237,8 +237,12 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  #
 
 
 def origin_of(row: Row) -> str:
-    """Find the mark of a method: made by this project, or built from others' account of its paper."""
-    return ORIGINS[row.get("origin", "paper")]
+    """Find the mark of a row: a method of this project, a lossless form that this project gave to another's method, or
+    a method built from others' account of its paper."""
+    origin = row.get("origin", "paper")
+    if origin != "project" and row.get("claimant") == "project" and row.get("claim") == "lossless":
+        return "lossless form ours"
+    return ORIGINS[origin]
 
 
 def state_claim(row: Row) -> str:
