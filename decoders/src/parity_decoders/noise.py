@@ -19,7 +19,8 @@ from parity_decoders.errors import DecodingError
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ARRAYS = tuple(np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2))
-USES = ("sample", "accept", "draft", "branch", "order", "retry")  # what a number is for; each is a stream of its own
+# what a number is for; each is a stream of its own
+USES = ("sample", "accept", "draft", "branch", "order", "retry", "draft race")
 
 
 def _shift_right(z: Any, n: int) -> Any:

@@ -179,7 +179,7 @@ def refuse_others(name: str, config: Any, given: dict[str, Any]) -> None:
     filled = given.get("past_key_values")
     if filled is not None and filled.get_seq_length() > 0:
         raise DecodingError(f"{name}: past_key_values that hold tokens; allowed: none")
-    others = [key for key, value in given["others"].items() if key not in IGNORED and value is not None]
+    others = [key for key, value in given["others"].items() if key not in IGNORED and value is not None and value != {}]
     if others:
         raise DecodingError(f"{name}: {', '.join(others)}; allowed: input_ids, attention_mask, {name}'s options")
     if given["stream"] is not None and given["rows"] > 1:

@@ -188,8 +188,8 @@ class Window:
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
 
     def _draw_draft_races(self) -> Tensor:
-        """Draw the unit exponentials [B, W, V] that drafts are drawn by."""
-        return self.draw_races() if self.shared else self.noise.exponential("draft", self.index, self.model.vocab)
+        """Draw the unit exponentials [B, W, V] that drafts are drawn by, of other numbers than random tokens are."""
+        return self.draw_races() if self.shared else self.noise.exponential("draft race", self.index, self.model.vocab)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:
         """Write the pass's tokens [B, W], of which the first n_kept [B] are final, and move the window after them.

@@ -1,0 +1,42 @@
+"""Every number that a window's decoder reads is read at one place of one row: random tokens and drafts drawn from a law
+use different numbers."""
+
+import pytest
+from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.discrete.sjd_pac import sjd_pac
+from parity_decoders.window import Window
+
+from parity.equality.targets.discrete import long_targets
+from parity.equality.targets.long import reuse_row
+
+WINDOW = 24
+SETTINGS = [
+    (sjd, {"window": WINDOW}),
+    (sjd, {"window": WINDOW, "init": "sample_above"}),
+    (sjd, {"window": WINDOW, "init": "sample_left", "refine": False}),
+    (sjd_pac, {"window": WINDOW, "init": "sample_above", "warm": True}),
+    (sjd_coupled, {"window": WINDOW, "coupling": "maximal"}),
+]
+
+
+def find_reused_numbers(decoder, options):
+    """Return the row of the test that looks for numbers read at two places."""
+    (target,) = (t for t in long_targets({}, 4096) if t.alone)
+    drawn = target.draw(decoder, target.n, 1, options)
+    return reuse_row("long", drawn.recorder)
+
+
+@pytest.mark.parametrize(("decoder", "options"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_no_number_is_read_at_two_places(decoder, options):
+    row = find_reused_numbers(decoder, options)
+    assert row["n"] > 1000
+    assert row["verdict"] == "not rejected"
+
+
+def test_one_stream_for_tokens_and_laws_is_found(monkeypatch):
+    def draw_as_tokens_are(window):
+        return window.noise.exponential("draft", window.index, window.model.vocab)
+
+    monkeypatch.setattr(Window, "_draw_draft_races", draw_as_tokens_are)
+    assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
