@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from transformers import Emu3Config, Emu3ForConditionalGeneration, JanusConfig, JanusForConditionalGeneration
+
 from parity_decoders.janus import make_picture_model
 from parity_decoders.transformers import ar, mtj, sjd_coupled
-from transformers import Emu3Config, Emu3ForConditionalGeneration, JanusConfig, JanusForConditionalGeneration
 
 SIDE = 4  # tokens of a picture's row
 PAD, BOS, EOS, LINE_END, FILE_END, WRAPPER, IMAGE_END = 0, 1, 2, 11, 12, 13, 14
