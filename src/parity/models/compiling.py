@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor
 
 MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 
@@ -19,6 +18,8 @@ def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = Fals
     Call it with one network alone: its weights are constants of the graph, and no guard checks that they are the same.
     On a CPU such checks take a third of a small network's pass over one token.
     """
+    from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
+
     dynamic = dynamic or device == "cpu"
     captured = device == "cuda" and not dynamic
     failed = False
