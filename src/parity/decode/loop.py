@@ -37,7 +37,7 @@ UNTIMED = dict.fromkeys(
 )
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
 PACED = 3  # batches of a job that are paired with plain decoding of the same rows
-ALONE, ALONE_SECONDS = 4, 60.0  # rows of a job that are timed alone; no further one begins after so many seconds
+ALONE, ALONE_SECONDS = 4, 30.0  # rows of a job that are timed alone; no further one begins after so many seconds
 WARM = 2  # steps that are made and forgotten before anything is timed
 REFILL_FRACTION = 8  # 1/8 of a batch at most begins at once, since each row has its cache until it has joined
 
