@@ -47,7 +47,7 @@ report: "workflow/report/workflow.rst"
 rule all:
     default_target: True
     input:
-        page_files(),
+        list_page_files(),
 
 
 rule equality:
@@ -61,7 +61,7 @@ for section in options.KINDS.values():
         name:
             section
         input:
-            page_files(section),
+            list_page_files(section),
 
 
 onstart:

@@ -1,4 +1,4 @@
-"""Whether every job of a finished run imported only what its rule's `code` parameter digests.
+"""Check that every job of a finished run imported only what its rule's `code` parameter digests.
 
     python .ci/imports.py PROJECT
 
@@ -13,34 +13,38 @@ from pathlib import Path
 from parity.experiment import code_digest
 
 
-def roots(metadata: Path) -> dict[str, list[str]]:
-    """By output file the modules that its rule names."""
-    found = {}
+def map_rule_modules(metadata: Path) -> dict[str, list[str]]:
+    """Map each output file to the modules that its rule names."""
+    modules_of = {}
     for file in (p for p in metadata.rglob("*") if p.is_file()):
-        said = json.loads(file.read_text())
+        record = json.loads(file.read_text())
         name = base64.b64decode("".join(file.relative_to(metadata).parts).replace("@", "")).decode(errors="replace")
-        words = " ".join(map(str, said.get("params") or [])).replace("'", " ").split()
-        found[name] = sorted(
+        words = " ".join(map(str, record.get("params") or [])).replace("'", " ").split()
+        modules_of[name] = sorted(
             {w for w in words if w.startswith(("parity.", "parity_decoders.")) and code_digest.find_file(w)}
         )
-    return found
+    return modules_of
 
 
 def main(project: Path) -> int:
-    known, wrong, seen = roots(project / ".snakemake/metadata"), [], 0
+    modules_of = map_rule_modules(project / ".snakemake/metadata")
+    problems = []
+    n_jobs = 0
     for file in sorted((project / "imported").glob("*.json")):
-        said = json.loads(file.read_text())
-        given = said["arguments"]
-        flag = next((f for f in ("--out", "--cell") if f in given), "")  # a file, or the folder that it is written to
-        out = given[given.index(flag) + 1] if flag else ""
-        outputs = [name for name, modules in known.items() if modules and out in (name, str(Path(name).parent))]
+        record = json.loads(file.read_text())
+        arguments = record["arguments"]
+        flag = next(
+            (f for f in ("--out", "--cell") if f in arguments), ""
+        )  # a file, or the folder that it is written to
+        out = arguments[arguments.index(flag) + 1] if flag else ""
+        outputs = [name for name, modules in modules_of.items() if modules and out in (name, str(Path(name).parent))]
         for output in outputs[:1]:
-            seen += 1
-            imported = {m for m in said["modules"] if code_digest.find_file(m)}  # a folder alone has no code
-            extra = imported - set(code_digest.list_closure(*known[output]))
-            wrong += [f"{output}: imports {', '.join(sorted(extra))}, which its rule does not name"] if extra else []
-    print("\n".join(wrong) or f"{seen} jobs imported what their rules name and nothing else")
-    return bool(wrong) or not seen
+            n_jobs += 1
+            imported = {m for m in record["modules"] if code_digest.find_file(m)}  # a folder alone has no code
+            extra = imported - set(code_digest.list_closure(*modules_of[output]))
+            problems += [f"{output}: imports {', '.join(sorted(extra))}, which its rule does not name"] if extra else []
+    print("\n".join(problems) or f"{n_jobs} jobs imported what their rules name and nothing else")
+    return bool(problems) or not n_jobs
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[1] / "imported"
 
 
-def note() -> None:
-    """One file a process: its arguments, and the modules of the package that it holds at the end."""
+def note_imports() -> None:
+    """Write a file for this process: its arguments, and the modules of the package that it holds at the end."""
     modules = sorted(m for m in sys.modules if m.partition(".")[0] in ("parity", "parity_certify", "parity_decoders"))
     if modules and "snakemake" not in sys.modules:
         FOLDER.mkdir(exist_ok=True)
-        said = {"arguments": sys.orig_argv[1:], "modules": modules}
-        (FOLDER / f"{os.getpid()}.json").write_text(json.dumps(said))
+        record = {"arguments": sys.orig_argv[1:], "modules": modules}
+        (FOLDER / f"{os.getpid()}.json").write_text(json.dumps(record))
 
 
-atexit.register(note)
+atexit.register(note_imports)

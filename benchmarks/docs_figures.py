@@ -26,8 +26,8 @@ import pandas as pd
 from parity.base.machine import read_processor
 from parity.experiment.options import declaration
 from parity.report.collect import follows_plain, group_same, name_group
-from parity.report.cost import BUDGETS, FLAT, best_within, predict_gains
-from parity.report.figures import speed_by_passes
+from parity.report.cost import BUDGETS, FLAT, predict_gains, select_best_within
+from parity.report.figures import draw_speed_by_passes
 from parity.report.tables import BUSY, doubt_speed, origin_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -182,7 +182,7 @@ def describe_same(rows: list[dict[str, Any]]) -> str:
 def budgets(t: pd.DataFrame) -> str:
     """Passes of each method on images at equal budgets of nodes a pass, with its best options within each."""
     rows = t[t["kind"] == "discrete"]
-    best = {budget: best_within(rows, budget) for budget in BUDGETS}
+    best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
     found = {b: {(r.method, r.claim): r for r in own.itertuples()} for b, own in best.items()}
     every = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in found[b])
     widest = {pair: next(found[b][pair] for b in reversed(BUDGETS) if pair in found[b]) for pair in every}
@@ -299,7 +299,7 @@ def table(lines: list[tuple[str, ...]]) -> str:
 def draw(t: pd.DataFrame, file: Path) -> bool:
     """Draw the page's figure of speed against passes from what is kept; return whether there are speeds of single
     images."""
-    drawn = speed_by_passes(t[t["kind"] == "discrete"])
+    drawn = draw_speed_by_passes(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})
     return drawn is not None

@@ -114,7 +114,7 @@ def read(raw: dict[str, Any]) -> int:
         config_overlay.overlay_config(raw, {}), str, no_stand_ins, lambda name: pins.NONE, published
     )
     for task in cells.list_text_tasks(plan.config):
-        embedded = weights.models(plan.config, "anysubset")[task["model"]].source == "embedded"
+        embedded = weights.list_models(plan.config, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
     for cell in plan.cells:
         cells.variant(plan.config, cell)

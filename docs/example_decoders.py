@@ -16,33 +16,37 @@ from parity_decoders.verification import race, residual
 from torch import Tensor
 
 
-def _two_at_a_time(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:
+def _draft_two(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:
     L, V = model.length, model.vocab
-    at, last, step = torch.zeros_like(start), start, 0
-    while int(at.min()) < L:
+    position = torch.zeros_like(start)  # of the first open position [B]
+    token = start  # the last final one [B]
+    step = 0
+    while int(position.min()) < L:
         slot = torch.arange(2, device=start.device)
-        index, where = 2 * step + slot[None], at[:, None] + slot
-        forced = model.forced[where.clamp(max=L - 1)]
+        index = 2 * step + slot[None]
+        positions = position[:, None] + slot
+        forced = model.forced[positions.clamp(max=L - 1)]
         draft = torch.where(forced >= 0, forced, (noise.uniform("draft", index) * V).long().clamp(max=V - 1))
-        p = model.logits(torch.stack([last, draft[:, 0]], 1), (where - 1).clamp(max=L - 1)).softmax(-1)
+        p = model.logits(torch.stack([token, draft[:, 0]], 1), (positions - 1).clamp(max=L - 1)).softmax(-1)
         q = torch.where(forced[..., None] >= 0, torch.nn.functional.one_hot(draft, V), 1 / V)
 
         u = noise.uniform("accept", index)
         accepted = u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0]
-        other = race(residual(p, q) if correct else p, noise.exponential("sample", index, V))
-        tokens = torch.where(accepted, draft, other)
-        kept = torch.where(accepted[:, 0], 2, 1).minimum(L - at)
-        yield Step(tokens, kept, at)
+        correction = race(residual(p, q) if correct else p, noise.exponential("sample", index, V))
+        tokens = torch.where(accepted, draft, correction)
+        n_kept = torch.where(accepted[:, 0], 2, 1).minimum(L - position)
+        yield Step(tokens, n_kept, position)
 
-        last = torch.where(kept > 0, tokens.gather(1, (kept - 1).clamp(min=0)[:, None])[:, 0], last)
-        at, step = at + kept, step + 1
+        token = torch.where(n_kept > 0, tokens.gather(1, (n_kept - 1).clamp(min=0)[:, None])[:, 0], token)
+        position = position + n_kept
+        step += 1
 
 
 def lookahead(model, start: Tensor, *, noise) -> Iterator[Step]:
-    """Correct: accepted with probability min(1, p/q), else the residual."""
-    return _two_at_a_time(model, start, noise, correct=True)
+    """Accept a draft with probability min(1, p/q), else draw from the residual: correct."""
+    return _draft_two(model, start, noise, correct=True)
 
 
 def hasty(model, start: Tensor, *, noise) -> Iterator[Step]:
-    """Subtly wrong: a rejected token is replaced from p."""
-    return _two_at_a_time(model, start, noise, correct=False)
+    """Replace a rejected draft by a draw from p: subtly wrong."""
+    return _draft_two(model, start, noise, correct=False)

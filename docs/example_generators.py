@@ -1,11 +1,11 @@
-"""Candidate generators of transformers 5.23.0, mended, to show where its faults stand (docs/results/engines.md).
+"""Candidate generators of transformers 5.23.0, mended, to show where its faults are (docs/results/engines.md).
 
     parity certify transformers --target m/llama --assistant m/llama-other-tokenizer --universal \
         --generator docs/example_generators.py:universal -- num_assistant_tokens=3
     parity certify transformers --target m/gemma4 --assistant m/gemma4-assistant \
         --generator docs/example_generators.py:gemma4 -- num_assistant_tokens=1
 
-A function is given transformers' own generator and returns the one that is used in its place.
+A class here is given transformers' own generator, and is used in its place.
 """
 
 from typing import Any
@@ -24,28 +24,28 @@ class Mended:
 
     def get_candidates(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         ids, logits = self.inner.get_candidates(input_ids, **kwargs)
-        return (ids, logits) if logits is None else self.mended(input_ids, ids, logits)
+        return (ids, logits) if logits is None else self.mend(input_ids, ids, logits)
 
 
 class universal(Mended):  # named as on the command line
-    """Universal assisted decoding with overlapping vocabularies: the pruned head's logits stand in the order of
-    `target_to_assistant_input_ids`, and are recorded in the order of the assistant's tokens."""
+    """Universal assisted decoding with overlapping vocabularies: the pruned head's logits are in the order of
+    `target_to_assistant_input_ids`, but are recorded in the order of the assistant's tokens."""
 
-    def mended(self, input_ids: torch.Tensor, ids: torch.Tensor, logits: torch.Tensor) -> Any:
+    def mend(self, input_ids: torch.Tensor, ids: torch.Tensor, logits: torch.Tensor) -> Any:
         names = self.inner._atm_translator
         by_assistant = names._assistant_to_target_input_ids
         recorded = by_assistant[by_assistant != names.SUPPRESS_TOKEN_ID]  # where each pruned logit was put
-        true = by_assistant[names.assistant_overlap_token_ids]  # where it belongs
-        right = torch.full_like(logits, -float("inf"))
-        right[..., true] = logits[..., recorded]
-        return ids, right
+        correct = by_assistant[names.assistant_overlap_token_ids]  # where it belongs
+        mended = torch.full_like(logits, -float("inf"))
+        mended[..., correct] = logits[..., recorded]
+        return ids, mended
 
 
 class gemma4(Mended):
-    """The Gemma 4 assistant drafts the likeliest token and records the whole law: draw it from that law (for drafts of
-    one token, whose law depends on no other draft)."""
+    """The Gemma 4 assistant drafts the likeliest token and records the whole law: draw the token from that law. Mends
+    drafts of one token, whose law depends on no other draft."""
 
-    def mended(self, input_ids: torch.Tensor, ids: torch.Tensor, logits: torch.Tensor) -> Any:
+    def mend(self, input_ids: torch.Tensor, ids: torch.Tensor, logits: torch.Tensor) -> Any:
         assert logits.shape[1] == 1, "num_assistant_tokens=1"
         drawn = torch.multinomial(logits[0].softmax(-1), 1)
         return torch.cat([input_ids, drawn], 1), logits

@@ -1,9 +1,9 @@
-"""A tiny Llama of `parity certify models` as a GGUF file, for llama.cpp; needs the packages gguf and safetensors.
+"""Write a tiny Llama of `parity certify models` as a GGUF file for llama.cpp; needs the packages gguf and safetensors.
 
     python docs/example_gguf.py m/llama llama.gguf
 
-The vocabulary is written as RWKV's: a token a letter, and no beginning, end or unknown token that llama.cpp would add
-to prompts or stop at.
+The vocabulary is written as RWKV's: each token is a letter, and there is no beginning, end or unknown token that
+llama.cpp would add to prompts or stop at.
 """
 
 import json
@@ -18,15 +18,16 @@ LAYER = {
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+TENSORS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of queries or keys [heads * d, hidden] as llama.cpp's rotation takes them: halves of a head interleaved."""
+def interleave(weights: np.ndarray, heads: int) -> np.ndarray:
+    """Interleave the halves of each head in queries or keys [heads * d, hidden], as llama.cpp's rotation takes them."""
     return weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape)
 
 
-def write(folder: Path, file: Path) -> None:
+def write_gguf(folder: Path, file: Path) -> None:
+    """Write the Llama in a folder as a GGUF file."""
     from gguf import GGUFWriter
     from safetensors.numpy import load_file
 
@@ -52,12 +53,12 @@ def write(folder: Path, file: Path) -> None:
     out.add_token_types([1] * c["vocab_size"])
     for name, weights in load_file(folder / "model.safetensors").items():
         stem = name.removesuffix(".weight")
-        if stem in WHOLE:
-            out.add_tensor(f"{WHOLE[stem]}.weight", weights)
+        if stem in TENSORS:
+            out.add_tensor(f"{TENSORS[stem]}.weight", weights)
             continue
-        number, part = stem.removeprefix("model.layers.").split(".", 1)
-        whole = interleaved(weights, heads[part]) if part in heads else weights
-        out.add_tensor(f"blk.{number}.{LAYER[part]}.weight", np.ascontiguousarray(whole))
+        number, layer = stem.removeprefix("model.layers.").split(".", 1)
+        tensor = interleave(weights, heads[layer]) if layer in heads else weights
+        out.add_tensor(f"blk.{number}.{LAYER[layer]}.weight", np.ascontiguousarray(tensor))
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
@@ -65,4 +66,4 @@ def write(folder: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]))
+    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]))

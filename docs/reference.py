@@ -1,5 +1,5 @@
 """Write what is generated from the code: the reference pages, docs/reference/*.md, and the JSON schema of config.yaml,
-for editors. With --check only say which are out of date.
+for editors. With --check only name the first that is out of date.
 
 python docs/reference.py [--check]
 """
@@ -19,7 +19,7 @@ from parity.experiment.options import KINDS, declaration, find_plain_method, mak
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.study import metrics
 from parity.experiment.tuned import AUTO
-from parity.report.settings import explain
+from parity.report.settings import explain_decoder
 
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
@@ -35,8 +35,8 @@ REFERENCE = re.compile(r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
 
 
-def schema() -> dict[str, Any]:
-    """JSON schema of config.yaml, each method's options included."""
+def make_schema() -> dict[str, Any]:
+    """Make the JSON schema of config.yaml, each method's options included."""
     top = Config.model_json_schema()
     for kind, section in KINDS.items():
         variants = {}
@@ -53,27 +53,27 @@ def schema() -> dict[str, Any]:
     return top
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def format_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
 
 
-def allowed(p: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """The type and bounds of a property of a JSON schema, in words."""
+def describe_allowed(p: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Describe the type and bounds of a property of a JSON schema in words."""
     if "$ref" in p:
         name = p["$ref"].rpartition("/")[2]
         named = definitions[name]
-        return allowed(named, definitions) if "enum" in named else f"[{name}](#{name.lower()})"
+        return describe_allowed(named, definitions) if "enum" in named else f"[{name}](#{name.lower()})"
     if "anyOf" in p:
-        return " or ".join(allowed(one, definitions) for one in p["anyOf"])
+        return " or ".join(describe_allowed(one, definitions) for one in p["anyOf"])
     if "const" in p:
         return f"`{p['const']}`"
     if "enum" in p:
         return ", ".join(f"`{one}`" for one in p["enum"])
     if p.get("type") == "array" and "items" in p:
-        return f"list of {allowed(p['items'], definitions)}"
+        return f"list of {describe_allowed(p['items'], definitions)}"
     if p.get("type") == "object" and isinstance(p.get("additionalProperties"), dict):
-        return f"mapping of names to {allowed(p['additionalProperties'], definitions)}"
+        return f"mapping of names to {describe_allowed(p['additionalProperties'], definitions)}"
     words = {
         "integer": "integer",
         "number": "number",
@@ -86,26 +86,28 @@ def allowed(p: dict[str, Any], definitions: dict[str, Any]) -> str:
     return " ".join([kind, *(f"{sign} {p[key]}" for key, sign in bounds if key in p)])
 
 
-def default(p: dict[str, Any]) -> str:
+def describe_default(p: dict[str, Any]) -> str:
     if "default" not in p:
         return "required"
     short = json.dumps(p["default"], ensure_ascii=False)
     return f"`{short}`" if len(short) < 30 else "see its own table"
 
 
-def configuration() -> str:
-    """Every key of a configuration, a table a level."""
-    top = schema()
+def write_configuration() -> str:
+    """Write every key of a configuration, a table a level."""
+    top = make_schema()
     definitions = top["$defs"] | {"ModelSpec": ModelSpec.model_json_schema()}
     top["properties"]["models"]["additionalProperties"] = {"$ref": "#/$defs/ModelSpec"}
 
     def keys(level: dict[str, Any]) -> str:
         rows = [
-            (f"`{name}`", "see [decoders](decoders.md)" if name == "methods" else allowed(p, definitions), default(p),
-             " ".join(p.get("description", "").split()))
+            (
+                f"`{name}`", "see [decoders](decoders.md)" if name == "methods" else describe_allowed(p, definitions),
+                describe_default(p), " ".join(p.get("description", "").split()),
+            )
             for name, p in level["properties"].items()
         ]  # fmt: skip
-        return table(("key", "allowed", "default", "meaning"), rows)
+        return format_table(("key", "allowed", "default", "meaning"), rows)
 
     text = "# Configuration\n\nEvery key of an experiment file. A wrong key or value stops the run before any job.\n\n"
     text += keys(top)
@@ -115,9 +117,9 @@ def configuration() -> str:
     return text
 
 
-def decoders() -> str:
-    """Every decoder with its claim, source and options."""
-    top = schema()
+def write_decoders() -> str:
+    """Write every decoder with its claim, source and options."""
+    top = make_schema()
     text = "# Decoders\n\nClaim: what is said of the law, and by whom. What was measured is on the page of a run.\n"
     for kind, section in KINDS.items():
         variants = top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"]["properties"]
@@ -125,23 +127,23 @@ def decoders() -> str:
         for method in methods(kind):
             declared = declaration(kind, method)
             about = read_outline(f"decoders/{kind}", method).doc
-            steps, meanings = explain(kind, method)
+            steps, meanings = explain_decoder(kind, method)
             properties = variants[method]["items"].get("properties", {})
-            known, exact = set(properties), declared.EXACT_WITH
-            claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in exact.items())
+            claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in declared.EXACT_WITH.items())
             claim += {"paper": "", "account": " (others' account of the paper)", "project": " (ours)"}[declared.ORIGIN]
             needs = f" Needs: `{declared.NEEDS}`." if declared.NEEDS else ""
             text += f"\n### `{method}`\n\nClaim: {claim}. Source: {declared.SOURCE or 'this project'}.{needs}\n"
             text += f"\n{about}\n\n{steps}\n"
             rows = [
-                (f"`{n}`", allowed(p, top["$defs"]), default(p), meanings.get(n, "")) for n, p in properties.items()
+                (f"`{name}`", describe_allowed(p, top["$defs"]), describe_default(p), meanings.get(name, ""))
+                for name, p in properties.items()
             ]
-            text += f"\n{table(('option', 'allowed', 'default', 'meaning'), rows)}" if known else ""
+            text += f"\n{format_table(('option', 'allowed', 'default', 'meaning'), rows)}" if rows else ""
     return text
 
 
-def measured() -> str:
-    """Every metric with its column."""
+def write_metrics() -> str:
+    """Write every metric with its column."""
     text = (
         "# Metrics\n\nEach is a column of `summary.csv`. `_se`, `_low` and `_high` are its standard error and interval"
     )
@@ -155,17 +157,17 @@ def measured() -> str:
                 {"up": "higher", "down": "lower"}.get(better, better.replace("none", "")),
                 module,
             )
-            for module, own in metrics(kind).items()
-            for name, (label, unit, better) in own.items()
+            for module, figures in metrics(kind).items()
+            for name, (label, unit, better) in figures.items()
         ]
-        text += f"\n## {title}\n\n{table(('column', 'metric', 'unit', 'better', 'module'), rows)}"
+        text += f"\n## {title}\n\n{format_table(('column', 'metric', 'unit', 'better', 'module'), rows)}"
     return text
 
 
-def command_line() -> str:
-    """Every command, from the first lines of its module."""
+def write_commands() -> str:
+    """Write every command, from the first lines of its module."""
     text = "# Command line\n\n`parity COMMAND --help` lists the flags of a command. Snakemake's targets:\n\n"
-    text += table(("command", "makes"), targets())
+    text += format_table(("command", "makes"), list_targets())
     for name in list_commands():
         source = (PACKAGE / name / "__main__.py").read_text(encoding="utf-8")
         about = inspect.cleandoc(source.split('"""')[1])
@@ -173,8 +175,8 @@ def command_line() -> str:
     return text
 
 
-def targets() -> list[tuple[str, ...]]:
-    """The commands in the head of the Snakefile, with what each makes."""
+def list_targets() -> list[tuple[str, ...]]:
+    """List the commands in the head of the Snakefile, with what each makes."""
     head = (Path(__file__).parents[1] / "Snakefile").read_text(encoding="utf-8")
     return [(f"`{one[1]}`", one[2]) for one in re.finditer(r"^ {4}(snakemake .+?) {2,}(.+)$", head, re.MULTILINE)]
 
@@ -188,20 +190,20 @@ def read_head(file: Path) -> str:
 
 def expand_references(text: str) -> list[str]:
     """List the tables and figures that a text names: of "Tables 1 to 2, Figure 8" Table 1, Table 2, Figure 8."""
-    found: list[str] = []
+    references: list[str] = []
     name = ""
     for word in re.finditer(
         r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?:\d+[a-z]?|[A-Z](?:\.\d+)?)\b", text
     ):
         name = word[1] or name
         numbers = range(int(word[2]), int(word[3]) + 1) if word[2] else [] if word[1] else [word[0]]
-        found += [f"{name} {number}" for number in numbers]
-    return found
+        references += [f"{name} {number}" for number in numbers]
+    return references
 
 
 def map_tables() -> str:
     """Map each table and figure of a paper to the experiment files that make it, from the heads of the files."""
-    made: dict[str, dict[str, tuple[list[str], list[str]]]] = {paper: {} for paper in PAPERS}
+    files_of: dict[str, dict[str, tuple[list[str], list[str]]]] = {paper: {} for paper in PAPERS}
     rest = []
     for file in sorted(EXPERIMENTS.glob("*.yaml"), key=lambda file: file.stem):
         head, hub = read_head(file), "source: hub" in file.read_text(encoding="utf-8")
@@ -210,28 +212,28 @@ def map_tables() -> str:
             rest.append((f"`{file.stem}`", head.partition(". ")[0].rstrip(".")))
             continue
         for reference in expand_references(references):
-            made[paper].setdefault(reference, ([], []))[hub].append(f"`{file.stem}`")
+            files_of[paper].setdefault(reference, ([], []))[hub].append(f"`{file.stem}`")
     text = "# Tables and figures of the papers\n\nThe file of `workflow/experiments` that makes each ([how to run"
     text += " one](../howto/tables.md)).\n"
     for paper, title in PAPERS.items():
-        rows = sorted(made[paper].items(), key=lambda row: natural_key(row[0]))
+        rows = sorted(files_of[paper].items(), key=lambda row: make_natural_key(row[0]))
         cells = [(reference, ", ".join(small), ", ".join(published)) for reference, (small, published) in rows]
-        text += f"\n## {title}\n\n{table(('', 'on the embedded models', 'on the networks of the paper'), cells)}"
-    return text + f"\n## Of no paper\n\n{table(('file', 'runs'), rest)}"
+        text += f"\n## {title}\n\n{format_table(('', 'on the embedded models', 'on the networks of the paper'), cells)}"
+    return text + f"\n## Of no paper\n\n{format_table(('file', 'runs'), rest)}"
 
 
-def natural_key(reference: str) -> tuple[Any, ...]:
-    """Sort key of a reference: tables first, "Table 2" before "Table 10"."""
+def make_natural_key(reference: str) -> tuple[Any, ...]:
+    """Make the sort key of a reference: tables first, "Table 2" before "Table 10"."""
     name, _, number = reference.partition(" ")
     digits = re.match(r"\d*", number)[0]  # type: ignore[index]
     return name != "Table", name != "Figure", name, int(digits or 0), number
 
 
 PAGES = {
-    "configuration": configuration,
-    "decoders": decoders,
-    "metrics": measured,
-    "commands": command_line,
+    "configuration": write_configuration,
+    "decoders": write_decoders,
+    "metrics": write_metrics,
+    "commands": write_commands,
     "tables": map_tables,
 }
 
@@ -241,7 +243,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     a = parser.parse_args()
     texts = {FOLDER / f"{name}.md": write() for name, write in PAGES.items()}
-    texts[SCHEMA] = json.dumps(schema(), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    texts[SCHEMA] = json.dumps(make_schema(), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     for file, text in texts.items():
         if not a.check:
             file.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from parity.decode.shard_io import read_shard
-from tests.report.test_page import parts
+from tests.report.test_page import split_sections
 from tests.workflow.conftest import TINY, copied, executed
 
 ONE = TINY.replace("limit: 4, shards: 2", "limit: 4, shards: 1").replace("    sjd: [{window: 16}]\n", "")
@@ -95,7 +95,7 @@ def same_in_bucket(client, here, there, tmp_path):
     pd.testing.assert_frame_equal(untimed(pd.read_csv(own / "summary.csv")), untimed(pd.read_csv(fetched)))
     page = in_bucket(client, "results/tiny/report.html").decode()
     assert SECRET not in page
-    mine, other = parts((own / "report.html").read_text()), parts(page)
+    mine, other = split_sections((own / "report.html").read_text()), split_sections(page)
     assert list(mine) == list(other) and len(mine) > 10
     assert {k for k in mine if mine[k] != other[k]} <= {"image-cost", "published", "environment"}  # times, the command
     return page

@@ -14,7 +14,7 @@ import pytest
 from parity.decode.shard_io import read_shard
 from tests.cluster import one_machine
 from tests.cluster.test_s3 import untimed
-from tests.report.test_page import parts
+from tests.report.test_page import split_sections
 from tests.workflow.conftest import copied
 
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
@@ -102,6 +102,6 @@ def test_a_cluster_gives_the_tokens_and_the_page_of_one_machine(tmp_path):
     assert (mine / "equality.csv").read_bytes() == (other / "equality.csv").read_bytes()
     summaries = [untimed(pd.read_csv(folder / "summary.csv")) for folder in (mine, other)]
     pd.testing.assert_frame_equal(*summaries)
-    mine, other = (parts((folder / "report.html").read_text()) for folder in (mine, other))
+    mine, other = (split_sections((folder / "report.html").read_text()) for folder in (mine, other))
     assert list(mine) == list(other) and len(mine) > 12
     assert {k for k in mine if mine[k] != other[k]} <= TIMED

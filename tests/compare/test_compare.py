@@ -16,8 +16,8 @@ from parity.compare.results import Comparison, Pair, compare_results, describe_c
 N = 40
 
 
-def cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
-    """A row of the summary with its records; the noise belongs to the prompt, so that it cancels in pairs."""
+def make_cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
+    """Make a row of the summary with its records; noise belongs to the prompt, so that it cancels in pairs."""
     rng = np.random.default_rng(0)
     drawn = {"nfe": nfe + noise * rng.standard_normal(N), "clip": clip + 0.03 * rng.standard_normal(N)}
     row = {
@@ -30,7 +30,7 @@ def cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
     return row, pd.DataFrame({"id": ids, "key": row["key"], **drawn})
 
 
-def write(folder, *cells):
+def write_results(folder, *cells):
     folder.mkdir()
     pd.DataFrame([row for row, _ in cells]).to_csv(folder / "summary.csv", index=False)
     pd.concat([frame for _, frame in cells]).to_parquet(folder / "records.parquet")
@@ -39,37 +39,39 @@ def write(folder, *cells):
 
 @pytest.fixture
 def compare(tmp_path):
-    """Compare folders that hold cells: one list a folder."""
+    """Compare two folders that hold these lists of cells."""
 
     def run(a, b):
-        return compare_results(write(tmp_path / "a", *a), write(tmp_path / "b", *b))
+        return compare_results(write_results(tmp_path / "a", *a), write_results(tmp_path / "b", *b))
 
     return run
 
 
-def changed(comparison):
+def list_changed(comparison):
     return {pair.label: pair.find_changed(comparison.z) for pair in comparison.pairs}
 
 
 def test_a_folder_compared_with_itself_has_no_change(tmp_path):
-    folder = write(tmp_path / "a", cell(), cell("ar", nfe=256.0, noise=0.0))
-    assert changed(compare_results(folder, folder)) == {"sjd": [], "ar": []}
+    folder = write_results(tmp_path / "a", make_cell(), make_cell("ar", nfe=256.0, noise=0.0))
+    assert list_changed(compare_results(folder, folder)) == {"sjd": [], "ar": []}
 
 
 def test_what_changed_is_named_and_nothing_else(compare):
     lossy = {"verdict_kind": "lossy", "pill": "lossy, TV = 0.20"}
-    before = [cell(), cell("gsd"), cell("mtj"), cell("vvs")]
-    after = [cell(), cell("gsd", **lossy), cell("mtj", nfe=80.0), cell("vvs", clip=0.6)]
-    assert changed(compare(before, after)) == {"sjd": [], "gsd": ["verdict"], "mtj": ["passes"], "vvs": ["clip_score"]}
+    old_cells = [make_cell(), make_cell("gsd"), make_cell("mtj"), make_cell("vvs")]
+    new_cells = [make_cell(), make_cell("gsd", **lossy), make_cell("mtj", nfe=80.0), make_cell("vvs", clip=0.6)]
+    changed = list_changed(compare(old_cells, new_cells))
+    assert changed == {"sjd": [], "gsd": ["verdict"], "mtj": ["passes"], "vvs": ["clip_score"]}
 
 
 def test_passes_are_compared_by_prompt_where_prompts_agree(compare):
-    gap = compare([cell()], [cell(nfe=89.0)]).pairs[0].passes_difference
-    assert gap.value == pytest.approx(-1) and gap.error == pytest.approx(0, abs=1e-9)
+    gap = compare([make_cell()], [make_cell(nfe=89.0)]).pairs[0].passes_difference
+    assert gap.value == pytest.approx(-1)
+    assert gap.error == pytest.approx(0, abs=1e-9)
 
 
 def test_other_prompts_are_compared_with_the_errors_of_both(compare):
-    pair = compare([cell()], [cell(nfe=89.0, prompts="other ")]).pairs[0]
+    pair = compare([make_cell()], [make_cell(nfe=89.0, prompts="other ")]).pairs[0]
     assert pair.passes_difference.error == pytest.approx(np.hypot(*(e.error for e in pair.passes)))
 
 
@@ -78,7 +80,7 @@ def test_fresh_noise_is_rarely_called_a_change():
     rng = np.random.default_rng(1)
 
     def draw(prompts):
-        row, frame = cell()
+        row, frame = make_cell()
         return row, frame.assign(id=prompts + frame["id"], nfe=rng.normal(90, 4, N), clip=rng.normal(0.7, 0.03, N))
 
     false = 0
@@ -90,42 +92,42 @@ def test_fresh_noise_is_rarely_called_a_change():
 
 
 def test_rows_are_paired_by_settings_and_not_by_seed(compare):
-    pair = compare([cell(seed=2)], [cell(seed=5)]).pairs[0]
+    pair = compare([make_cell(seed=2)], [make_cell(seed=5)]).pairs[0]
     assert describe_cell_change(pair) == "seed 2 → 5"
 
 
 def test_rows_that_one_folder_lacks_are_listed(compare):
-    lacking = dict(compare([cell(), cell("gsd")], [cell(), cell("mtj")]).list_unpaired())
+    lacking = dict(compare([make_cell(), make_cell("gsd")], [make_cell(), make_cell("mtj")]).list_unpaired())
     assert {folder.name: labels for folder, labels in lacking.items()} == {"a": ["gsd"], "b": ["mtj"]}
 
 
 @pytest.mark.parametrize("machine", ["GPU, CPU, 16 cores", None])
 def test_seconds_of_another_or_unnamed_machine_are_not_compared(compare, machine):
-    comparison = compare([cell()], [cell(machine=machine)])
+    comparison = compare([make_cell()], [make_cell(machine=machine)])
     assert comparison.pairs[0].seconds is None
     assert any("Seconds are not compared" in line for line in command.summarize(comparison))
 
 
 def test_seconds_of_one_machine_are_compared(compare):
-    a, b = compare([cell()], [cell(seconds_per_image=0.4)]).pairs[0].seconds
+    a, b = compare([make_cell()], [make_cell(seconds_per_image=0.4)]).pairs[0].seconds
     assert (a.value, b.value) == (0.5, 0.4)
 
 
 def test_texts_of_another_number_of_rows_are_paired(compare):
     task = {"kind": "anysubset", "task": "infilling"}
     settings = [json.dumps({"rows": rows, "length": 64}) for rows in (8, 16)]
-    assert len(compare([cell(**task, settings=settings[0])], [cell(**task, settings=settings[1])]).pairs) == 1
+    assert len(compare([make_cell(**task, settings=settings[0])], [make_cell(**task, settings=settings[1])]).pairs) == 1
 
 
 def test_bad_input_is_one_line_that_names_the_folder(tmp_path):
-    good = write(tmp_path / "good", cell())
-    vectors = write(tmp_path / "vectors", cell("mar", kind="continuous"))
-    other = write(tmp_path / "other", cell("mtj"))
+    good = write_results(tmp_path / "good", make_cell())
+    vectors = write_results(tmp_path / "vectors", make_cell("mar", kind="continuous"))
+    no_shared = write_results(tmp_path / "other", make_cell("mtj"))
     (tmp_path / "table").mkdir()
     (tmp_path / "table/summary.csv").write_text("x,y\n1,2\n")
     (tmp_path / "table/records.parquet").write_bytes((good / "records.parquet").read_bytes())
     for folder, words in ((tmp_path / "none", "No such file"), (tmp_path / "table", "no column"),
-                          (vectors, "a kind of model in common"), (other, "no row in common")):  # fmt: skip
+                          (vectors, "a kind of model in common"), (no_shared, "no row in common")):  # fmt: skip
         with pytest.raises(ParityError, match=rf"{folder.name}.*{words}") as error:
             compare_results(good, folder)
         assert "\n" not in str(error.value)
@@ -138,8 +140,8 @@ def run_command(monkeypatch, *arguments):
 
 def test_the_command_prints_the_change_and_writes_a_page(tmp_path, monkeypatch, capsys):
     hostile = "<script>x</script>"
-    a = write(tmp_path / "a", cell(label=hostile))
-    b = write(tmp_path / "b", cell(label=hostile, nfe=80.0, pill="lossy, TV = 0.20", verdict_kind="lossy"))
+    a = write_results(tmp_path / "a", make_cell(label=hostile))
+    b = write_results(tmp_path / "b", make_cell(label=hostile, nfe=80.0, pill="lossy, TV = 0.20", verdict_kind="lossy"))
     run_command(monkeypatch, a, b, "--out", tmp_path / "c.html")
     assert re.search(r"verdict, passes .*certified, TV ≤ 0.015 → lossy, TV = 0.20 .*-10", capsys.readouterr().out)
     page = (tmp_path / "c.html").read_text()

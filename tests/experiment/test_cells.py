@@ -12,12 +12,12 @@ TEXT = {"methods": {"sequential": [{}], "assd": [{"k": 5}]}, "tasks": {"infillin
 VECTORS = {"methods": {"mar": [{}], "cspd": [{"gamma": 4}]}, "images": 4}
 
 
-def every(prompt="a red circle", repeat=False, **sections):
+def list_cells(prompt="a red circle", repeat=False, **sections):
     return cells(checks.load({**sections, "repeat": repeat}), [prompt])
 
 
-def keys(prompt="a red circle", **sections):
-    return {c.key for c in every(prompt, **sections)}
+def list_keys(prompt="a red circle", **sections):
+    return {c.key for c in list_cells(prompt, **sections)}
 
 
 def image(methods=METHODS, **section):
@@ -25,16 +25,16 @@ def image(methods=METHODS, **section):
 
 
 def test_key_holds_all_that_samples_depend_on_and_nothing_else():
-    base = keys(image=image())
+    base = list_keys(image=image())
     for change in ({"sampling": {"guidance": 2.0}}, {"dtype": "float64"}, {"prompts": {"repeats": 2}}):
-        assert not base & keys(image=image(**change)), change
-    assert not base & keys(image=image(), seeds={"reference": 5, "control": 6, "methods": 7})
-    assert not base & keys("a blue circle", image=image())
+        assert not base & list_keys(image=image(**change)), change
+    assert not base & list_keys(image=image(), seeds={"reference": 5, "control": 6, "methods": 7})
+    assert not base & list_keys("a blue circle", image=image())
     figure = {"title": "t", "x": "init", "y": ["fid"]}
     for change in ({"batch": 7}, {"prompts": {"shards": 1}}, {"study": [figure]}):
-        assert base == keys(image=image(**change)), change
-    assert base == keys(image=image(), experiment="other", equality={"n": 50_000})
-    assert base == keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))  # a default written out
+        assert base == list_keys(image=image(**change)), change
+    assert base == list_keys(image=image(), experiment="other", equality={"n": 50_000})
+    assert base == list_keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))  # a default written out
 
 
 @pytest.mark.parametrize(
@@ -49,31 +49,36 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
     ],
 )
 def test_one_more_variant_of_any_kind_adds_its_own_cells_alone(section, change):
-    before, after = keys(**section), keys(**change)
-    assert before < after and len(after - before) == (2 if "text" in section else 1)  # one for each task
+    old_keys, new_keys = list_keys(**section), list_keys(**change)
+    assert old_keys < new_keys
+    assert len(new_keys - old_keys) == (2 if "text" in section else 1)  # one for each task
 
 
 @pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
-def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own(sections):
-    once, twice = every(**sections), every(**sections, repeat=True)
-    more = [c for c in twice if c.role == "again"]
-    assert {c.spec["seed"] for c in more} == {3} and len(twice) == len(once) + len(more)
-    assert len(more) == len({(c.spec["method"], str(c.spec["options"]), str(c.spec.get("task"))) for c in once})
+def test_repeating_adds_each_method_once_on_its_own_seed(sections):
+    all_cells, twice = list_cells(**sections), list_cells(**sections, repeat=True)
+    repetitions = [c for c in twice if c.role == "again"]
+    assert {c.spec["seed"] for c in repetitions} == {3}
+    assert len(twice) == len(all_cells) + len(repetitions)
+    variants = {(c.spec["method"], str(c.spec["options"]), str(c.spec.get("task"))) for c in all_cells}
+    assert len(repetitions) == len(variants)
 
 
-def test_plain_decoding_is_there_twice_and_everything_has_its_reference():
-    found = every(image=image(), text=TEXT, continuous=VECTORS)
-    for cell in found:
-        plain = find_reference(cell, found)
-        assert plain.kind == cell.kind and plain.role == "reference" and plain.spec["seed"] == 0
+def test_every_cell_has_plain_decoding_as_reference():
+    all_cells = list_cells(image=image(), text=TEXT, continuous=VECTORS)
+    for cell in all_cells:
+        plain = find_reference(cell, all_cells)
+        assert plain.kind == cell.kind
+        assert plain.role == "reference"
+        assert plain.spec["seed"] == 0
         assert plain.spec.get("task") == cell.spec.get("task")
-    assert [c.spec["seed"] for c in found if c.role == "control"] == [1] * 4  # images, two tasks, vectors
+    assert [c.spec["seed"] for c in all_cells if c.role == "control"] == [1] * 4  # images, two tasks, vectors
 
 
-def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
+def test_an_unread_setting_makes_no_other_cell():
     two = {"sampling": [{"temperature": 0.8}, {"temperature": 0.8, "clip": 4.0}], "methods": {"mar": [{}]}}
     for family, cells_of in (("gmm", 2), ("mar", 4)):
-        assert len(keys(models={"m": {"family": family}}, continuous=two)) == cells_of
+        assert len(list_keys(models={"m": {"family": family}}, continuous=two)) == cells_of
 
 
 COUNTED = """CLAIM = "lossy"
@@ -97,7 +102,7 @@ def wrong(
         (COUNTED.replace("Counts", "Sums"), "n: Sums("),
     ],
 )
-def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named, tmp_path, monkeypatch):
+def test_a_wrong_declaration_is_one_line_that_names_it(source, named, tmp_path, monkeypatch):
     (tmp_path / "discrete").mkdir(parents=True)
     (tmp_path / "discrete/wrong.py").write_text(source)
     monkeypatch.setattr(module_metadata, "DECODERS", tmp_path)
@@ -105,7 +110,8 @@ def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named
     with pytest.raises(ConfigError) as error:
         options.declaration("discrete", "wrong") and options.options("discrete", "wrong", {})
     module_metadata.read_outline.cache_clear()
-    assert "parity_decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
+    assert "parity_decoders/discrete/wrong.py" in str(error.value)
+    assert named in str(error.value)
 
 
 def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch):
@@ -123,25 +129,24 @@ def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch)
 def test_defaults_of_the_code_are_what_the_options_say():
     assert options.cap_small("discrete", "zipar", {"ahead": 8}) == {"ahead": 1}
     assert options.cap_small("discrete", "sjd", {"window": 16, "init": "random"}) == {"window": 3, "init": "random"}
-    for method, given, said in (
+    for method, chosen, claim in (
         ("zipar", {}, "lossy"),
         ("sjd", {"window": 4, "tolerance": 0.0}, "lossless"),
         ("sjd", {"tolerance": 0.1}, "lossy"),
         ("sjd_coupled", {"store": "q"}, "lossy"),
     ):
-        assert options.claim("discrete", method, given) == said
-    assert options.is_coupled("discrete", "mtj", {}) and options.is_coupled(
-        "discrete", "jacobi", {"coupling": "shared"}
-    )
+        assert options.claim("discrete", method, chosen) == claim
+    assert options.is_coupled("discrete", "mtj", {})
+    assert options.is_coupled("discrete", "jacobi", {"coupling": "shared"})
     assert not options.is_coupled("discrete", "sjd", {})
     assert not options.is_coupled("discrete", "sjd_coupled", {"coupling": "maximal"})
     assert [options.is_plain_decoding("continuous", "mar", {"iterations": i}) for i in (0, 4)] == [True, False]
 
 
-def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
+def test_variants_of_any_window_share_an_exact_test():
     config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
-    found = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
-    assert len(found) == 4  # ar, sjd, sequential, assd
+    test_keys = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
+    assert len(test_keys) == 4  # ar, sjd, sequential, assd
 
 
 def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():
@@ -155,9 +160,10 @@ def test_the_level_of_tests_reaches_every_job_that_tests():
     keys, settings = set(), []
     for alpha in (0.05, 0.01):
         config = checks.load({"image": image({"ar": [{}], "sjd": [{}]}), "equality": {"alpha": alpha}})
-        own = cells(config, ["a"])
-        pair = variant(config, own[-1]), long_variant(config, own[-1])
+        all_cells = cells(config, ["a"])
+        pair = variant(config, all_cells[-1]), long_variant(config, all_cells[-1])
         keys.add(cell_test_key(config, *pair))
         declared = {"discrete": layers.read_layers("discrete")}
-        settings += [s["alpha"] for c in own for s in layers.layer_settings(config, declared, c).values()]
-    assert len(keys) == 2 and set(settings) == {0.05, 0.01}
+        settings += [s["alpha"] for c in all_cells for s in layers.layer_settings(config, declared, c).values()]
+    assert len(keys) == 2
+    assert set(settings) == {0.05, 0.01}

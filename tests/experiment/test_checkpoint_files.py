@@ -24,28 +24,28 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Files by part and sizes of stand-ins in the published layouts, by family."""
-    made = {}
+    """Write stand-ins in the published layouts: by family the files by component, and sizes."""
+    files_by_family = {}
     for family in SECTIONS:
         folder = tmp_path_factory.mktemp(family)
         names = ("xlnet", "gpt2") if family == "xlnet" else (family,)
-        files = {part: str(folder / file) for name in names for part, file in write(name, folder).items()}
-        made[family] = (files, {"grid": 4} if family == "mar" else {})
-    files = made["llamagen"][0]
-    made["llamagen"] = (files, add.identify(str(Path(files["text"]).parent), 8).entry["network"])
+        files = {component: str(folder / file) for name in names for component, file in write(name, folder).items()}
+        files_by_family[family] = (files, {"grid": 4} if family == "mar" else {})
+    files = files_by_family["llamagen"][0]
+    files_by_family["llamagen"] = (files, add.identify(str(Path(files["text"]).parent), 8).entry["network"])
     for family in ("janus", "emu3"):
-        files = made[family][0]
-        made[family] = (files, add.identify(files["model"], pixels=96).entry["network"])
-    return made
+        files = files_by_family[family][0]
+        files_by_family[family] = (files, add.identify(files["model"], pixels=96).entry["network"])
+    return files_by_family
 
 
-def plan(written, family, change=(), network=(), **more):
-    """An experiment on a stand-in, with other files or sizes; digests are not looked at."""
+def plan(written, family, change=(), network=(), **top):
+    """Plan an experiment on a stand-in with other files or sizes; digests are not read."""
     files, sizes = written[family]
-    files = {part: file for part, file in {**files, **dict(change)}.items() if file}
+    files = {component: file for component, file in {**files, **dict(change)}.items() if file}
     spec = {"family": family, "source": "files", "files": files, "network": {**sizes, **dict(network)}}
     spec["sha256"] = dict.fromkeys(set(files) - {"tokenizer"}, "0" * 64)
-    return checks.load(json.loads(json.dumps({"models": {"m": spec}, **SECTIONS[family], **more})))
+    return checks.load(json.loads(json.dumps({"models": {"m": spec}, **SECTIONS[family], **top})))
 
 
 @pytest.mark.parametrize("family", SECTIONS)
@@ -69,9 +69,9 @@ SIZES = {
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_that_contradict_a_header_are_refused(written, case):
     family, network, message = SIZES[case]
-    with pytest.raises(ConfigError, match=message) as told:
+    with pytest.raises(ConfigError, match=message) as error:
         plan(written, family, network=network)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 SWAPPED = {
@@ -84,10 +84,10 @@ SWAPPED = {
 
 @pytest.mark.parametrize("case", SWAPPED)
 def test_parts_that_are_swapped_are_refused(written, case):
-    family, (one, other), message = SWAPPED[case]
+    family, (one, another), message = SWAPPED[case]
     files = written[family][0]
     with pytest.raises(ConfigError, match=rf"models.m.files.{one}: .*{message}"):
-        plan(written, family, {one: files[other], other: files[one]})
+        plan(written, family, {one: files[another], another: files[one]})
 
 
 def test_a_folder_of_another_family_is_refused(written):
@@ -96,15 +96,15 @@ def test_a_folder_of_another_family_is_refused(written):
 
 
 @pytest.mark.parametrize("fault", ["pointer", "page", "empty", "cut off"])
-@pytest.mark.parametrize("where", ["transformer", "network"])
-def test_a_file_that_is_not_whole_is_refused(written, tmp_path, where, fault):
-    whole = Path(written["llamagen"][0]["transformer"]).read_bytes()
-    contents = {"pointer": POINTER.encode(), "page": b"<!DOCTYPE html>", "empty": b"", "cut off": whole[:5000]}
+@pytest.mark.parametrize("place", ["transformer", "network"])
+def test_a_file_that_is_not_whole_is_refused(written, tmp_path, place, fault):
+    content = Path(written["llamagen"][0]["transformer"]).read_bytes()
+    contents = {"pointer": POINTER.encode(), "page": b"<!DOCTYPE html>", "empty": b"", "cut off": content[:5000]}
     file = tmp_path / "w.pt"
     file.write_bytes(contents[fault])
-    told = {"page": "web page", "empty": "an empty file"}.get(fault, fault)
-    with pytest.raises(ConfigError, match=rf"(models.m.files.transformer|networks.inception.file): .*{told}"):
-        if where == "transformer":
+    message = {"page": "web page", "empty": "an empty file"}.get(fault, fault)
+    with pytest.raises(ConfigError, match=rf"(models.m.files.transformer|networks.inception.file): .*{message}"):
+        if place == "transformer":
             plan(written, "llamagen", {"transformer": str(file)})
         else:
             plan(written, "llamagen", networks={"inception": {"file": str(file), "sha256": "0" * 64}})
@@ -122,17 +122,17 @@ def test_a_target_without_an_autoencoder_needs_one(written):
         plan(written, "mar", {"kl": None})
 
 
-@pytest.mark.parametrize(("family", "part"), [("llamagen", "text"), ("xlnet", "tokenizer"), ("xlnet", "judge")])
-def test_a_folder_with_spiece_model_alone_is_refused(written, tmp_path, family, part):
+@pytest.mark.parametrize(("family", "component"), [("llamagen", "text"), ("xlnet", "tokenizer"), ("xlnet", "judge")])
+def test_a_folder_with_spiece_model_alone_is_refused(written, tmp_path, family, component):
     names = ("config.json", "model.safetensors")
     folder = tmp_path / "folder"
     folder.mkdir()
-    for file in Path(written[family][0][part]).iterdir():
+    for file in Path(written[family][0][component]).iterdir():
         if file.name in names:
             shutil.copy(file, folder)
     (folder / "spiece.model").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"needs a tokenizer; allowed: a folder with tokenizer\.json of its spiece"):
-        plan(written, family, {part: str(folder)})
+        plan(written, family, {component: str(folder)})
 
 
 def test_a_pickle_that_cannot_be_read_is_left_to_its_job(written, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from docs.reference import schema
+from docs.reference import make_schema
 from parity.base.errors import ConfigError
 from parity.experiment import checks, paths, weights
 from parity.experiment.cells import cells, list_text_tasks
@@ -25,29 +25,30 @@ TOP = ("experiment", "models", "seeds", "repeat", "equality", "text", "continuou
 
 
 def image(methods=METHODS, **section):
-    """A configuration with a section on images; keys of the top level stand there."""
+    """Make a configuration with a section on images, and keys of the top level."""
     top = {k: section.pop(k) for k in TOP if k in section}
     return {**top, "image": {"methods": methods, **section}}
 
 
-def refused(parts, call, *given, **named):
-    """The call is refused in one line that holds these parts."""
+def assert_refused(words, call, *arguments, **options):
+    """Assert that a call raises ConfigError in one line that holds all words."""
     with pytest.raises(ConfigError) as error:
-        call(*given, **named)
+        call(*arguments, **options)
     text = str(error.value)
-    assert "\n" not in text and all(part in text for part in parts), text
+    assert "\n" not in text, text
+    assert all(word in text for word in words), text
 
 
-def also(**methods):
+def add(**methods):
     return image({"ar": [{}], **methods})
 
 
-def figure(**given):
-    return image(study=[{"title": "t", "x": "init", "y": ["fid"], **given}])
+def figure(**fields):
+    return image(study=[{"title": "t", "x": "init", "y": ["fid"], **fields}])
 
 
-def model(**given):
-    return image(models={"m": {"family": "llamagen", **given}})
+def model(**fields):
+    return image(models={"m": {"family": "llamagen", **fields}})
 
 
 def text(methods=None, **section):
@@ -63,14 +64,14 @@ LOCAL = {"family": "llamagen", "source": "files"}
 THREE = ("transformer", "vq", "text")
 WRONG = [  # a configuration, and what its line holds
     (image(foo=1), ["image.foo = 1", "unknown key", "prompts"]),
-    (also(sjdd=[{}]), ["image.methods.sjdd", "allowed", "jacobi, "]),
-    (also(sjd=[{"windows": 3}]), ["image.methods.sjd.0.windows = 3", "window, init, refine"]),
+    (add(sjdd=[{}]), ["image.methods.sjdd", "allowed", "jacobi, "]),
+    (add(sjd=[{"windows": 3}]), ["image.methods.sjd.0.windows = 3", "window, init, refine"]),
     (image({"ar": [{"window": 4}]}), ["image.methods.ar.0.window = 4", "no options"]),
-    (also(sjd=[{"window": 0}]), ["image.methods.sjd.0.window = 0", "greater than or equal to 1"]),
-    (also(sjd=[{"window": 257}]), ["image.methods.sjd.0.window = 257", "at most 256 with models.scenes"]),
-    (also(sjd=[{"init": "up"}]), ["image.methods.sjd.0.init = 'up'", "repeat_above"]),
+    (add(sjd=[{"window": 0}]), ["image.methods.sjd.0.window = 0", "greater than or equal to 1"]),
+    (add(sjd=[{"window": 257}]), ["image.methods.sjd.0.window = 257", "at most 256 with models.scenes"]),
+    (add(sjd=[{"init": "up"}]), ["image.methods.sjd.0.init = 'up'", "repeat_above"]),
     (image(sampling={"temperature": "1e-4"}), ["image.sampling.temperature = '1e-4'", "1.0e-04"]),
-    (also(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
+    (add(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
     (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # the old form
     ({"equality": {"mutants": 1000}}, ["equality.mutants = 1000", "`snakemake self_tests`"]),
     (image({"sjd": [{}]}), ["image.methods", "needs ar"]),
@@ -115,22 +116,19 @@ WRONG = [  # a configuration, and what its line holds
         ["continuous.sampling.guidance_schedule = 'linear'", "harmon", "constant"],
     ),
     (vectors(family="xar", sampling={"sampler": "ddim"}), ["continuous.sampling.sampler = 'ddim'", "xar", "'ddpm'"]),
-    (
-        vectors({"cspd": [{"verify": "blind"}]}, "gmm"),
-        ["continuous.methods.cspd", "verify = 'blind' with gmm"],
-    ),
+    (vectors({"cspd": [{"verify": "blind"}]}, "gmm"), ["continuous.methods.cspd", "verify = 'blind' with gmm"]),
     (vectors({"mar": [{}, {"iterations": 4}]}, "xar"), ["continuous.methods.mar", "iterations = 4 with xar", "0"]),
     (vectors(batch=[4, 4]), ["continuous.batch = [4, 4]", "twice"]),
 ]
 
 
-@pytest.mark.parametrize(("raw", "parts"), WRONG, ids=[parts[0] for _, parts in WRONG])
-def test_wrong_configuration_is_one_clear_line(raw, parts):
-    refused(parts, lambda: cells(checks.load(raw), ["a"]))
+@pytest.mark.parametrize(("raw", "words"), WRONG, ids=[parts[0] for _, parts in WRONG])
+def test_wrong_configuration_is_one_clear_line(raw, words):
+    assert_refused(words, lambda: cells(checks.load(raw), ["a"]))
 
 
 @pytest.mark.parametrize(
-    ("content", "spec", "parts"),
+    ("content", "spec", "words"),
     [
         (None, {}, ["no such file"]),
         ("device", {}, ["no regular file"]),
@@ -140,29 +138,28 @@ def test_wrong_configuration_is_one_clear_line(raw, parts):
         (b"one\ntwo\n", {"limit": 3}, ["image.prompts.limit = 3", "holds 2"]),
     ],
 )
-def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
+def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, words):
     if content == "device":
         (tmp_path / "p.txt").symlink_to("/dev/zero")
     elif content is not None:
         (tmp_path / "p.txt").write_bytes(content)
-    refused(["image.prompts.", *parts], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, max_words=23)
+    assert_refused(["image.prompts.", *words], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, max_words=23)
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])
 def test_no_section_is_required(kind):
     raw = yaml.safe_load((ROOT / "config.yaml").read_text())
     models = {n: m for n, m in raw["models"].items() if KINDS[weights.find_kind(m["family"])] == kind}
-    alone = checks.load({kind: raw[kind], "models": models})
-    every = checks.load(raw)
-    assert {c.key for c in cells(alone, ["a"])} < {c.key for c in cells(every, ["a"])}
+    one_section = checks.load({kind: raw[kind], "models": models})
+    all_sections = checks.load(raw)
+    assert {c.key for c in cells(one_section, ["a"])} < {c.key for c in cells(all_sections, ["a"])}
 
 
-def test_the_schema_for_editors_takes_what_we_ship_and_no_unknown_option():
-    """`python docs/reference.py` writes it."""
-    known, raw = Draft202012Validator(schema()), yaml.safe_load((ROOT / "config.yaml").read_text())
-    known.validate(raw)
+def test_the_schema_takes_what_we_ship_and_no_unknown_option():
+    validator, raw = Draft202012Validator(make_schema()), yaml.safe_load((ROOT / "config.yaml").read_text())
+    validator.validate(raw)
     raw["image"]["methods"]["sjd"] = [{"windows": 16}]
-    assert not known.is_valid(raw)
+    assert not validator.is_valid(raw)
 
 
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
@@ -184,27 +181,27 @@ def test_every_configuration_we_ship_is_valid(file, all_weights):
 
 
 @pytest.mark.parametrize(
-    ("paper", "parts"),
+    ("paper", "words"),
     [
         ("Teng (SJD), Table 9", ["Teng et al. 2024 (SJD)"]),
         ("Teng et al. 2024 (SJD), Table 99", ["a table of Teng et al. 2024 (SJD)", "Table 9"]),
     ],
 )
-def test_a_figure_of_an_unknown_paper_or_table_is_one_clear_line(paper, parts):
-    refused(
-        [f"image.study.0.paper = {paper!r}", *parts], checks.check_sources, checks.load(figure(paper=paper)), PUBLISHED
+def test_a_figure_of_an_unknown_paper_is_one_clear_line(paper, words):
+    assert_refused(
+        [f"image.study.0.paper = {paper!r}", *words], checks.check_sources, checks.load(figure(paper=paper)), PUBLISHED
     )
     checks.check_sources(checks.load(figure(paper="Teng et al. 2024 (SJD), Fig. 8, Table 9")), PUBLISHED)
 
 
-def companion(file: Path, **said) -> None:
-    """A safetensors file that is all header."""
-    text = json.dumps({"__metadata__": {"config": json.dumps(said)}}).encode()
+def write_companion(file: Path, **header) -> None:
+    """Write a safetensors file that is all header."""
+    text = json.dumps({"__metadata__": {"config": json.dumps(header)}}).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text)
 
 
 @pytest.mark.parametrize(
-    ("said", "parts"),
+    ("header", "words"),
     [
         (None, ["has no drafter", "drafter.safetensors is missing", "train_embedded"]),
         (
@@ -214,94 +211,96 @@ def companion(file: Path, **said) -> None:
         ({"vocab": 1024, "grid": 16, "target": "cd"}, ["the SHA-256 of its target is cd", "allowed: ab"]),
     ],
 )
-def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, said, parts):
+def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, header, words):
     monkeypatch.setattr(weights, "EMBEDDED", tmp_path)
-    companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
+    write_companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
     (tmp_path / "SHA256SUMS").write_text("ab  llamagen.safetensors\n")
-    if said is not None:
-        companion(tmp_path / "drafter.safetensors", **said)
-    every = ("eagle", "lantern", "lantern_pp", "vvs")
-    for method in every:
-        refused(parts, checks.load, also(**{method: [{}]}))
-    companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
-    checks.load(also(**{method: [{}] for method in every}))
+    if header is not None:
+        write_companion(tmp_path / "drafter.safetensors", **header)
+    methods = ("eagle", "lantern", "lantern_pp", "vvs")
+    for method in methods:
+        assert_refused(words, checks.load, add(**{method: [{}]}))
+    write_companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
+    checks.load(add(**{method: [{}] for method in methods}))
     with pytest.raises(ConfigError, match=r"methods.vvs.0.k = 1024: allowed: at most 1023 with models.scenes"):
-        checks.load(also(vvs=[{"k": 1024}]))
+        checks.load(add(vvs=[{"k": 1024}]))
 
 
 def test_published_files_need_a_drafter_of_their_own(tmp_path):
     digest, methods = "0" * 64, {"ar": [{}], "eagle": [{}]}
-    named = {part: str(tmp_path / part) for part in THREE}
+    named = {component: str(tmp_path / component) for component in THREE}
     for file in named.values():
         Path(file).write_bytes(b"weights")
-    own = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
+    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
     with pytest.raises(ConfigError, match="needs a drafter"):
-        checks.load(image(methods, models={"m": own}))
-    companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
+        checks.load(image(methods, models={"m": model}))
+    write_companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
     named = {**named, "drafter": str(tmp_path / "d.safetensors")}
-    own = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
-    checks.load(image(methods, models={"m": own}))
+    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
+    checks.load(image(methods, models={"m": model}))
 
 
 def test_sizes_of_the_embedded_model(all_weights):
-    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16
-    model's revision as it was."""
-    _, (before, digest) = all_weights
-    own = {"family": "llamagen"}
-    specs, methods = {"scenes": own, "scenes8": own | {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
+    """Two grids in one experiment have their own revisions and limits; training one leaves the other's revision."""
+    _, (revision, digest) = all_weights
+    spec = {"family": "llamagen"}
+    specs = {"scenes": spec, "scenes8": spec | {"grid": 8}}
+    methods = {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
     loaded = checks.load(image(methods, models=specs))
     small, large = loaded.models["scenes8"], loaded.models["scenes"]
-    assert weights.compute_revision(large) == before == digest != weights.compute_revision(small)
+    assert weights.compute_revision(large) == revision == digest != weights.compute_revision(small)
     assert weights.list_option_sizes(small) == {"length": 64, "row": 8, "vocab": 1024, "vocab - 1": 1023}
     assert weights.list_option_sizes(large)["length"] == 256
     assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.compute_revision(m) for m in (small, large)}
     for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
         with pytest.raises(ConfigError, match=r"at most (64|8) with models.scenes8"):
             checks.load(image({"ar": [{}], **change}, models=specs))
-        checks.load(also(**change))
+        checks.load(add(**change))
 
 
 def test_what_was_not_trained_is_one_line_that_names_its_target(all_weights):
     folder, _ = all_weights
-    small, spec = model(grid=8), also(spec=[{}])
+    small, spec = model(grid=8), add(spec=[{}])
     checks.load(small), checks.load(spec)
-    for file, raw, parts in (
+    for file, raw, words in (
         ("llamagen8", small, ["models.m.grid = 8", "snakemake train_embedded"]),
         ("draft", spec, ["methods.spec", "models.scenes", "snakemake train_embedded"]),
     ):
         (folder / f"{file}.safetensors").unlink()
-        refused([*parts, f"{file}.safetensors"], checks.load, raw)
-    assert checks.load(also(sjd=[{}]))
+        assert_refused([*words, f"{file}.safetensors"], checks.load, raw)
+    assert checks.load(add(sjd=[{}]))
 
 
 def test_on_and_off_are_words_where_words_are_asked_for():
     """YAML reads them as truth values."""
     config = checks.load(image() | yaml.safe_load("refill: on\ncompile: off"))
     assert (config.refill, config.compile) == ("on", "off")
-    drafted = checks.load(also(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
+    drafted = checks.load(add(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
     vvs = [c.spec["options"] for c in cells(drafted, ["a"]) if c.spec["method"] == "vvs"]
-    assert {(given["schedule"], given["truncate"]) for given in vvs} == {("off", True)}
+    assert {(options["schedule"], options["truncate"]) for options in vvs} == {("off", True)}
     assert checks.load(image() | yaml.safe_load("compile: on")).compile == "on"
     with pytest.raises(ConfigError, match=r"compile = .*allowed: 'auto', 'on' or 'off'"):
         checks.load(image() | yaml.safe_load("compile: yes please"))
 
 
-def bomb(levels):
-    """YAML of some hundred bytes whose value has 9 ** levels entries."""
+def make_bomb(levels):
+    """Make a value of 9 ** levels entries from a few hundred bytes of YAML."""
     lines = [f"a0: &a0 [{', '.join('x' * 9)}]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
     return yaml.safe_load("\n".join(lines))[f"a{levels - 1}"]
 
 
-@pytest.mark.parametrize("value", [bomb(12), yaml.safe_load("&i {models: *i}"), "x" * 10**6])
+@pytest.mark.parametrize("value", [make_bomb(12), yaml.safe_load("&i {models: *i}"), "x" * 10**6])
 def test_a_value_larger_than_memory_is_one_short_line(value):
     tracemalloc.start()
     with pytest.raises(ConfigError) as error:
         checks.load({"image": {"methods": {"ar": [{}]}}, "seeds": value})
-    _, most = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert "seeds" in str(error.value) and len(str(error.value)) < 600 and "\n" not in str(error.value)
-    assert most < 20_000_000
+    assert "seeds" in str(error.value)
+    assert len(str(error.value)) < 600
+    assert "\n" not in str(error.value)
+    assert peak < 20_000_000
 
 
 STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
@@ -313,9 +312,10 @@ def fuzz():
 
 
 def test_hundreds_of_configurations(fuzz):
-    known = fuzz.bases()
-    said = {number: fuzz.tried(fuzz.case(number, 0, known)) for number in range(300)}
-    assert set(said.values()) == {"taken", "refused"}, {n: s for n, s in said.items() if s not in ("taken", "refused")}
+    bases = fuzz.bases()
+    outcomes = {number: fuzz.tried(fuzz.case(number, 0, bases)) for number in range(300)}
+    assert {n: outcome for n, outcome in outcomes.items() if outcome not in ("taken", "refused")} == {}
+    assert set(outcomes.values()) == {"taken", "refused"}
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,8 @@ def config(tmp_path):
         (tmp_path / name).write_bytes(b"weights")
 
     def make(published=True, image=None, **top):
-        files = {part: str(tmp_path / name) for part, name in (("transformer", "t"), ("vq", "v"), ("text", "five"))}
+        names = {"transformer": "t", "vq": "v", "text": "five"}
+        files = {component: str(tmp_path / name) for component, name in names.items()}
         model = {"family": "llamagen"}
         if published:
             model |= {"source": "files", "files": files, "sha256": dict.fromkeys(files, ZERO)}
@@ -358,7 +359,7 @@ def config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "parts"),
+    ("change", "words"),
     [
         ({"protocol": "sdj"}, ["protocol = 'sdj'", "clean, sjd, lantern, torchfid50k"]),
         ({"networks": {"clip": {"file": "nowhere", "sha256": ZERO}}}, ["networks.clip.file = 'nowhere'", "no such"]),
@@ -368,8 +369,8 @@ def config(tmp_path):
         ({"image": {"reference": "nowhere"}}, ["image.reference = 'nowhere'", "no such"]),
     ],
 )
-def test_what_is_wrong_is_one_line(config, change, parts):
-    refused(parts, checks.load, config(**change))
+def test_what_is_wrong_is_one_line(config, change, words):
+    assert_refused(words, checks.load, config(**change))
 
 
 def test_a_protocol_takes_its_own_clip(config):
@@ -383,15 +384,17 @@ def test_a_protocol_takes_its_own_clip(config):
 
 def test_networks_judge_published_models_alone(config, tmp_path):
     published, ours = (checks.load(config(p, {"reference": str(tmp_path / "five")})) for p in (True, False))
-    (cell, *_), (own, *_) = (cells(c, ["a"]) for c in (published, ours))
-    assert len(paths.judges(published, cell)) == 1 and paths.is_judged(published, cell)
-    assert not paths.judges(ours, own) and not any("networks" in name for name in paths.manifests(ours))
-    assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], own).count("/")
-    other = published.model_copy(update={"protocol": "sjd"})
-    assert paths.reference(published, ["a"], cell) != paths.reference(other, ["a"], cell)
+    (cell, *_), (our_cell, *_) = (cells(c, ["a"]) for c in (published, ours))
+    assert len(paths.judges(published, cell)) == 1
+    assert paths.is_judged(published, cell)
+    assert not paths.judges(ours, our_cell)
+    assert not any("networks" in name for name in paths.manifests(ours))
+    assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], our_cell).count("/")
+    another = published.model_copy(update={"protocol": "sjd"})
+    assert paths.reference(published, ["a"], cell) != paths.reference(another, ["a"], cell)
     assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
-    some = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
-    assert paths.reference_pictures(some, "discrete", True)[1] == 64
+    limited = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
+    assert paths.reference_pictures(limited, "discrete", True)[1] == 64
 
 
 def test_only_embedded_models_bound_the_words_of_a_prompt(config):

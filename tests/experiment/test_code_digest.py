@@ -8,7 +8,7 @@ from parity.experiment.code_digest import list_closure
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of four modules: a imports b, b imports c inside a function, d stands alone."""
+    """Write a package of four modules: a imports b, b imports c inside a function, d is alone."""
     folder = tmp_path / "parity"
     (folder / "leaf").mkdir(parents=True)
     for name, text in {
@@ -21,17 +21,17 @@ def package(tmp_path, monkeypatch):
     }.items():
         (folder / f"{name}.py").write_text(text)
     monkeypatch.setitem(code_digest.ROOTS, "parity", tmp_path)
-    forget()
+    clear_caches()
     yield folder
-    forget()
+    clear_caches()
 
 
-def forget():
+def clear_caches():
     for name in ("find_file", "parse_source", "list_imports", "digest_module", "digest"):
         getattr(code_digest, name).cache_clear()
 
 
-def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(package):
+def test_closure_holds_nested_imports_and_their_packages(package):
     assert code_digest.list_closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
     assert code_digest.list_closure("parity.d") == ["parity", "parity.d"]
     with pytest.raises(ValueError, match=r"parity.none: no module"):
@@ -50,35 +50,35 @@ def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(packa
     ],
 )
 def test_digest_changes_with_code_alone(package, file, old, new, changes):
-    before = code_digest.digest("parity.a")
+    old_digest = code_digest.digest("parity.a")
     path = package / f"{file}.py"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    forget()
-    assert (code_digest.digest("parity.a") != before) == changes
+    clear_caches()
+    assert (code_digest.digest("parity.a") != old_digest) == changes
 
 
 def test_templates_beside_a_package_are_part_of_it(package):
-    before = code_digest.digest("parity.leaf.c")
+    digest = code_digest.digest("parity.leaf.c")
     (package / "leaf/templates").mkdir()
     (package / "leaf/templates/page.html.j2").write_text("<p>")
-    forget()
-    assert code_digest.digest("parity.leaf.c") != before
+    clear_caches()
+    assert code_digest.digest("parity.leaf.c") != digest
 
 
 def test_json_beside_a_module_of_its_name_is_part_of_it(package):
-    before = code_digest.digest("parity.leaf.c")
+    digest = code_digest.digest("parity.leaf.c")
     (package / "leaf/c.json").write_text("{}")
-    forget()
-    assert code_digest.digest("parity.leaf.c") != before
+    clear_caches()
+    assert code_digest.digest("parity.leaf.c") != digest
 
 
 def test_a_digest_within_packages_ignores_edits_elsewhere(package):
-    whole = code_digest.digest("parity.leaf.c"), code_digest.digest("parity.leaf.c", within=("parity.leaf.c",))
+    digests = code_digest.digest("parity.leaf.c"), code_digest.digest("parity.leaf.c", within=("parity.leaf.c",))
     (package / "leaf/__init__.py").write_text("CHANGED = 1")
-    forget()
-    assert code_digest.digest("parity.leaf.c") != whole[0]
-    assert code_digest.digest("parity.leaf.c", within=("parity.leaf.c",)) == whole[1]
+    clear_caches()
+    assert code_digest.digest("parity.leaf.c") != digests[0]
+    assert code_digest.digest("parity.leaf.c", within=("parity.leaf.c",)) == digests[1]
 
 
 LEAVES = {
@@ -91,8 +91,8 @@ OTHERS = [(kind, leaf) for kind, leaves in LEAVES.items() for leaf in leaves]
 
 @pytest.mark.parametrize(("kind", "leaf"), OTHERS)
 def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
-    found = list_closure("parity.equality.__main__", "parity.equality.exact", f"parity.equality.{leaf}")
-    foreign = [m for m in found if any(f".{other}" in m for other in LEAVES if other != kind)]
+    closure = list_closure("parity.equality.__main__", "parity.equality.exact", f"parity.equality.{leaf}")
+    foreign = [m for m in closure if any(f".{another}" in m for another in LEAVES if another != kind)]
     assert [m for m in foreign if m.split(".")[1] in ("equality", "decoders", "decode")] == []
-    layers = [m for m in found if m.startswith(f"parity.equality.layers.{kind}.")]
+    layers = [m for m in closure if m.startswith(f"parity.equality.layers.{kind}.")]
     assert layers == ([f"parity.equality.{leaf}"] if leaf.startswith("layers") else [])

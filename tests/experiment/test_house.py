@@ -18,16 +18,17 @@ MODULES = sorted(
 HEAVY = {"torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "safetensors"}
 
 
-def stage(module):
+def find_stage(module):
     first, *rest = module.split(".")
     return first if first != "parity" else rest[0] if rest else ""
 
 
 def test_imports_run_downwards():
-    assert {stage(m) for m in MODULES} - {""} <= set(STAGES)
-    edges = [(module, other) for module in MODULES for other in code_digest.list_imports(module) if stage(other)]
-    upwards = [edge for edge in edges if STAGES.index(stage(edge[0])) > STAGES.index(stage(edge[1]))]
-    assert not upwards and len(edges) > 500
+    assert {find_stage(m) for m in MODULES} - {""} <= set(STAGES)
+    edges = [(a, b) for a in MODULES for b in code_digest.list_imports(a) if find_stage(b)]
+    upwards = [(a, b) for a, b in edges if STAGES.index(find_stage(a)) > STAGES.index(find_stage(b))]
+    assert not upwards
+    assert len(edges) > 500
 
 
 def test_no_circle():
@@ -39,9 +40,9 @@ def test_no_circle():
             raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
         if module not in state:
             state[module] = 1
-            for other in code_digest.list_imports(module):
-                if (code_digest.find_file(other) or Path()).name != "__init__.py":
-                    visit(other, [*path, module])
+            for imported in code_digest.list_imports(module):
+                if (code_digest.find_file(imported) or Path()).name != "__init__.py":
+                    visit(imported, [*path, module])
             state[module] = 2
 
     for module in MODULES:
@@ -50,12 +51,12 @@ def test_no_circle():
 
 def test_planning_imports_no_torch():
     """What the rules import while they are parsed, in a Python of its own; the metrics beside, which do."""
-    planning = [m for m in MODULES if stage(m) == "experiment"]
+    planning = [m for m in MODULES if find_stage(m) == "experiment"]
     planning += ["parity.base.machine", "parity.base.verdict_table"]
 
-    def imported(*modules):
+    def list_imported(*modules):
         script = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
         return set(subprocess.run([sys.executable, "-c", script], text=True, capture_output=True).stdout.split())
 
-    assert not imported(*planning) & HEAVY
-    assert "numpy" in imported("parity.metrics.estimates") & HEAVY
+    assert not list_imported(*planning) & HEAVY
+    assert "numpy" in list_imported("parity.metrics.estimates") & HEAVY

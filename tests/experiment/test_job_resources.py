@@ -24,6 +24,8 @@ def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
     config.models["scenes"] = ModelSpec(family="llamagen").model_copy(update=large)
     [cell, *_] = cells.cells(small, ["a"] * 4)
     loads = [job_resources.memory(config, n, "discrete", "scenes", c) for n, c in ((0, None), (50_000, cell))]
-    assert 25_000 < loads[0] < 30_000 and loads[1] - loads[0] > 8000
+    assert 25_000 < loads[0] < 30_000
+    assert loads[1] - loads[0] > 8000
     hours = [job_resources.minutes(config, n, cell) / 60 for n in (5_000, 50_000)]
-    assert hours[0] < hours[1] and hours[1] > 10
+    assert hours[0] < hours[1]
+    assert hours[1] > 10

@@ -21,7 +21,7 @@ COUNTS = {"sjd": 11, "gsd": 1, "vvs": 6, "cspd": 9, "assd": 11}  # tables of the
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with the data that the tables name, of their sizes: what only names and counts are read of."""
+    """Write the data that the tables name, in their sizes; only names and counts are read."""
     folder = tmp_path_factory.mktemp("tables") / "data"
     (folder / "val2017").mkdir(parents=True)
     pictures = [{"image_id": i, "id": i, "caption": f"picture {i}"} for i in range(5000)]
@@ -37,19 +37,19 @@ def data(tmp_path_factory):
     return folder.parent
 
 
-def planned(raw, make=None):
-    """What the rules plan of a configuration: the experiment and its cells."""
+def make_plan(raw, make=None):
+    """Plan a configuration as the rules do: the experiment and its cells."""
     plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
     return plan.config, plan.cells
 
 
 def test_every_table_of_every_paper_has_a_file():
-    found = {}
+    numbers = {}
     for file in TABLES:
         name = NUMBERED.fullmatch(file.stem)
         assert name, file.name
-        found.setdefault(name["paper"], set()).add(int(name["number"]))
-    assert found == {paper: set(range(1, count + 1)) for paper, count in COUNTS.items()}
+        numbers.setdefault(name["paper"], set()).add(int(name["number"]))
+    assert numbers == {paper: set(range(1, count + 1)) for paper, count in COUNTS.items()}
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda p: p.stem)
@@ -57,11 +57,12 @@ def test_a_share_of_its_prompts_plans(file, data, monkeypatch):
     monkeypatch.chdir(data)
     raw = yaml.safe_load(file.read_text())
     assert raw["experiment"] == file.stem
-    config, whole = planned(raw)
-    less, found = planned({**raw, "scale": 0.01})
-    assert isinstance(config, Config) and (len(found) == len(whole) > 0 or config.text)
+    config, all_cells = make_plan(raw)
+    small, small_cells = make_plan({**raw, "scale": 0.01})
+    assert isinstance(config, Config)
+    assert len(small_cells) == len(all_cells) > 0 or config.text
     if config.image:
-        assert less.image.prompts.limit < config.image.prompts.limit or config.image.prompts.limit == 1
+        assert small.image.prompts.limit < config.image.prompts.limit or config.image.prompts.limit == 1
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda p: p.stem)
@@ -69,9 +70,10 @@ def test_it_plans_on_stand_ins_without_its_data(file, stood_in, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = yaml.safe_load(file.read_text())
-    config, found = planned({**raw, "stand_in": True}, lambda names: {name: stood_in(name) for name in names})
-    assert config.stand_in and config.experiment == f"{file.stem}-stand_in"
-    assert found or config.text
+    config, planned_cells = make_plan({**raw, "stand_in": True}, lambda names: {name: stood_in(name) for name in names})
+    assert config.stand_in
+    assert config.experiment == f"{file.stem}-stand_in"
+    assert planned_cells or config.text
     if config.image:
         assert {spec.source for spec in config.models.values()} == {"files"}
 
@@ -97,22 +99,25 @@ image:
 DRAFTER = {"files": {"drafter": "eagle_drafter"}, "sha256": {"drafter": "b" * 64}}
 
 
-def made(asked):
+def make_entries_of(requested):
     def make(names):
-        asked.extend(names)
+        requested.extend(names)
         return {name: copy.deepcopy(DRAFTER if name == "eagle_drafter" else ENTRY) for name in names}
 
     return make
 
 
 def test_published_models_give_way_and_the_embedded_one_stays():
-    asked = []
-    raw = stand_in.use_stand_ins(RAW, made(asked))
+    requested = []
+    raw = stand_in.use_stand_ins(RAW, make_entries_of(requested))
     models = raw["models"]
-    assert asked == ["llamagen", "eagle_drafter", "anole"]
-    assert models["scenes"] == {"family": "llamagen"} and models["other"] == ENTRY
-    assert models["xl"]["files"]["drafter"] == "eagle_drafter" and models["xl"]["sha256"]["drafter"] == "b" * 64
-    assert raw["experiment"] == "table-stand_in" and "reference" not in raw["image"]
+    assert requested == ["llamagen", "eagle_drafter", "anole"]
+    assert models["scenes"] == {"family": "llamagen"}
+    assert models["other"] == ENTRY
+    assert models["xl"]["files"]["drafter"] == "eagle_drafter"
+    assert models["xl"]["sha256"]["drafter"] == "b" * 64
+    assert raw["experiment"] == "table-stand_in"
+    assert "reference" not in raw["image"]
     assert RAW["image"]["prompts"]["limit"] == 5000, "what was given is left as it was"
     assert raw["image"]["methods"]["sjd"] == [{"window": 8}, {"window": 16}], (
         "as large as they may be, no variant twice"
@@ -123,12 +128,14 @@ def test_published_models_give_way_and_the_embedded_one_stays():
 
 def test_prompts_that_are_at_hand_stay_and_classes_are_numbers(tmp_path):
     (tmp_path / "p.txt").write_text("a cat\n")
-    given = {"file": str(tmp_path / "p.txt"), "limit": 9, "shards": 4}
-    assert stand_in.shrink_prompts(given, False) == {"file": given["file"], "limit": 2, "repeats": 1, "shards": 1}
+    prompts = {"file": str(tmp_path / "p.txt"), "limit": 9, "shards": 4}
+    assert stand_in.shrink_prompts(prompts, False) == {"file": prompts["file"], "limit": 2, "repeats": 1, "shards": 1}
     assert stand_in.shrink_prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
 
 
 def test_the_tests_are_as_small_as_the_schema_lets_them_be():
-    given = {"experiment": "e", "stand_in": True, "image": {"methods": {"ar": [{}]}}}
-    config = checks.load(stand_in.use_stand_ins(given, made([])))
-    assert config.stand_in and config.equality.n == 10_000 and config.equality.long == 0
+    raw = {"experiment": "e", "stand_in": True, "image": {"methods": {"ar": [{}]}}}
+    config = checks.load(stand_in.use_stand_ins(raw, make_entries_of([])))
+    assert config.stand_in
+    assert config.equality.n == 10_000
+    assert config.equality.long == 0

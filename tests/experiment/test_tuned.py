@@ -17,23 +17,23 @@ ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """A tuned.yaml in the current folder, with one entry for a batch of 32 on this machine."""
+    """Write a tuned.yaml in the current folder, with one entry for a batch of 32 on this machine."""
     monkeypatch.chdir(tmp_path)
 
-    def written(**changes):
+    def write_entry(**changes):
         (case,) = tuned.list_cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
 
-    return written
+    return write_entry
 
 
-def loaded(methods, **section):
+def load(methods, **section):
     return checks.load({"image": {"methods": methods, **section}})
 
 
 def keys(methods, **section):
-    return {cell.key for cell in cells(loaded(methods, **section), ["a red circle"])}
+    return {cell.key for cell in cells(load(methods, **section), ["a red circle"])}
 
 
 def test_auto_is_an_ordinary_cell_with_an_ordinary_key(write, capsys):
@@ -43,13 +43,15 @@ def test_auto_is_an_ordinary_cell_with_an_ordinary_key(write, capsys):
     assert keys({"ar": [{}], "auto": [{}], "sjd": [{"window": 8}]}) == keys({"ar": [{}], "sjd": [{"window": 8}]})
 
 
-def test_without_an_entry_it_is_coupled_jacobi_and_one_line_names_the_command(write, monkeypatch, capsys):
+def test_without_an_entry_auto_is_coupled_jacobi(write, monkeypatch, capsys):
     write()
     for batch, problem in ((4, "no entry for this machine"), (32, "another machine or version is ignored")):
         monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
         assert keys({"ar": [{}], "auto": [{}]}, batch=batch) == keys({"ar": [{}], "sjd_coupled": [{}]})
         line = capsys.readouterr().err
-        assert line.count("\n") == 1 and "`parity tune`" in line and problem in line
+        assert line.count("\n") == 1
+        assert "`parity tune`" in line
+        assert problem in line
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,11 @@ def test_without_an_entry_it_is_coupled_jacobi_and_one_line_names_the_command(wr
 )
 def test_an_entry_that_cannot_be_used_is_ignored_in_one_line(write, capsys, changes, problem):
     write(**changes)
-    assert loaded({"ar": [{}], "auto": [{}]}).image.methods == loaded({"ar": [{}], "sjd_coupled": [{}]}).image.methods
+    assert load({"ar": [{}], "auto": [{}]}).image.methods == load({"ar": [{}], "sjd_coupled": [{}]}).image.methods
     line = capsys.readouterr().err
-    assert line.count("\n") == 1 and "its entry is ignored" in line and problem in line
+    assert line.count("\n") == 1
+    assert "its entry is ignored" in line
+    assert problem in line
 
 
 @pytest.mark.parametrize("text", ["[1]", "a: 1", "a: {method: sjd}", "\tx", "a: b: c"])
@@ -78,7 +82,7 @@ def test_other_files_are_refused(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"tuned.yaml: .*allowed: to delete it and tune again"):
-        loaded({"ar": [{}], "auto": [{}]})
+        load({"ar": [{}], "auto": [{}]})
 
 
 @pytest.mark.parametrize(
@@ -97,33 +101,34 @@ def test_other_files_are_refused(tmp_path, monkeypatch, text):
 def test_auto_is_for_one_model_and_has_no_options(raw, problem):
     with pytest.raises(ConfigError) as error:
         checks.load(raw)
-    assert problem in str(error.value) and "\n" not in str(error.value)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("section", "content", "method", "tuned_to", "untuned"),
-    [
-        ("continuous", CONTINUOUS, "coupled", {"window": 4}, "spec_head"),
-        ("text", TEXT, "assd_ngram", {"k": 3}, "assd"),
-    ],
+    [("continuous", CONTINUOUS, "coupled", {"window": 4}, "spec_head"), ("text", TEXT, "assd_ngram", {"k": 3}, "assd")],
 )
 def test_every_section_has_auto_at_its_first_batch(
     tmp_path, monkeypatch, capsys, section, content, method, tuned_to, untuned
 ):
     monkeypatch.chdir(tmp_path)
-    (found,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
-    assert found == untuned and f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
+    (method_used,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
+    assert method_used == untuned
+    assert f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
     kind = next(kind for kind, name in KINDS.items() if name == section)
     plain = {**content, "methods": {find_plain_method(kind): [{}]}}
     (case,) = tuned.list_cases(checks.load({section: plain}), kind)
     (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({case.key: {**ENTRY, "method": method, "options": tuned_to}}))
     (chosen,) = checks.load({section: content}).model_dump()[section]["methods"][method]
-    assert chosen.items() >= tuned_to.items() and "as tuned.yaml has it" in capsys.readouterr().err
+    assert chosen.items() >= tuned_to.items()
+    assert "as tuned.yaml has it" in capsys.readouterr().err
 
 
 def test_an_entry_is_of_its_number_of_steps():
-    at = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
-    assert len({tuned.list_cases(checks.load({"continuous": section}), "continuous")[0].key for section in at}) == 2
+    sections = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
+    cases = [tuned.list_cases(checks.load({"continuous": section}), "continuous")[0] for section in sections]
+    assert len({case.key for case in cases}) == 2
 
 
 def test_a_stand_in_keeps_auto():

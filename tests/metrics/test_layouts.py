@@ -140,11 +140,11 @@ def test_results_of_a_part_of_the_pictures_say_so(tmp_path, made, layout):
     export.keep(layout, tmp_path / "r", made)
     row = read_json(made / "benchmarks.json")
     assert {row[name] for name in row if name.endswith("_why")} == {said}
-    entry = tables.measured(layout)(row)
+    entry = tables.show_measured(layout)(row)
     assert (float(entry.text), entry.detail, entry.style) == (value, said, "few")
     (tmp_path / "r").write_text(RESULTS[layout][0])
     export.keep(layout, tmp_path / "r", made)
-    assert tables.measured(layout)(read_json(made / "benchmarks.json")).style != "few"
+    assert tables.show_measured(layout)(read_json(made / "benchmarks.json")).style != "few"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ PLACES, TOKENS = 64, 256  # of a continuous image and of a discrete one
 SPEED = {"jacobi": 1.1, "sjd": 1.8, "gsd": 2.4}
 
 
-def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float] | None = None) -> Config:
+def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float] | None = None) -> Config:
     """Write the results of an experiment under `root`.
 
     p   by method, the p-value of its deciding tests, and under "<method> again" of its repetition's; 0.5 for the others
@@ -60,94 +60,86 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
     declared = {kind: layers.read_layers(kind) for kind in kinds(settings)}
     for cell in cells(settings, read_prompts(settings.image.prompts, root) if settings.image else []):
         rng = np.random.default_rng(int(cell.key, 16))
-        {"discrete": image, "anysubset": text, "continuous": vectors}[cell.kind](root, settings, cell, rng)
+        write = {"discrete": write_image, "anysubset": write_texts, "continuous": write_vectors}[cell.kind]
+        write(root, settings, cell, rng)
         method = cell.spec["method"]
-        here = p.get(f"{method} again" if cell.role == "again" else method, p.get(method, 0.5))
+        cell_p = p.get(f"{method} again" if cell.role == "again" else method, p.get(method, 0.5))
         tested = {
-            layer: {"rows": rows_of(cell, layer, here)} for layer in layers.select_layers(settings, declared, cell)
+            layer: {"rows": make_rows(cell, layer, cell_p)} for layer in layers.select_layers(settings, declared, cell)
         }
         if method == "cspd" and "one_token" in tested:
-            tested["one_token"]["ratios"] = ratios()
+            tested["one_token"]["ratios"] = make_ratios()
         write_json(root / paths.layers(cell), {"layers": tested})
-        small, own = variant(settings, cell), long_variant(settings, cell)
-        if small or own:
+        small, long_form = variant(settings, cell), long_variant(settings, cell)
+        if small or long_form:
             tests = {name: {"rows": rows(p.get(method, 0.5))} for name, rows in (("exact", exact), ("long", long))}
-            write_json(root / paths.tests(settings, small, own), tests)
+            write_json(root / paths.tests(settings, small, long_form), tests)
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for task in list_text_tasks(settings):
         if task["kind"] in paths.ASKED:
-            share = {
-                "accuracy": 0.6,
-                "error": 0.1,
-                "n": 5,
-                "accuracy_known_pairs": 0.7,
-                "accuracy_held_out_pairs": None,
-            }
+            share = {"accuracy": 0.6, "error": 0.1, "n": 5}
+            share |= {"accuracy_known_pairs": 0.7, "accuracy_held_out_pairs": None}
             write_json(root / paths.accuracy(task["kind"], task["key"]), share)
     return settings
 
 
-def rows_of(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
-    place = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
+def make_rows(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
+    fields = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     if layer != "one_token":
-        deciding = make_row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
-        return [deciding, make_row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
+        deciding = make_row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **fields)
+        return [deciding, make_row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **fields)]
     tests = [(test, f"mar {c}") for test in ("energy", "mean shift", "spread ratio") for c in range(2)]
     figures = {test: {"p_value": p if test == "energy" else None, "decides": test == "energy"} for test, _ in tests}
-    return [make_row("teacher-forced", t, 50, effect=0.2, **figures[t], **place | {"model": m}) for t, m in tests]
+    return [make_row("teacher-forced", t, 50, effect=0.2, **figures[t], **fields | {"model": m}) for t, m in tests]
 
 
 def exact(p: float) -> list[dict[str, Any]]:
-    """Rows of a variant on two enumerable models: rejected, and again on a fresh seed, if p is small."""
-    found = []
+    """Make rows of a variant on two enumerable models: rejected, and again on a fresh seed, if p is small."""
+    rows = []
     for model, worst in (("random 3x5", 0.012), ("disjoint 3x4", 0.015)):
         low, tv, high = (0.18, 0.2, 0.22) if p < 0.05 else (0.0, 0.0, worst)
-        bound = {
-            "effect": high,
-            "decides": False,
-            "minimum_detectable_effect": 0.008,
-            "verdict": f"TV <= {high:.4f}",
-            "alpha": 0.05,
-        }
-        bound |= {"tv": tv, "tv_low": low, "tv_high": high}
+        bound = {"effect": high, "decides": False, "minimum_detectable_effect": 0.008, "alpha": 0.05}
+        bound |= {"verdict": f"TV <= {high:.4f}", "tv": tv, "tv_low": low, "tv_high": high}
         for repeat in range(2 if p < 0.05 else 1):
-            place = {"model": model, "seed": 11 + repeat, "repeat": repeat, "tokens": int(model[-1])}
-            place |= {"accepted_drafts": 99}
-            found.append(make_row("exact", "all four", 20_000, p_value=p, p_holm=p, effect=tv, **place))
-            found.append(make_row("exact", "TV certificate", 20_000, **bound, **place))
-    return found
+            fields = {"model": model, "seed": 11 + repeat, "repeat": repeat, "tokens": int(model[-1])}
+            fields |= {"accepted_drafts": 99}
+            rows.append(make_row("exact", "all four", 20_000, p_value=p, p_holm=p, effect=tv, **fields))
+            rows.append(make_row("exact", "TV certificate", 20_000, **bound, **fields))
+    return rows
 
 
 def long(p: float) -> list[dict[str, Any]]:
-    """Rows of a method at its own options on a long model."""
-    place = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
-    place |= {"minimum_detectable_effect": 0.01}
-    return [make_row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
+    """Make rows of a method at its own options on a long model."""
+    fields = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
+    fields |= {"minimum_detectable_effect": 0.01}
+    return [make_row("long", "distances", 60_000, seed=11 + k, repeat=k, **fields) for k in range(2 if p < 0.05 else 1)]
 
 
-def ratios() -> dict[str, dict[str, float]]:
-    known = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
-    return {name: {"mean": value, "median": value, "n": 100} for name, value in known.items()}
+def make_ratios() -> dict[str, dict[str, float]]:
+    values = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
+    return {name: {"mean": value, "median": value, "n": 100} for name, value in values.items()}
 
 
-def rest(root: Path, cell: Cell, n: int, figures: dict, records: dict, arrays: dict) -> None:
-    """metrics.json, records.parquet and features.npz of a cell."""
-    where, ids = root / paths.folder(cell), [str(i) for i in range(n)]
-    few = "too few images: 4 or more are needed"
-    write_json(where / "spec.json", cell.spec)
+def write_cell(root: Path, cell: Cell, n: int, figures: dict, records: dict, arrays: dict) -> None:
+    """Write metrics.json, records.parquet and features.npz of a cell."""
+    folder, ids = root / paths.folder(cell), [str(i) for i in range(n)]
+    reason = "too few images: 4 or more are needed"
+    write_json(folder / "spec.json", cell.spec)
     if n < 4:
-        figures |= {f"{name}_why": few for name in ("fid", "kid", "precision", "recall")}
+        figures |= {f"{name}_why": reason for name in ("fid", "kid", "precision", "recall")}
     if n == 1:
         figures = {name: value for name, value in figures.items() if not name.endswith("_se")}
     figures = {name: value for name, value in figures.items() if f"{name.removesuffix('_se')}_why" not in figures}
-    write_json(where / "metrics.json", {"n": n, "speedup": SPEED.get(cell.spec["method"], 1.0), **figures})
-    place = {"model": cell.spec["model"], "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
-    pd.DataFrame({"id": ids, **place, **records}).to_parquet(where / "records.parquet", index=False)
-    write_arrays(where / "features.npz", ids=np.array(ids), **arrays)
+    write_json(folder / "metrics.json", {"n": n, "speedup": SPEED.get(cell.spec["method"], 1.0), **figures})
+    fields = {"model": cell.spec["model"], "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
+    pd.DataFrame({"id": ids, **fields, **records}).to_parquet(folder / "records.parquet", index=False)
+    write_arrays(folder / "features.npz", ids=np.array(ids), **arrays)
 
 
-def shard(path: Path, ids: list[str], step: np.ndarray, tokens: np.ndarray | None = None, **columns: Any) -> None:
+def write_tokens(
+    path: Path, ids: list[str], step: np.ndarray, tokens: np.ndarray | None = None, **columns: Any
+) -> None:
     n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
     provenance["parameters"] = {"target": 3_200_000, "draft": 400_000}
     clock = {"seconds": 2.0, "network_seconds": 1.0, "plain_seconds": 2.0, "single_seconds": 1.0}
@@ -158,12 +150,10 @@ def shard(path: Path, ids: list[str], step: np.ndarray, tokens: np.ndarray | Non
     write_shard(path, {"ids": np.array(ids), "tokens": tokens, "step": step, **columns}, provenance)
 
 
-def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
-    n, speed, shards = (
-        settings.image.prompts.limit,
-        SPEED.get(cell.spec["method"], 1.0),
-        paths.pieces(settings, cell, "shards"),
-    )
+def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    n = settings.image.prompts.limit
+    speed = SPEED.get(cell.spec["method"], 1.0)
+    shards = paths.pieces(settings, cell, "shards")
     jump = rng.random((n, TOKENS)) < 1 / speed
     jump[:, 0] = True
     step = jump.cumsum(1).astype(np.int16)
@@ -172,10 +162,13 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
     for piece, file, pictures in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
         ids = [str(i) for i in piece]
         drawn = np.full_like(step[piece], int(cell.key, 16) % 1000)  # of each cell others
-        shard(root / file, ids, step[piece], drawn, captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
+        write_tokens(root / file, ids, step[piece], drawn, captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
         write_arrays(root / pictures, ids=np.array(ids), pixels=pixels[piece])
-    nfe, lossy, drafts = step.max(1), cell.spec["method"] == "gsd", cell.spec["method"] == "mtj_draft"
-    ratio, cosine = TOKENS / nfe, 0.7 + 0.05 * rng.standard_normal(n)
+    nfe = step.max(1)
+    lossy = cell.spec["method"] == "gsd"
+    drafts = cell.spec["method"] == "mtj_draft"
+    ratio = TOKENS / nfe
+    cosine = 0.7 + 0.05 * rng.standard_normal(n)
     figures = {
         "nfe": nfe.mean(), "nfe_se": nfe.std() / n**0.5, "step_compression": ratio.mean(), "tokens": 256.0,
         "step_compression_low": ratio.mean() - 0.05, "step_compression_high": ratio.mean() + 0.05,
@@ -191,18 +184,12 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
         "clip_score_se": 0.004, "precision": 0.66, "precision_se": 0.03, "recall": None if lossy else 0.61,
         "recall_se": None if lossy else 0.03, "perplexity": 41.2, "perplexity_se": 0.8, "excluded": 0.012 * lossy,
     }  # fmt: skip
-    rest(
-        root,
-        cell,
-        n,
-        figures,
-        {"nfe": nfe, "caption": PROMPTS[:n]},
-        {"captions": np.array(PROMPTS[:n]), "cosine": cosine},
-    )
+    arrays = {"captions": np.array(PROMPTS[:n]), "cosine": cosine}
+    write_cell(root, cell, n, figures, {"nfe": nfe, "caption": PROMPTS[:n]}, arrays)
     write_arrays(root / paths.laws(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))
 
 
-def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+def write_texts(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
     task = cell.spec["task_kind"]
     n = next(t["settings"]["rows"] for t in list_text_tasks(settings) if t["key"] == cell.spec["task"])
     nfe = np.full(n, 20.0) - cell.spec["options"].get("k", 0)
@@ -214,30 +201,33 @@ def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> 
     figures |= {f"rouge{k}": 0.2 for k in ("1", "2", "L")} if task == "stories" else {}
     figures |= {"code_not_run": "run_generated_code is off"} if task == "code" else {}
     columns = {"nfe": nfe, "passes": nfe, "batch": n, "at_once": n, **drawn}
-    rest(root, cell, n, figures, columns | {"text": [f"once upon a {cell.key} {i}" for i in range(n)]}, {})
-    shard(root / paths.pieces(settings, cell, "shards")[0], [str(i) for i in range(n)], np.ones((n, 8), np.int16))
+    write_cell(root, cell, n, figures, columns | {"text": [f"once upon a {cell.key} {i}" for i in range(n)]}, {})
+    shard = root / paths.pieces(settings, cell, "shards")[0]
+    write_tokens(shard, [str(i) for i in range(n)], np.ones((n, 8), np.int16))
 
 
-def vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
     n, drafted = cell.spec["images"], 40 if cell.spec["method"] == "cspd" else 0
-    place = np.where(np.arange(PLACES) < PLACES - drafted, np.nan, 0.3)
+    shares = np.where(np.arange(PLACES) < PLACES - drafted, np.nan, 0.3)
     figures = {"right": 0.5, "right_se": 0.1, "is": 3.0, "fid": 20.0, "fid_se": 1.0, "steps": 64.0, "steps_se": 0.0}
     figures |= {"accepted_drafts": drafted or None}
     figures |= {"drafted": drafted, "target_conditions": 64.0 + drafted, "head_share": 0.3, "real_accuracy": 0.95}
-    taken = {"acceptance": 0.3 - cell.spec["options"].get("gamma", 0) / 100, "distance": 1.2, "distance_se": 0.1}
-    taken |= {"draft_conditions": 40.0, "tries": 2.0, "gave_up": 0.0, "test_share": 0.01}
-    figures |= taken if drafted else {"acceptance": None}
-    rest(root, cell, n, figures, {"passes": np.full(n, 64.0)}, {"by_place": place, "by_cell": place})
-    shard(root / paths.pieces(settings, cell, "shards")[0], [str(i) for i in range(n)], np.ones((n, PLACES), np.int16))
+    drafting = {"acceptance": 0.3 - cell.spec["options"].get("gamma", 0) / 100, "distance": 1.2, "distance_se": 0.1}
+    drafting |= {"draft_conditions": 40.0, "tries": 2.0, "gave_up": 0.0, "test_share": 0.01}
+    figures |= drafting if drafted else {"acceptance": None}
+    write_cell(root, cell, n, figures, {"passes": np.full(n, 64.0)}, {"by_place": shares, "by_cell": shares})
+    shard = root / paths.pieces(settings, cell, "shards")[0]
+    write_tokens(shard, [str(i) for i in range(n)], np.ones((n, PLACES), np.int16))
     pixels = rng.integers(0, 255, (n, 16, 16, 3), dtype=np.uint8)
     write_arrays(root / paths.pieces(settings, cell, "pictures")[0], ids=np.arange(n), pixels=pixels)
 
 
-def papers(file: Path) -> Path:
-    """Three published numbers of one table."""
-    place = {"kind": "discrete", "paper": "SJD", "table": "Table 1", "model": "Big", "conditions": '{"device": "A100"}'}
+def write_papers(file: Path) -> Path:
+    """Write three published numbers of one table."""
+    fields = {"kind": "discrete", "paper": "SJD", "table": "Table 1", "model": "Big"}
+    fields |= {"conditions": '{"device": "A100"}'}
     random = '{"init": "random"}'
     lines = (("ar", "{}", "fid", 28.0), ("sjd", random, "step_compression", 1.63), ("sjd", random, "fid", 29.0))
-    rows = [place | {"method": m, "options": o, "metric": k, "value": v} for m, o, k, v in lines]
+    rows = [fields | {"method": m, "options": o, "metric": k, "value": v} for m, o, k, v in lines]
     pd.DataFrame(rows).to_csv(file, index=False)
     return file

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from parity.report import page as report_page
-from tests.report.test_page import HOSTILE, with_captions
+from tests.report.test_page import HOSTILE, replace_captions
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -47,9 +47,11 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """open_page(file, width=1400, dark=False, scripts=True): a fresh page, as soon as all of it is shown. Its
-    `complaints` are failures of scripts and what the console says; its `requests` are addresses asked for beside the
-    file itself."""
+    """Open a file once all of it is shown: open_page(file, width=1400, dark=False, scripts=True).
+
+    The page's `complaints` are failures of scripts and messages of the console; its `requests` are the addresses asked
+    for besides the file.
+    """
     contexts = []
 
     def open_page(file, width=1400, dark=False, scripts=True):
@@ -72,17 +74,17 @@ def open_page(browser):
 
 
 @pytest.fixture(scope="module")
-def written(once, tmp_path_factory):
-    """A page whose captions, labels and notes are hostile."""
+def written(shared_gathered, tmp_path_factory):
+    """Write a page whose captions, labels and notes are hostile."""
     evil = "".join(HOSTILE)
-    g = replace(once, summary=once.summary.copy(), equality=once.equality.copy())
+    g = replace(shared_gathered, summary=shared_gathered.summary.copy(), equality=shared_gathered.equality.copy())
     g.equality.loc[g.equality["layer"] == "exact", "note"] = evil
     g.summary.loc[g.summary["method"] == "gsd", ["label", "note"]] = evil
-    read, g.files.features = g.files.features, with_captions(g.files.features, np.array([evil] * 12))
+    read, g.files.read_features = g.files.read_features, replace_captions(g.files.read_features, np.array([evil] * 12))
     try:
-        report_page.write(g, tmp_path_factory.mktemp("page") / "report.html")
+        report_page.write_page(g, tmp_path_factory.mktemp("page") / "report.html")
     finally:
-        g.files.features = read
+        g.files.read_features = read
     return next(tmp_path_factory.getbasetemp().glob("page*/report.html"))
 
 
@@ -92,8 +94,10 @@ def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
         for width in WIDTHS[::3] if dark else WIDTHS:
             page = open_page(written.with_name(name), width, dark)
             page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-            assert page.evaluate(OUTSIDE) == [] and page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.complaints == [] and page.requests == []
+            assert page.evaluate(OUTSIDE) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.complaints == []
+            assert page.requests == []
     page.evaluate("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 9999px'}))")
     assert page.evaluate(OUTSIDE)  # the measure sees what does overflow
     with page.expect_console_message():  # and what is fetched
@@ -101,16 +105,17 @@ def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
     assert page.complaints
 
 
-def test_without_scripts_the_page_reads_whole_and_on_paper_nothing_overflows(open_page, written):
+def test_the_page_reads_without_scripts_and_on_paper(open_page, written):
     page = open_page(written, 420, scripts=False)
     assert page.evaluate("document.querySelectorAll('.instead:not([hidden])').length") == 2
-    assert page.evaluate("document.querySelectorAll('table.grid img').length") > 8 and page.evaluate(OUTSIDE) == []
+    assert page.evaluate("document.querySelectorAll('table.grid img').length") > 8
+    assert page.evaluate(OUTSIDE) == []
     page = open_page(written, 1000)
     page.emulate_media(media="print")
     assert page.evaluate(OUTSIDE) == []
 
 
-def test_the_script_sorts_filters_and_replays_and_leaves_text_as_text(open_page, written):
+def test_the_script_sorts_filters_replays_and_keeps_text(open_page, written):
     def change(control, value):
         event = "change" if "select" in control else "input"
         page.evaluate(f"(() => {{ {control}.value = {value}; {control}.dispatchEvent(new Event('{event}')); }})()")
@@ -122,22 +127,25 @@ def test_the_script_sorts_filters_and_replays_and_leaves_text_as_text(open_page,
     table = "document.querySelectorAll('.front')[0]"
     page.evaluate(f"{table}.tHead.querySelectorAll('button')[2].click()")
     column = page.evaluate(f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[2].innerText))")
-    assert column == sorted(column) and len(column) > 2
+    assert column == sorted(column)
+    assert len(column) > 2
     rows = "document.querySelectorAll('[data-view=tests] tbody tr').length"
-    many = page.evaluate(rows)
+    n_rows = page.evaluate(rows)
     change("document.querySelectorAll('[data-view=tests] select')[3]", 1)
-    assert 0 < page.evaluate(rows) <= many
+    assert 0 < page.evaluate(rows) <= n_rows
     shown = "[...document.querySelectorAll('tr[data-method=sjd]')].filter((row) => !row.hidden).length"
     assert page.evaluate(shown)
     page.evaluate("document.querySelector('#choice input[value=sjd]').click()")
     assert page.evaluate(shown) == 0
     status = "document.querySelectorAll('.replay p')[1].innerText"
-    begun = page.evaluate(status)
+    first_status = page.evaluate(status)
     change("document.querySelector('input[type=range]')", "1e9")
-    assert "256 of 256 tokens final" in page.evaluate(status) and page.evaluate(status) != begun
+    assert "256 of 256 tokens final" in page.evaluate(status)
+    assert page.evaluate(status) != first_status
     page.evaluate("location.hash = '#equality'")
     page.evaluate("new Promise((done) => setTimeout(done, 50))")
-    assert page.evaluate("document.querySelector('#equality > .expert').open") and page.complaints == []
+    assert page.evaluate("document.querySelector('#equality > .expert').open")
+    assert page.complaints == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -152,5 +160,5 @@ def test_a_screen_reader_finds_its_way(open_page, written, dark):
     only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # the rest hangs on no colour
     assert page.evaluate(SERIOUS.replace("resultTypes", only)) == []
     page.evaluate(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
-    found = page.evaluate(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
-    assert "color-contrast" in json.dumps(found)  # the measure sees what cannot be read
+    violations = page.evaluate(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
+    assert "color-contrast" in json.dumps(violations)  # the measure sees what cannot be read

@@ -11,9 +11,9 @@ from parity.experiment import paths
 from parity.metrics.estimates import Estimate
 from parity.report import summary_page
 from parity.report import tables as form
-from parity.report.collect import changes, critical, gather, moved, order
-from parity.report.settings import labels
-from parity.report.tables import strongest
+from parity.report.collect import compute_changes, compute_critical_z, gather, list_moved, rank_row
+from parity.report.settings import make_labels
+from parity.report.tables import select_strongest
 from tests.report import made
 
 TEXT = {
@@ -22,113 +22,121 @@ TEXT = {
 }
 
 
-def of(gathered, kind, method, role="method"):
-    rows = gathered.rows(kind)
+def select_method(gathered, kind, method, role="method"):
+    rows = gathered.select_rows(kind)
     return rows[(rows["method"] == method) & (rows["role"] == role)]
 
 
 def test_every_cell_has_one_row_with_its_figures_and_a_verdict(gathered):
     assert sorted(gathered.summary["key"]) == sorted(c.key for c in gathered.files.cells if c.role != "again")
     for kind in gathered.kinds:
-        assert gathered.rows(kind)["label"].is_unique
-    cell = gathered.cells("discrete")["gsd"]
+        assert gathered.select_rows(kind)["label"].is_unique
+    cell = gathered.map_cells("discrete")["gsd"]
     row = gathered.summary.set_index("key").loc[cell.key]
     assert row["fid"] == read_json(gathered.files.root / paths.folder(cell) / "metrics.json")["fid"]
-    assert (row["verdict_kind"], row["tv"]) == ("lossy", 0.2) and row["claim"] == "lossy" and not row["mismatch"]
+    assert (row["verdict_kind"], row["tv"]) == ("lossy", 0.2)
+    assert row["claim"] == "lossy"
+    assert not row["mismatch"]
 
 
-def test_a_cell_is_compared_with_the_reference_of_its_own_conditions(gathered):
+def test_a_cell_is_compared_with_its_own_reference(gathered):
     summary = gathered.summary.set_index("key")
     for _, row in summary.iterrows():
         base = summary.loc[row["reference"]]
         assert base["role"] == "reference"
         assert all(str(base[c]) == str(row[c]) for c in ("kind", "model", "sampling", "settings", "cache"))
-    sjd = of(gathered, "discrete", "sjd").iloc[0]
+    sjd = select_method(gathered, "discrete", "sjd").iloc[0]
     assert sjd["nfe_ratio"] == pytest.approx(sjd["nfe"] / summary.loc[sjd["reference"], "nfe"])
-    texts = gathered.rows("anysubset")  # t-tests are of every cell but the references
+    texts = gathered.select_rows("anysubset")  # t-tests are of every cell but the references
     assert ((texts["role"] != "reference") == texts["p_perplexity_welch"].notna()).all()
 
 
-def test_continuous_decoders_are_judged_on_mixtures_and_on_the_model(gathered):
+def test_vectors_are_judged_on_mixtures_and_on_the_model(gathered):
     verdicts = gathered.verdicts[gathered.verdicts["kind"] == "continuous"].set_index("label")
     assert verdicts.loc["cspd gamma=4, on mixtures", "value"].kind == "certified"
     on_model = [label for label in verdicts.index if label.startswith("cspd") and "mixtures" not in label]
     assert on_model and (verdicts.loc[on_model, "tv_bound"].isna()).all()
-    ratio = of(gathered, "continuous", "cspd").iloc[0]
+    ratio = select_method(gathered, "continuous", "cspd").iloc[0]
     assert ratio[["two_paths_ratio", "single_path_ratio"]].tolist() == pytest.approx([np.exp(-1.0), np.exp(-50.0)])
 
 
 def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):
-    settings = made.folder(tmp_path)
+    settings = made.write_results(tmp_path)
     g = gather(settings, [], only=["continuous"], root=tmp_path)
-    pairs = g.cells("continuous").items()
+    pairs = g.map_cells("continuous").items()
     label, cell = next((n, c) for n, c in pairs if c.spec["method"] == "cspd" and c.spec["batch"] == 9)
-    rows = made.rows_of(cell, "one_token", 1e-9)
+    rows = made.make_rows(cell, "one_token", 1e-9)
     rows += [r | {"repeat": 1} for r in rows]
     write_json(tmp_path / paths.layers(cell), {"layers": {"one_token": {"rows": rows}}})
-    found = gather(settings, [], only=["continuous"], root=tmp_path).summary.set_index("label").loc[label]
-    assert found["value"].kind == "lossy" and found["mismatch"]
+    row = gather(settings, [], only=["continuous"], root=tmp_path).summary.set_index("label").loc[label]
+    assert row["value"].kind == "lossy"
+    assert row["mismatch"]
 
 
-def text(tmp_path, repeat, p):
-    settings = made.folder(tmp_path, {"text": TEXT, "repeat": repeat}, p)
+def gather_text(tmp_path, repeat, p):
+    settings = made.write_results(tmp_path, {"text": TEXT, "repeat": repeat}, p)
     for file in tmp_path.glob("results/equality/anysubset/*.json"):
         write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # the verdict rests on the layer on samples
     return gather(settings, [], root=tmp_path)
 
 
 def test_a_rejection_on_samples_is_repeated_on_a_fresh_seed(tmp_path):
-    for number, (repeat, p, wanted, note) in enumerate((
+    for number, (repeat, p, kind, note) in enumerate((
         (False, {"assd": 1e-6}, "inconclusive", "repeat: true"),
         (True, {"assd": 1e-6, "assd again": 0.5}, "inconclusive", "not on the fresh seed"),
         (True, {"assd": 1e-6}, "lossy", "rejected by teacher-forced"),
         (True, {}, "consistent", "not rejected"),
     )):  # fmt: skip
-        (here := tmp_path / str(number)).mkdir()
-        g = text(here, repeat, p)
-        row = of(g, "anysubset", "assd").iloc[0]
-        assert row["value"].kind == wanted and note in row["note"]
+        (root := tmp_path / str(number)).mkdir()
+        g = gather_text(root, repeat, p)
+        row = select_method(g, "anysubset", "assd").iloc[0]
+        assert row["value"].kind == kind
+        assert note in row["note"]
         tests = g.equality[(g.equality["method"] == "assd")]
         assert set(tests["repeat"]) == ({0, 1} if repeat else {0})
         assert set(tests.loc[tests["repeat"] == 1, "seed"]) <= {g.settings.seeds.again}
-        assert set(g.rows("anysubset")["role"]) == {"reference", "control", "method"}
+        assert set(g.select_rows("anysubset")["role"]) == {"reference", "control", "method"}
 
 
-def rows(*options, **columns):
+def make_rows(*options, **columns):
     shared = {"kind": "discrete", "model": "m", "method": "sjd", "seed": 2}
-    own = [{k: v[i] for k, v in columns.items()} for i in range(len(options))]
-    return [{**shared, "options": o, **own[i], "key": str(i)} for i, o in enumerate(options)]
+    extra = [{k: v[i] for k, v in columns.items()} for i in range(len(options))]
+    return [{**shared, "options": o, **extra[i], "key": str(i)} for i, o in enumerate(options)]
 
 
-def test_labels_tell_rows_apart_by_what_differs_and_nothing_else():
-    assert labels(rows('{"window": 4}', '{"window": 8}')) == ["sjd window=4", "sjd window=8"]
-    assert labels(rows('{"window": 16}', '{"window": 8}')) == ["sjd", "sjd window=8"]  # 16 is the default
-    assert labels(rows('{"window": 4}', '{"window": 4}', model=["a", "b"])) == ["a: sjd", "b: sjd"]
-    assert labels(rows("{}", "{}", sampling=['{"top_k": 1}', '{"top_k": 2}'])) == ["sjd, top_k 1", "sjd, top_k 2"]
-    assert labels(rows("{}", "{}", seed=[0, 1])) == ["sjd, seed 0", "sjd, seed 1"]
-    twice = rows('{"window": 4}', '{"window": 8}', '{"window": 8}', seed=[0, 0, 1])
-    assert labels(twice) == ["sjd window=4", "sjd window=8, seed 0", "sjd window=8, seed 1"]
+def test_labels_hold_what_differs_and_nothing_else():
+    assert make_labels(make_rows('{"window": 4}', '{"window": 8}')) == ["sjd window=4", "sjd window=8"]
+    assert make_labels(make_rows('{"window": 16}', '{"window": 8}')) == ["sjd", "sjd window=8"]  # 16 is the default
+    assert make_labels(make_rows('{"window": 4}', '{"window": 4}', model=["a", "b"])) == ["a: sjd", "b: sjd"]
+    assert make_labels(make_rows("{}", "{}", sampling=['{"top_k": 1}', '{"top_k": 2}'])) == [
+        "sjd, top_k 1",
+        "sjd, top_k 2",
+    ]
+    assert make_labels(make_rows("{}", "{}", seed=[0, 1])) == ["sjd, seed 0", "sjd, seed 1"]
+    twice = make_rows('{"window": 4}', '{"window": 8}', '{"window": 8}', seed=[0, 0, 1])
+    assert make_labels(twice) == ["sjd window=4", "sjd window=8, seed 0", "sjd window=8, seed 1"]
 
 
-def test_rows_stand_in_one_order_plain_decoding_then_lossless_methods_then_by_what_they_gain(gathered):
+def test_rows_are_ordered_by_role_verdict_and_gain(gathered):
     for kind in gathered.kinds:
-        places = [order(row) for row in gathered.rows(kind).to_dict("records")]
-        assert places == sorted(places) and places[0] < places[-1]
-    gains = gathered.rows("discrete").set_index("label")["gain"]
+        ranks = [rank_row(row) for row in gathered.select_rows(kind).to_dict("records")]
+        assert ranks == sorted(ranks)
+        assert ranks[0] < ranks[-1]
+    gains = gathered.select_rows("discrete").set_index("label")["gain"]
     assert gains["gsd"] == pytest.approx(1 / gathered.summary.set_index("label").loc["gsd", "nfe_ratio"])
 
 
-def test_the_change_of_a_figure_is_taken_prompt_by_prompt_and_else_from_both_errors():
+def test_changes_are_paired_by_prompt_where_possible():
     ids, noise = [str(i) for i in range(12)], np.linspace(-1, 1, 12)
-    own, base = (pd.DataFrame({"id": ids, "clip": noise + shift}) for shift in (-0.2, 0.0))
+    records, base = (pd.DataFrame({"id": ids, "clip": noise + shift}) for shift in (-0.2, 0.0))
     row, reference = ({"perplexity": v, "perplexity_se": 0.3, "clip_score": v} for v in (9.0, 4.0))
-    found = changes(row, reference, own, base)
-    assert found["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # the noise of a prompt cancels
-    assert found["perplexity_change"][:2] == pytest.approx((5.0, 0.3 * 2**0.5))
-    assert set(found) == {"clip_score_change", "perplexity_change"}
+    changes = compute_changes(row, reference, records, base)
+    assert changes["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # the noise of a prompt cancels
+    assert changes["perplexity_change"][:2] == pytest.approx((5.0, 0.3 * 2**0.5))
+    assert set(changes) == {"clip_score_change", "perplexity_change"}
 
 
-def test_a_change_counts_if_it_is_beyond_chance_among_all_comparisons():
+def test_a_change_counts_if_beyond_chance_among_all():
     row = {
         "role": "method",
         "fid_change": 2.5,
@@ -136,36 +144,34 @@ def test_a_change_counts_if_it_is_beyond_chance_among_all_comparisons():
         "perplexity_change": -9.0,
         "perplexity_change_se": 1,
     }
-    assert critical([row], 0.1) == pytest.approx(1.96, abs=0.01) and moved(row, critical([row], 0.1)) == [
-        "fid",
-        "perplexity",
-    ]
-    assert moved(row, critical([row] * 50, 0.05)) == ["perplexity"]
+    assert compute_critical_z([row], 0.1) == pytest.approx(1.96, abs=0.01)
+    assert list_moved(row, compute_critical_z([row], 0.1)) == ["fid", "perplexity"]
+    assert list_moved(row, compute_critical_z([row] * 50, 0.05)) == ["perplexity"]
 
 
 @given(st.floats(min_value=0, max_value=1))
 def test_a_p_value_never_reads_as_nought(p):
-    assert float(form.p_value(p).lstrip("< ")) > 0
+    assert float(form.format_p_value(p).lstrip("< ")) > 0
 
 
 @given(st.floats(min_value=-1e12, max_value=1e12), st.floats(min_value=1e-9, max_value=1e6))
 def test_a_figure_is_never_rounded_by_more_than_its_error(value, error):
-    shown = float(form.estimated(Estimate(value, error)).text.replace(",", ""))
+    shown = float(form.show_estimate(Estimate(value, error)).text.replace(",", ""))
     assert abs(shown - value) <= 0.06 * error + 1e-8 + abs(value) * 1e-15
 
 
 @given(st.floats(min_value=1e-6, max_value=0.999))
 def test_a_bound_still_holds_as_shown(value):
-    shown = float(form.bound(value).text)
+    shown = float(form.show_bound(value).text)
     assert value * (1 - 1e-5) <= shown <= 1.1 * value + 1e-7
 
 
-def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough():
+def test_a_layer_shows_its_strongest_test_and_any_rejection():
     shared = {"layer": "exact", "label": "sjd", "test": "t", "repeat": 0, "p_holm": None, "verdict": "not rejected"}
     best = {"p_value": 0.01, "test": "best"}
-    own = [{"p_value": 0.2}, best, {"p_value": 0.5, "verdict": "rejected"}, {"p_value": 1e-9, "repeat": 1}]
-    (found,) = strongest(pd.DataFrame([shared | row for row in own])).to_dict("records")
-    assert (found["test"], found["verdict"], found["tests"]) == ("best", "rejected", 3)
+    tests = [{"p_value": 0.2}, best, {"p_value": 0.5, "verdict": "rejected"}, {"p_value": 1e-9, "repeat": 1}]
+    (strongest,) = select_strongest(pd.DataFrame([shared | row for row in tests])).to_dict("records")
+    assert (strongest["test"], strongest["verdict"], strongest["tests"]) == ("best", "rejected", 3)
 
 
 def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn):
@@ -175,10 +181,11 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
         root = tmp_path / str(alpha)
         root.mkdir()
         raw = {"experiment": "made", "image": made.SETTINGS["image"], "equality": {"alpha": alpha}}
-        g = gather(made.folder(root, raw, {"gsd": 8e-4}), [], root=root)
+        g = gather(made.write_results(root, raw, {"gsd": 8e-4}), [], root=root)
         kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
-        pages[alpha] = dict(summary_page.answers(g, "discrete", summary_page.methods(g, "discrete")))
+        pages[alpha] = dict(summary_page.answer_questions(g, "discrete", summary_page.order_methods(g, "discrete")))
     assert kinds == {0.05: "lossy", 0.01: "consistent"}
-    assert "95 % confidence" in pages[0.05]["How sure"] and "99 % confidence" in pages[0.01]["How sure"]
+    assert "95 % confidence" in pages[0.05]["How sure"]
+    assert "99 % confidence" in pages[0.01]["How sure"]
     assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]
     assert "Level of the tests" not in pages[0.05]

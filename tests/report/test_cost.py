@@ -9,15 +9,15 @@ import pytest
 from parity.report.cost import (
     AXIS,
     FLAT,
-    best_within,
     draw_gains,
     find_plain_row,
-    line_cost,
-    locate,
+    locate_pass_cost,
+    make_line_cost,
     measure_cost,
     predict_gain,
     predict_gains,
     read_gpu_cost,
+    select_best_within,
 )  # fmt: skip
 
 PLAIN = {"label": "ar", "method": "ar", "role": "reference", "nfe": 256.0, "nodes_per_pass": 1.0, "draft_calls": 0.0}
@@ -25,11 +25,11 @@ ALONE = {"label": "sjd", "method": "sjd", "role": "method", "nfe": 64.0, "nodes_
 DRAFTED = {**ALONE, "label": "spec", "method": "spec", "draft_calls": 192.0, "draft_share": 0.25, "draft_nodes": 1.0}
 
 
-def frame(*rows):
+def make_rows(*rows):
     return pd.DataFrame([PLAIN, *rows])
 
 
-def test_without_companion_and_at_flat_cost_gain_is_fewer_passes():
+def test_gain_at_flat_cost_is_the_ratio_of_passes():
     assert predict_gain(ALONE, PLAIN, FLAT) == 256 / 64
 
 
@@ -38,55 +38,59 @@ def test_calls_of_a_companion_weigh_by_its_share():
     assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))  # never as if they cost nothing
 
 
-def test_a_companion_of_the_targets_size_saves_nothing_by_drafting():
+def test_a_companion_of_the_targets_size_gains_nothing():
     """Four calls for four tokens a pass: must be found slower than plain decoding."""
     assert predict_gain({**DRAFTED, "draft_share": 1.0}, PLAIN, FLAT) <= 1
 
 
-def test_gain_falls_with_the_cost_of_nodes_and_not_of_plain_decoding():
-    gains = [predict_gain(ALONE, PLAIN, line_cost(x)) for x in (1, 2, 4)]
-    assert gains == pytest.approx([4, 2, 1]) and predict_gain(PLAIN, PLAIN, line_cost(9)) == 1
+def test_gain_falls_with_the_cost_of_nodes():
+    gains = [predict_gain(ALONE, PLAIN, make_line_cost(x)) for x in (1, 2, 4)]
+    assert gains == pytest.approx([4, 2, 1])
+    assert predict_gain(PLAIN, PLAIN, make_line_cost(9)) == 1
 
 
 def test_a_curve_goes_through_one_and_on_behind_its_last_point():
-    curve = line_cost(5, 33)
-    assert [curve.at(n) for n in (1, 17, 33, 49)] == pytest.approx([1, 3, 5, 7]) and FLAT.at(64) == 1
+    curve = make_line_cost(5, 33)
+    assert [curve.interpolate(n) for n in (1, 17, 33, 49)] == pytest.approx([1, 3, 5, 7])
+    assert FLAT.interpolate(64) == 1
 
 
-def test_a_measured_curve_rises_and_finds_the_cost_it_was_made_with():
+def test_a_measured_curve_rises_and_finds_its_cost():
     rng, nodes = np.random.default_rng(0), np.linspace(4, 64, 40)
     noisy = (1 + 0.1 * (nodes - 1)) * np.exp(rng.normal(0, 0.02, 40))
     curve = measure_cost(
-        frame(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in zip(nodes, noisy, strict=True)))
+        make_rows(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in zip(nodes, noisy, strict=True)))
     )
-    assert curve.at(32) == pytest.approx(4.1, rel=0.05) and curve.at(1) == 1
-    assert (np.diff([curve.at(n) for n in range(1, 65)]) >= 0).all()
-    assert measure_cost(frame(ALONE)) is None
+    assert curve.interpolate(32) == pytest.approx(4.1, rel=0.05)
+    assert curve.interpolate(1) == 1
+    assert (np.diff([curve.interpolate(n) for n in range(1, 65)]) >= 0).all()
+    assert measure_cost(make_rows(ALONE)) is None
 
 
 def test_points_close_together_do_not_say_how_costs_go_on():
     """Two methods of nearly as many nodes, whose times differ by chance."""
     points = ((31.0, 2.0), (31.1, 3.0))
-    curve = measure_cost(frame(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
-    assert curve.at(64) < 6
+    curve = measure_cost(make_rows(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
+    assert curve.interpolate(64) < 6
 
 
 def test_a_point_lies_where_its_own_pass_cost_says():
-    assert locate({**ALONE, "nodes_per_pass": 16.5, "pass_cost": 2.0}) == pytest.approx(1 + (AXIS - 1) / 15.5)
-    assert math.isnan(locate(PLAIN)) and math.isnan(locate(ALONE))
+    assert locate_pass_cost({**ALONE, "nodes_per_pass": 16.5, "pass_cost": 2.0}) == pytest.approx(1 + (AXIS - 1) / 15.5)
+    assert math.isnan(locate_pass_cost(PLAIN))
+    assert math.isnan(locate_pass_cost(ALONE))
 
 
 def test_the_best_of_a_method_keeps_to_the_budget():
     wide = {**ALONE, "label": "sjd wide", "nfe": 50.0, "nodes_per_pass": 60.0}
-    rows = frame(ALONE, wide, DRAFTED)
-    assert best_within(rows, 32)["label"].tolist() == ["sjd", "spec"]
-    assert best_within(rows, 64)["label"].tolist() == ["sjd wide", "spec"]
-    assert best_within(rows, 16).empty
+    rows = make_rows(ALONE, wide, DRAFTED)
+    assert select_best_within(rows, 32)["label"].tolist() == ["sjd", "spec"]
+    assert select_best_within(rows, 64)["label"].tolist() == ["sjd wide", "spec"]
+    assert select_best_within(rows, 16).empty
 
 
-def test_lossless_and_lossy_options_of_a_method_are_ranked_apart():
+def test_lossless_and_lossy_options_are_ranked_separately():
     lossy = {**ALONE, "label": "sjd relaxed", "nfe": 20.0, "claim": "lossy"}
-    assert len(best_within(frame({**ALONE, "claim": "lossless"}, lossy), 32)) == 2
+    assert len(select_best_within(make_rows({**ALONE, "claim": "lossless"}, lossy), 32)) == 2
 
 
 def test_plain_decoding_is_the_reference_before_its_control():
@@ -95,21 +99,23 @@ def test_plain_decoding_is_the_reference_before_its_control():
     assert predict_gains(pd.DataFrame([ALONE]), FLAT)["gain"].isna().all()
 
 
-def test_a_gpus_curve_is_of_its_forwards_and_of_none_that_was_not_measured():
+def test_a_gpus_curve_is_read_from_measured_forwards():
     measured = [(True, 1, 1, 2.0), (True, 1, 32, 3.0), (False, 1, 32, 90.0), (True, 8, 32, 70.0)]
     names = ("compiled", "batch", "window", "ms")
     forwards = [{"network": "a", "context": 0, **dict(zip(names, row, strict=True))} for row in measured]
-    found = {"measured": True, "forwards": forwards, "how": {"device_name": "H100"}}
-    curve = read_gpu_cost(found)
-    assert curve.at(32) == pytest.approx(1.5) and "H100" in curve.source
-    assert read_gpu_cost({**found, "measured": False}) is None
+    benchmark = {"measured": True, "forwards": forwards, "how": {"device_name": "H100"}}
+    curve = read_gpu_cost(benchmark)
+    assert curve.interpolate(32) == pytest.approx(1.5)
+    assert "H100" in curve.source
+    assert read_gpu_cost({**benchmark, "measured": False}) is None
 
 
-def test_the_figure_has_a_line_for_each_method_and_the_measured_points():
+def test_the_figure_has_lines_and_measured_points():
     timed = {**ALONE, "pass_cost": 3.0, "speedup_single": 1.2, "speedup_single_low": 1.1, "speedup_single_high": 1.3}
-    _, data = draw_gains(frame(timed, DRAFTED))
+    _, data = draw_gains(make_rows(timed, DRAFTED))
     predicted, measured = (data[data["source"] == s] for s in ("predicted", "measured"))
-    assert set(predicted["label"]) == {"sjd", "spec"} and measured["label"].tolist() == ["sjd"]
+    assert set(predicted["label"]) == {"sjd", "spec"}
+    assert measured["label"].tolist() == ["sjd"]
     assert measured[["x", "gain", "low", "high"]].values.tolist() == [[3.0, 1.2, 1.1, 1.3]]
     assert predicted[predicted["x"] == 1].set_index("label")["gain"]["sjd"] == 4
-    assert draw_gains(frame()) is None
+    assert draw_gains(make_rows()) is None

@@ -12,31 +12,31 @@ from parity.experiment.schema import FigureSpec
 from parity.report import figures, maps, study_figures
 from parity.report.collect import RELATIVE
 from parity.report.figures import Extra
-from parity.report.pictures import Column, sheets, worst_first
+from parity.report.pictures import Column, make_sheets, order_worst_first
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 KNOWN = {"step_compression": "tokens per pass", "clip_score": "CLIP-score", "fid": "FID", "recall": "recall"} | RELATIVE
 
 
-def row(method, given, role="method", **measures):
-    """A row of the summary."""
-    place = {"kind": "discrete", "model": "scenes", "method": method, "options": json.dumps(given), "role": role}
-    return {**place, "sampling": json.dumps(SAMPLING), "key": f"{method}-{given.get('window', role)}", **measures}
+def make_row(method, options, role="method", **measures):
+    """Make a row of the summary."""
+    fields = {"kind": "discrete", "model": "scenes", "method": method, "options": json.dumps(options), "role": role}
+    return {**fields, "sampling": json.dumps(SAMPLING), "key": f"{method}-{options.get('window', role)}", **measures}
 
 
-def summary():
+def make_summary():
     ends = {"step_compression_low": 0.9, "step_compression_high": 1.1}
     rows = [
-        row("ar", {}, "reference", step_compression=1.0, fid=10.0, fid_se=0.5, clip_score=0.7),
-        row("ar", {}, "control", step_compression=1.0, fid=11.0, fid_se=0.5, clip_score=0.7),
+        make_row("ar", {}, "reference", step_compression=1.0, fid=10.0, fid_se=0.5, clip_score=0.7),
+        make_row("ar", {}, "control", step_compression=1.0, fid=11.0, fid_se=0.5, clip_score=0.7),
     ]
     for window, speed in ((16, 1.5), (4, 1.3), (64, 1.6)):
-        taken = {"step_compression": speed, "fid": 10.0 + window / 16, "fid_se": 0.5, "clip_score": 0.7}
-        rows.append(row("sjd", {"window": window, "init": "random", "refine": True}, **taken, **ends))
+        measures = {"step_compression": speed, "fid": 10.0 + window / 16, "fid_se": 0.5, "clip_score": 0.7}
+        rows.append(make_row("sjd", {"window": window, "init": "random", "refine": True}, **measures, **ends))
     return pd.DataFrame(rows)
 
 
-def papers():
+def make_papers():
     shared = {"kind": "discrete", "paper": "P", "table": "Table 9", "model": "M", "method": "sjd", "conditions": "{}"}
     one, sixteen = ({"options": json.dumps({"window": w})} for w in (1, 16))
     rows = [one | {"value": 0.31}, sixteen | {"value": 0.32}, sixteen | {"metric": "step_compression", "value": 2.2}]
@@ -44,44 +44,47 @@ def papers():
     return pd.DataFrame([shared | {"metric": "clip_score"} | row for row in rows])
 
 
-def data_of(**figure):
+def draw_data(**figure):
     spec = FigureSpec(**{"title": "t", "x": "window", "y": ["fid"], **figure})
-    drawn = study_figures.study(spec, summary(), papers(), KNOWN)
+    drawn = study_figures.draw_study(spec, make_summary(), make_papers(), KNOWN)
     assert drawn is not None
     return drawn[1]
 
 
-def test_a_figure_holds_our_cells_and_the_papers_points_of_its_tables_alone():
-    data = data_of(y=["step_compression", "clip_score", "fid"], paper="P, Fig. 8, Table 9")
+def test_a_figure_holds_our_cells_and_its_tables_points():
+    data = draw_data(y=["step_compression", "clip_score", "fid"], paper="P, Fig. 8, Table 9")
     mine, theirs = data[data["source"] == "ours"], data[data["source"] == "paper"]
     speed = mine[mine["measure"] == "step_compression"]
     assert dict(zip(speed["x"], speed["value"], strict=True)) == {None: 1.0, 16: 1.5, 4: 1.3, 64: 1.6}  # ar once, no x
     assert sorted(theirs["value"]) == [0.3, 0.31, 0.32, 2.2]  # not Table 8's
     fid = mine[(mine["measure"] == "fid") & (mine["x"] == 16)].iloc[0]
     assert fid["high"] - fid["low"] == pytest.approx(2 * 1.96 * 0.5)
-    assert set(theirs["series"]) == {"sjd, M, P", "ar, M, P"} and set(mine["series"]) == {"sjd", "ar"}
+    assert set(theirs["series"]) == {"sjd, M, P", "ar, M, P"}
+    assert set(mine["series"]) == {"sjd", "ar"}
 
 
-def test_a_figure_over_a_measure_has_intervals_both_ways_and_the_control_too():
-    data = data_of(x="step_compression")
-    assert len(data) == 5 and (data["label"] == "ar").sum() == 2
+def test_a_figure_over_a_measure_has_both_intervals():
+    data = draw_data(x="step_compression")
+    assert len(data) == 5
+    assert (data["label"] == "ar").sum() == 2
     wide = data[data["label"] == "sjd"].iloc[0]
     assert (wide["across_low"], wide["across_high"]) == pytest.approx((0.9, 1.5))  # never on the wrong side
-    assert wide["note"] == "window=16" and data[data["label"] == "ar"]["note"].tolist() == ["", ""]
+    assert wide["note"] == "window=16"
+    assert data[data["label"] == "ar"]["note"].tolist() == ["", ""]
 
 
-def swept(values, **more):
-    rows = [row("sjd", {"window": w, **more}, fid=10.0, key=f"{w}") for w in values]
-    return pd.DataFrame([*rows, row("ar", {}, "reference", fid=9.0)])
+def make_sweep(values, **options):
+    rows = [make_row("sjd", {"window": w, **options}, fid=10.0, key=f"{w}") for w in values]
+    return pd.DataFrame([*rows, make_row("ar", {}, "reference", fid=9.0)])
 
 
-def test_a_setting_is_swept_by_itself_where_one_method_takes_three_values():
+def test_a_setting_of_three_values_is_swept():
     windows = {"window": (["fid", "recall"], "P, Table 9")}
-    ((figure, rows),) = study_figures.automatic(swept((4, 8, 16)), windows, set())
+    ((figure, rows),) = study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, set())
     assert (figure.x, figure.y, figure.paper) == ("window", ["fid"], "P, Table 9")  # of recall there is nothing
     assert set(rows["method"]) == {"sjd"}
-    assert not list(study_figures.automatic(swept((4, 8)), windows, set()))
-    assert not list(study_figures.automatic(swept((4, 8, 16)), windows, {"window"}))  # the study shows it
+    assert not list(study_figures.find_sweeps(make_sweep((4, 8)), windows, set()))
+    assert not list(study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, {"window"}))  # the study shows it
 
 
 EXTRAS = {
@@ -91,59 +94,70 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize("kind", EXTRAS)
-def test_figures_made_elsewhere_are_drawn_or_name_the_column_they_lack(kind):
+def test_an_extra_figure_is_drawn_or_names_its_missing_column(kind):
     data = EXTRAS[kind]
-    ax = figures.draw(Extra("e", "E", "", data, kind, x="across")).axes[0]
-    assert ax.get_xlabel() == "across" and (ax.lines or ax.collections)
+    ax = figures.draw_extra(Extra("e", "E", "", data, kind, x="across")).axes[0]
+    assert ax.get_xlabel() == "across"
+    assert ax.lines or ax.collections
     needed = figures.NEEDS[kind][-1]
     with pytest.raises(ParityError, match=f"figure 'e': no column '{needed}'"):
-        figures.draw(Extra("e", "E", "", data.drop(columns=needed), kind))
+        figures.draw_extra(Extra("e", "E", "", data.drop(columns=needed), kind))
 
 
-def test_maps_leave_out_what_takes_a_token_a_pass_and_show_the_rest_where_it_is():
+def test_maps_leave_out_cells_of_one_token_a_pass():
     plain, quick = np.tile(np.arange(1, 17), (3, 1)), np.tile(np.repeat(np.arange(1, 9), 2), (3, 1))
-    drawn = maps.acceptance_maps({"plain": plain, "quick": quick}, {"plain": 4, "quick": 4})
-    assert drawn is not None and set(drawn[1]["label"]) == {"quick"} and (drawn[1]["mean_run_length"] == 2).all()
+    drawn = maps.draw_acceptance_maps({"plain": plain, "quick": quick}, {"plain": 4, "quick": 4})
+    assert drawn is not None
+    assert set(drawn[1]["label"]) == {"quick"}
+    assert (drawn[1]["mean_run_length"] == 2).all()
     assert drawn[1][["row", "column"]].iloc[5].tolist() == [1, 1]
-    assert maps.acceptance_maps({"plain": plain}, {"plain": 4}) is None
+    assert maps.draw_acceptance_maps({"plain": plain}, {"plain": 4}) is None
 
 
 def test_an_interval_never_ends_on_the_wrong_side():
     row = pd.Series({"x": 1.0, "x_low": 1.2, "x_high": 1.5, "y": 2.0, "y_se": 0.5, "z": 3.0})
-    assert figures.interval_of(row, "x") == (0.0, 0.5)
-    assert figures.interval_of(row, "y") == pytest.approx((0.98, 0.98)) and figures.interval_of(row, "z") == (0.0, 0.0)
+    assert figures.find_interval(row, "x") == (0.0, 0.5)
+    assert figures.find_interval(row, "y") == pytest.approx((0.98, 0.98))
+    assert figures.find_interval(row, "z") == (0.0, 0.0)
 
 
-def test_pictures_of_a_model_are_compared_with_its_own_plain_decoding():
+def test_pictures_are_compared_within_a_model():
     """Cosines of a small model and of a large one lie apart; the difference that counts is within a model."""
     pixels, cosines = np.zeros((2, 8, 8, 3), dtype=np.uint8), ([0.9, 0.9], [0.9, 0.7], [0.2, 0.2], [0.1, 0.2])
     names = (("plain", True, "large"), ("sjd", False, "large"), ("plain", True, "small"), ("sjd", False, "small"))
     columns = [Column(n, pixels, np.array(c), b, m) for (n, b, m), c in zip(names, cosines, strict=True)]
-    order, worst = worst_first(columns)
-    assert order.tolist() == [1, 0] and worst == pytest.approx([-0.2, -0.1])
+    order, worst = order_worst_first(columns)
+    assert order.tolist() == [1, 0]
+    assert worst == pytest.approx([-0.2, -0.1])
 
 
-def test_sheets_hold_as_many_prompts_as_there_is_room_for_and_each_picture_once():
+def test_sheets_fill_their_room_and_hold_pictures_once():
     rng = np.random.default_rng(0)
-    one, other = rng.integers(0, 255, (2, 64, 32, 32, 3), dtype=np.uint8)
-    all_of, shown = sheets([one, other, one], 10**9)
-    assert shown == 64 and all_of.of == [0, 1, 0] and len(all_of.uris) == 2 and all_of.side == 32
-    few, fewer = sheets([one, other, one], sum(map(len, all_of.uris)) // 2)
-    assert 8 <= fewer < 64 and sum(map(len, few.uris)) <= sum(map(len, all_of.uris)) // 2
+    one, another = rng.integers(0, 255, (2, 64, 32, 32, 3), dtype=np.uint8)
+    all_of, shown = make_sheets([one, another, one], 10**9)
+    assert shown == 64
+    assert all_of.sheet_of == [0, 1, 0]
+    assert len(all_of.uris) == 2
+    assert all_of.side == 32
+    half, fewer = make_sheets([one, another, one], sum(map(len, all_of.uris)) // 2)
+    assert 8 <= fewer < 64
+    assert sum(map(len, half.uris)) <= sum(map(len, all_of.uris)) // 2
 
 
 def test_quality_is_drawn_where_it_was_measured():
-    place = {"label": ["plain", "sjd"], "role": ["reference", "method"], "model": "m", "method": "x", "key": "k"}
-    rows = pd.DataFrame(place)
-    assert figures.quality(rows) is None
-    drawn = figures.quality(rows.assign(fid=[10.0, 11.0], fid_se=0.5, perplexity=[4.0, math.nan]))
-    assert drawn is not None and len(drawn[0].axes) == 2 and drawn[1]["fid_plain_band_low"].nunique() == 1
+    fields = {"label": ["plain", "sjd"], "role": ["reference", "method"], "model": "m", "method": "x", "key": "k"}
+    rows = pd.DataFrame(fields)
+    assert figures.draw_quality(rows) is None
+    drawn = figures.draw_quality(rows.assign(fid=[10.0, 11.0], fid_se=0.5, perplexity=[4.0, math.nan]))
+    assert drawn is not None
+    assert len(drawn[0].axes) == 2
+    assert drawn[1]["fid_plain_band_low"].nunique() == 1
 
 
-def test_gains_are_drawn_from_the_largest_down_each_in_the_colour_of_its_verdict():
+def test_gains_are_sorted_and_coloured_by_verdict():
     rows = {"label": ["a", "b", "c"], "gain": [1.0, 3.0, 2.0], "gain_se": [0.1, None, 0.0]}
     rows |= {"verdict_kind": ["lossy", "certified", None], "pill": ["lossy, TV = 0.2", "certified, TV ≤ 0.01", None]}
-    figure, data = figures.gains(pd.DataFrame(rows), "passes")
+    figure, data = figures.draw_gain_bars(pd.DataFrame(rows), "passes")
     [ax] = figure.axes
     assert data["label"].tolist() == [t.get_text() for t in ax.get_yticklabels()] == ["b", "c", "a"]
     assert {t.get_text() for t in ax.texts} == {"3.0×, TV ≤ 0.01", "2.0×", "1.0×, TV = 0.2"}

@@ -7,7 +7,7 @@ import pytest
 
 from parity.report import front_table, summary_page
 from parity.report.collect import follows_plain, group_same
-from parity.report.tables import doubt_speed, speed_of
+from parity.report.tables import doubt_speed, show_speed
 
 TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "machine": "a processor, 2 cores"}
 
@@ -24,59 +24,66 @@ TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "
 )
 def test_a_speed_that_tells_little_is_grey_and_says_why(change, doubt):
     row = TIMED | change
-    entry = speed_of("speedup")(row)
+    entry = show_speed("speedup")(row)
     assert doubt_speed(row, "speedup").startswith(doubt)
-    assert (entry.style == "faint") == bool(doubt) and doubt in entry.detail
+    assert (entry.style == "faint") == bool(doubt)
+    assert doubt in entry.detail
 
 
-def row_of(key, method, drawn, **values):
-    place = {"kind": "discrete", "model": "scenes", "sampling": "{}", "role": "method", "label": key, "name": key}
+def make_row(key, method, drawn, **values):
+    fields = {"kind": "discrete", "model": "scenes", "sampling": "{}", "role": "method", "label": key, "name": key}
     return (
-        place | {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2} | values
+        fields
+        | {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2}
+        | values
     )
 
 
 def test_methods_that_drew_the_same_are_named_once_and_why():
     coupled = {"options": json.dumps({"coupling": "gumbel"})}
-    rows = [row_of("a", "mtj", "1"), row_of("b", "sjd", "2"), row_of("c", "sjd_coupled", "1", **coupled)]
-    assert [[r["key"] for r in own] for own in group_same(rows)] == [["a", "c"], ["b"]]
+    rows = [make_row("a", "mtj", "1"), make_row("b", "sjd", "2"), make_row("c", "sjd_coupled", "1", **coupled)]
+    assert [[r["key"] for r in group] for group in group_same(rows)] == [["a", "c"], ["b"]]
     [line] = summary_page.describe_same(rows)
-    assert "plain decoding with their seed, 2: a and c" in line and "one figure" in line
+    assert "plain decoding with their seed, 2: a and c" in line
+    assert "one figure" in line
     assert not follows_plain([rows[1]])
     assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # it does not follow what it claims to
 
 
 def test_calls_count_those_of_a_companion():
-    entry = front_table.calls({"calls": 245.0, "draft_calls": 210.0, "draft_share": 0.125})
-    assert entry.text == "245" and "210" in entry.detail and "12%" in entry.detail
-    assert front_table.calls({"calls": 94.0, "draft_calls": 0.0}).detail == ""
-    assert front_table.calls({}).text == "not run"
+    entry = front_table.show_calls({"calls": 245.0, "draft_calls": 210.0, "draft_share": 0.125})
+    assert entry.text == "245"
+    assert "210" in entry.detail
+    assert "12%" in entry.detail
+    assert front_table.show_calls({"calls": 94.0, "draft_calls": 0.0}).detail == ""
+    assert front_table.show_calls({}).text == "not run"
 
 
-def budget_rows(*nodes):
-    plain = row_of("plain", "ar", "0", role="reference", nfe=100.0, nodes_per_pass=1.0)
+def make_budget_rows(*nodes):
+    plain = make_row("plain", "ar", "0", role="reference", nfe=100.0, nodes_per_pass=1.0)
     counts = {"draft_calls": 0.0, "verdict_kind": "certified", "value": None, "pill": "certified", "mismatch": False}
-    rows = [row_of(f"{n}", "sjd", f"{n}", nfe=1000.0 / n, nodes_per_pass=float(n), **counts) for n in nodes]
+    rows = [make_row(f"{n}", "sjd", f"{n}", nfe=1000.0 / n, nodes_per_pass=float(n), **counts) for n in nodes]
     return pd.DataFrame([plain, *(r | {"options": json.dumps({"window": r["nodes_per_pass"]})} for r in rows)])
 
 
 def test_passes_are_shown_at_each_budget_that_has_a_setting():
-    heading, table, _ = front_table.show_budgets(budget_rows(20, 50))
+    heading, table, _ = front_table.show_budgets(make_budget_rows(20, 50))
     assert heading.text == "At equal budgets"
     [line] = table.rows
     assert [entry.text for entry in line[2:]] == ["no such setting", "50", "20"]
 
 
 def test_one_setting_of_each_method_makes_no_table_of_budgets():
-    assert front_table.show_budgets(budget_rows(20)) == []
+    assert front_table.show_budgets(make_budget_rows(20)) == []
 
 
 def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
-    rows = summary_page.methods(gathered, "discrete")
-    said = dict(summary_page.answers(gathered, "discrete", rows))
-    assert "target 3.2 million" in said["Networks"] and "draft model 400 thousand" in said["Networks"]
-    assert "trained here" in said["Who judges it"]
+    rows = summary_page.order_methods(gathered, "discrete")
+    answers = dict(summary_page.answer_questions(gathered, "discrete", rows))
+    assert "target 3.2 million" in answers["Networks"]
+    assert "draft model 400 thousand" in answers["Networks"]
+    assert "trained here" in answers["Who judges it"]
     best = max((r for r in rows if r["verdict_kind"] == "certified"), key=lambda r: r["speedup_single"])
-    assert said["Fastest lossless, one image"].startswith(best["label"])
-    gallery = summary_page.gallery(gathered, rows)
-    assert [label for label, _, _ in gallery.parts][:2] == ["plain decoding, seed 0", "plain decoding, seed 1"]
+    assert answers["Fastest lossless, one image"].startswith(best["label"])
+    gallery = summary_page.make_gallery(gathered, rows)
+    assert [label for label, _, _ in gallery.strips][:2] == ["plain decoding, seed 0", "plain decoding, seed 1"]

@@ -19,7 +19,7 @@ from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
 from parity.report import blocks, page, pictures, shared_sections, summary_page
-from parity.report.blocks import Section, excerpt, visible
+from parity.report.blocks import Section, cut_caption, escape_controls
 from parity.report.collect import gather
 from parity.report.figures import Extra
 from tests.report import made
@@ -34,14 +34,14 @@ HOSTILE = [
 
 
 class Page(HTMLParser):
-    """Collects what a browser would act on, and what a reader sees."""
+    """Collect what a browser would act on, and what a reader sees."""
 
     def __init__(self, html: str):
         super().__init__()
         self.tags, self.links, self.handlers, self.text = [], [], [], []
         self.feed(html)
         self.sections = re.findall(r'<section id="(.*?)"', html)
-        self.packed = [unpacked(data) for data in re.findall(r"<template>(.*?)</template>", html, re.S)]
+        self.packed = [unpack(data) for data in re.findall(r"<template>(.*?)</template>", html, re.S)]
         lines = re.findall(r'<tr(?: class="(.*?)")?[^>]*>(.*?)</tr>', html, re.S)
         self.rows = [(style, re.findall(r"<t[dh] [^>]*>(.*?)</t[dh]>", line, re.S)) for style, line in lines]
 
@@ -54,34 +54,37 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-def unpacked(data):
+def unpack(data):
     return json.loads(gzip.decompress(base64.b64decode(data)))
 
 
-def shown(gathered):
-    return page.build(gathered.settings.experiment, page.sections(gathered))
+def build_html(gathered):
+    return page.build_page(gathered.settings.experiment, page.list_sections(gathered))
 
 
-def shown_apart(gathered, name):
-    return page.build(gathered.settings.experiment, page.sections(gathered), "report.html", only=[name])[0]
+def build_separate(gathered, name):
+    return page.build_page(gathered.settings.experiment, page.list_sections(gathered), "report.html", only=[name])[0]
 
 
 @pytest.fixture(scope="module")
-def built(once):
-    return shown(once)
+def built(shared_gathered):
+    return build_html(shared_gathered)
 
 
-def parts(html):
-    """By its id what stands in each section."""
-    return {part.partition('"')[0]: part for part in html.split('<section id="')[1:]}
+def split_sections(html):
+    """Split a page into its sections, by id."""
+    return {section.partition('"')[0]: section for section in html.split('<section id="')[1:]}
 
 
 def test_the_contents_lead_to_every_section_the_verdicts_first(built):
     html = Page(built[0])
     assert sorted(x[1:] for x in html.links if x.startswith("#")) == sorted(html.sections)
-    assert "published.html#published" in html.links and "published" not in html.sections
+    assert "published.html#published" in html.links
+    assert "published" not in html.sections
     kinds = [next(i for i, s in enumerate(html.sections) if s.startswith(k)) for k in ("image", "text", "continuous")]
-    assert html.sections[:2] == ["verdicts", "study"] and kinds == sorted(kinds) and html.sections[-1] == "files"
+    assert html.sections[:2] == ["verdicts", "study"]
+    assert kinds == sorted(kinds)
+    assert html.sections[-1] == "files"
     assert len(re.findall(r'<p class="shows">[A-Z].{20,}[.?]</p>', built[0])) == len(html.sections)
     assert built[0].count('<details class="expert">') == 5
 
@@ -89,15 +92,20 @@ def test_the_contents_lead_to_every_section_the_verdicts_first(built):
 LEADS = r"#|data:image/(svg\+xml|webp);base64,|figures/[a-z0-9-]+\.csv$|\w+\.(csv|parquet|html#\w+)$"
 
 
-def test_the_page_is_self_contained_and_runs_one_script_that_its_policy_names(built):
+def test_the_page_is_self_contained_and_runs_one_pinned_script(built):
     html = Page(built[0])
     assert all(re.match(LEADS, x) for x in html.links)
-    assert not html.handlers and not {"link", "iframe", "object", "embed", "form", "base"} & set(html.tags)
-    assert "default-src 'none'" in built[0] and "url(" not in built[0] and "@import" not in built[0]
+    assert not html.handlers
+    assert not {"link", "iframe", "object", "embed", "form", "base"} & set(html.tags)
+    assert "default-src 'none'" in built[0]
+    assert "url(" not in built[0]
+    assert "@import" not in built[0]
     [policy] = re.findall(r"script-src ([^;]*);", built[0])
     [script] = re.findall(r"<script>(.*?)</script>", built[0], re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy == f"'sha256-{digest}'" and "unsafe" not in policy and "trusted-types" in built[0]
+    assert policy == f"'sha256-{digest}'"
+    assert "unsafe" not in policy
+    assert "trusted-types" in built[0]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script)
 
 
@@ -112,15 +120,18 @@ def test_every_figure_has_its_data_and_every_kind_its_figures(built):
 def test_nothing_is_blank_and_no_p_is_nought(built):
     html = Page(built[0])
     entries = [entry for _, row in html.rows for entry in row]
-    assert len(entries) > 100 and all("<img" in entry or re.sub("<.*?>", "", entry).strip() for entry in entries)
+    assert len(entries) > 100
+    assert all("<img" in entry or re.sub("<.*?>", "", entry).strip() for entry in entries)
     words = " ".join(html.text)
-    assert not {"nan", "None", "<NA>"} & set(words.split()) and "< 1e-300" in words
+    assert not {"nan", "None", "<NA>"} & set(words.split())
+    assert "< 1e-300" in words
 
 
 def test_a_false_claim_is_marked_and_a_lossy_one_is_not(built):
     marked = [row[0] for style, row in Page(built[0]).rows if style == "mismatch"]
     assert marked and all(">jacobi</span>" in name for name in marked)
-    assert "not borne out" in built[0] and "better than claimed" not in built[0]
+    assert "not borne out" in built[0]
+    assert "better than claimed" not in built[0]
 
 
 def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch):
@@ -139,22 +150,26 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch
     figure = FigureSpec(title=evil, x="method", y=["fid"], paper=evil.replace(",", ""), reading=evil)
     image = g.settings.image.model_copy(update={"study": [figure]})
     g.settings = g.settings.model_copy(update={"experiment": evil, "image": image})
-    monkeypatch.setattr(g.files, "features", with_captions(g.files.features, np.array([evil] * 12)))
-    pages = [Page(html) for html in (shown(g)[0], shown_apart(g, "published"), shown_apart(g, "observations"))]
+    monkeypatch.setattr(g.files, "read_features", replace_captions(g.files.read_features, np.array([evil] * 12)))
+    htmls = (build_html(g)[0], build_separate(g, "published"), build_separate(g, "observations"))
+    pages = [Page(html) for html in htmls]
     for html in pages:
-        assert html.tags.count("script") == 1 and not html.handlers and html.tags.count("style") == 1
+        assert html.tags.count("script") == 1
+        assert not html.handlers
+        assert html.tags.count("style") == 1
         assert all(re.match(LEADS + r"|report\.html#", x) for x in html.links)
     html = pages[0]
     assert all(re.match(LEADS, x) for x in html.links)
     text = "".join(html.text)
     assert all(h in text for h in HOSTILE[:4])  # as text, braces not evaluated
-    assert all(evil in json.dumps(held).replace('\\"', '"') for held in html.packed) and len(html.packed) == 2
+    assert all(evil in json.dumps(data).replace('\\"', '"') for data in html.packed)
+    assert len(html.packed) == 2
 
 
-def with_captions(read, captions):
+def replace_captions(read, captions):
     def features(cell):
-        found = read(cell)
-        return found | ({"captions": captions} if "captions" in found else {})
+        values = read(cell)
+        return values | ({"captions": captions} if "captions" in values else {})
 
     return features
 
@@ -162,35 +177,35 @@ def with_captions(read, captions):
 def test_what_is_missing_is_said_to_be_missing(tmp_path, undrawn):
     """Plain decoding alone, and no published numbers."""
     raw = {"experiment": "least", "image": {"prompts": made.SETTINGS["image"]["prompts"], "methods": {"ar": [{}]}}}
-    g = gather(made.folder(tmp_path, raw), [], root=tmp_path)
-    html, data = shown(g)
+    g = gather(made.write_results(tmp_path, raw), [], root=tmp_path)
+    html, data = build_html(g)
     words = " ".join(Page(html).text)
-    for what in ("no method but plain decoding", "has no data for it"):
-        assert what in words
-    assert "reproduces no published table" in shown_apart(g, "published")
-    assert "acceptance" not in data and "top-1" in data
+    for sentence in ("no method but plain decoding", "has no data for it"):
+        assert sentence in words
+    assert "reproduces no published table" in build_separate(g, "published")
+    assert "acceptance" not in data
+    assert "top-1" in data
     assert 'class="stand-in"' not in html
     g.settings = g.settings.model_copy(update={"stand_in": True})
-    page.write(g, tmp_path / "report.html")
+    page.write_page(g, tmp_path / "report.html")
     for name in ("report.html", "index.html"):
         written = (tmp_path / name).read_text()
-        assert 'class="stand-in"' in written and "No figure here says anything of the models" in written
+        assert 'class="stand-in"' in written
+        assert "No figure here says anything of the models" in written
 
 
 def test_a_page_of_some_kinds_reads_no_files_of_the_others(tmp_path, undrawn):
-    settings = made.folder(tmp_path)
+    settings = made.write_results(tmp_path)
     for folder in ("cells/discrete", "cells/continuous"):
         (tmp_path / "results" / folder).rename(tmp_path / folder.replace("/", "-"))
     g = gather(settings, [], only=["anysubset"], root=tmp_path)
-    html = Page(shown(g)[0])
+    html = Page(build_html(g)[0])
     assert any(s.startswith("text") for s in html.sections)
     assert not [s for s in html.sections if s.startswith(("image", "continuous"))]
     assert set(g.summary["kind"]) == {"anysubset"}
 
 
-def test_the_command_writes_every_file_beside_the_page_and_the_same_page_of_the_same_data(
-    results, built, tmp_path, monkeypatch
-):
+def test_the_command_writes_the_same_page_and_every_file(results, built, tmp_path, monkeypatch):
     """Every section is the other page's, figures and all, but those that name the command and its further figure."""
     from parity.report.__main__ import main
 
@@ -202,41 +217,45 @@ def test_the_command_writes_every_file_beside_the_page_and_the_same_page_of_the_
     monkeypatch.setattr("sys.argv", [*command, "--extra", str(tmp_path / "extra.json"), "--out", str(tmp_path / "out")])
     main()
     out = tmp_path / "out"
-    assert (out / "report.html").read_text().startswith("<!DOCTYPE html>") and (out / "figures/alike.csv").exists()
-    mine, other = parts((out / "report.html").read_text()), parts(built[0])
-    assert "Alike" in (out / "observations.html").read_text() and list(mine) == list(other)
+    assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (out / "figures/alike.csv").exists()
+    own_sections, built_sections = split_sections((out / "report.html").read_text()), split_sections(built[0])
+    assert "Alike" in (out / "observations.html").read_text()
+    assert list(own_sections) == list(built_sections)
     assert "Big" in (out / "published.html").read_text()
-    differ = {name for name in mine if mine[name] != other[name]}
+    differ = {name for name in own_sections if own_sections[name] != built_sections[name]}
     assert differ <= {"environment", "files"}, differ
-    assert mine["study"].count("data:image/svg")
+    assert own_sections["study"].count("data:image/svg")
     summary = pd.read_csv(out / "summary.csv")
-    assert summary.columns[0] == "kind" and set(summary["kind"]) == {"discrete", "anysubset", "continuous"}
+    assert summary.columns[0] == "kind"
+    assert set(summary["kind"]) == {"discrete", "anysubset", "continuous"}
     assert len(pd.read_parquet(out / "records.parquet")) == summary["n"].sum()
-    assert {"equality.csv", "published.csv"} <= {p.name for p in out.iterdir()} and not list(out.rglob("*.part"))
+    assert {"equality.csv", "published.csv"} <= {p.name for p in out.iterdir()}
+    assert not list(out.rglob("*.part"))
 
 
 def test_settings_of_the_page_are_those_given(gathered):
     """The configuration on the page can be run again: it is read back as what was asked for."""
-    code = next(b for b in shared_sections.environment(gathered).body if getattr(b, "form", "") == "code")
+    code = next(b for b in shared_sections.make_environment_section(gathered).body if getattr(b, "form", "") == "code")
     assert load(yaml.safe_load(code.text)) == gathered.settings
 
 
-def test_the_command_of_a_row_keeps_the_configuration_it_was_run_with():
+def test_the_command_of_a_row_keeps_its_configuration():
     typed = "snakemake --cores 2 --configfile a.yaml 'b c.yaml' --config scale=0.1 -n all"
-    again = shlex.split(summary_page.command(typed, "x/y.json"))
-    assert again[:5] == ["uv", "run", "snakemake", "--cores", "all"]
-    assert again[5:] == ["--configfile", "a.yaml", "b c.yaml", "--config", "scale=0.1", "--", "x/y.json"]
-    assert shlex.split(summary_page.command("", "x"))[-2:] == ["--", "x"]
+    command = shlex.split(summary_page.make_command(typed, "x/y.json"))
+    assert command[:5] == ["uv", "run", "snakemake", "--cores", "all"]
+    assert command[5:] == ["--configfile", "a.yaml", "b c.yaml", "--config", "scale=0.1", "--", "x/y.json"]
+    assert shlex.split(summary_page.make_command("", "x"))[-2:] == ["--", "x"]
 
 
-def test_the_environment_names_commit_date_version_command_and_machine(built):
+def test_the_environment_names_commit_command_and_machine(built):
     words = Page(built[0]).text
     run, machine = ("commit", "date", "version", "command"), ("processor", "cores", "load over 1, 5 and 15 minutes")
     for name in (*(f"run · {name}" for name in run), *(f"machine · {name}" for name in machine)):
         assert words[words.index(name) + 1].strip()
 
 
-def test_the_first_screen_names_every_figure_that_moved_and_what_options_mean(gathered, undrawn):
+def test_the_first_screen_names_moved_figures_and_options(gathered, undrawn):
     g = gathered
     sjd = g.summary["method"] == "sjd"
     g.summary.loc[sjd, ["moved", "perplexity", "perplexity_change", "perplexity_change_se"]] = [
@@ -245,37 +264,42 @@ def test_the_first_screen_names_every_figure_that_moved_and_what_options_mean(ga
         5.0,
         0.3,
     ]
-    html = page.build("t", [summary_page.verdicts(g)])[0]
-    assert html.count("9.0") >= 3 and "sjd: perplexity under the target 41.2 → 9.0" in html
+    html = page.build_page("t", [summary_page.make_verdicts_section(g)])[0]
+    assert html.count("9.0") >= 3
+    assert "sjd: perplexity under the target 41.2 → 9.0" in html
     assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # and it is not grey
-    assert "<dt>sjd init</dt>" in html and "Default: random" in html
+    assert "<dt>sjd init</dt>" in html
+    assert "Default: random" in html
 
 
 def test_a_cell_without_speed_says_so(gathered, undrawn):
     without = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
-    htmls = [page.build("t", [summary_page.verdicts(g)])[0] for g in (without, gathered)]
-    none, some = (re.findall(r'="Speed of a batch[ \d of]*"><span>(.*?)<', html) for html in htmls)
-    assert set(none) == {"not run"} and "not run" not in some and len(none) == len(some)
+    htmls = [page.build_page("t", [summary_page.make_verdicts_section(g)])[0] for g in (without, gathered)]
+    missing, speeds = (re.findall(r'="Speed of a batch[ \d of]*"><span>(.*?)<', html) for html in htmls)
+    assert set(missing) == {"not run"}
+    assert "not run" not in speeds
+    assert len(missing) == len(speeds)
 
 
-def test_time_on_a_gpu_is_shown_where_it_was_measured_the_faster_of_two_ways(tmp_path):
+def test_measured_gpu_time_is_the_faster_of_two(tmp_path):
     row = {"network": "LlamaGen-XL", "method": "sjd", "seconds an image, predicted": 2.0}
     rows = [row | {"seconds an image, predicted": 1.5}, row, row | {"network": "other"}]
     file = tmp_path / "gpu.json"
-    for measured, said in ((False, {}), (True, {"sjd": "1.50 s an image of LlamaGen-XL"})):
+    for measured, seconds in ((False, {}), (True, {"sjd": "1.50 s an image of LlamaGen-XL"})):
         file.write_text(json.dumps({"measured": measured, "decoders": rows}))
-        assert summary_page.predicted(file) == said
+        assert summary_page.read_gpu_seconds(file) == seconds
 
 
 def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkeypatch):
-    whole = type(gathered.files).features
-    without = lambda self, cell: {k: v for k, v in whole(self, cell).items() if k != "cosine"}  # noqa: E731
-    monkeypatch.setattr(type(gathered.files), "features", without)
-    caption, *views, grid = pictures.blocks(gathered)
+    read_features = type(gathered.files).read_features
+    without = lambda self, cell: {k: v for k, v in read_features(self, cell).items() if k != "cosine"}  # noqa: E731
+    monkeypatch.setattr(type(gathered.files), "read_features", without)
+    caption, *views, grid = pictures.show_pictures(gathered)
     assert "worst" not in caption + views[0].instead  # nothing orders them
-    assert grid.rows and all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
+    assert grid.rows
+    assert all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
     assert views and np.isnan(grid.data["worst_difference"]).all()
-    columns = unpacked(views[0].data)["columns"]
+    columns = unpack(views[0].data)["columns"]
     assert all(value is None for column in columns for value in column["cosine"])
 
 
@@ -287,28 +311,30 @@ VECTORS = {"methods": {"mar": [{}], "cspd": [{}]}, "images": 2}
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_images_and_texts_make_a_page(tmp_path, count):
     image = IMAGES | {"prompts": IMAGES["prompts"] | {"limit": count}}
-    settings = made.folder(tmp_path, {"experiment": "few", "image": image, "text": TEXTS, "continuous": VECTORS})
+    settings = made.write_results(tmp_path, {"experiment": "few", "image": image, "text": TEXTS, "continuous": VECTORS})
     g = gather(settings, [], root=tmp_path)
-    html = page.build("few", page.sections(g))[0]
+    html = page.build_page("few", page.list_sections(g))[0]
     assert "too few images" in html
-    row = g.rows("discrete").set_index("label").loc["sjd"]
+    row = g.select_rows("discrete").set_index("label").loc["sjd"]
     assert ("gain_se" in row and row["gain_se"] >= 0) == (count > 1)
 
 
 @pytest.mark.parametrize(("section", "method"), [("image", "ar"), ("text", "sequential"), ("continuous", "mar")])
 def test_plain_decoding_alone_makes_a_page(tmp_path, section, method):
     image = IMAGES | {"prompts": IMAGES["prompts"] | {"limit": 1}}
-    whole = {"image": image, "text": TEXTS, "continuous": VECTORS}[section]
-    settings = made.folder(tmp_path, {"experiment": "few", section: whole | {"methods": {method: [{}]}}})
-    assert "no method but plain decoding" in page.build("few", page.sections(gather(settings, [], root=tmp_path)))[0]
+    content = {"image": image, "text": TEXTS, "continuous": VECTORS}[section]
+    settings = made.write_results(tmp_path, {"experiment": "few", section: content | {"methods": {method: [{}]}}})
+    html, _ = build_html(gather(settings, [], root=tmp_path))
+    assert "no method but plain decoding" in html
 
 
-def test_control_characters_and_long_captions_are_shown_and_not_passed_on():
+def test_control_characters_are_escaped_and_captions_cut():
     hostile = "red\x1b[31m\x00\u202etext\ud800"
-    html, _ = page.build(hostile, [Section("one", hostile, hostile, blocks.Words(hostile, "note"))])
+    html, _ = page.build_page(hostile, [Section("one", hostile, hostile, blocks.Words(hostile, "note"))])
     assert not set("\x1b\x00\u202e\ud800") & set(html)
     assert html.count("\\u001b[31m\\u0000\\u202etext\\ud800") >= 3
-    assert len(excerpt("x" * 20_000)) < 350 and excerpt(hostile) == visible(hostile)
+    assert len(cut_caption("x" * 20_000)) < 350
+    assert cut_caption(hostile) == escape_controls(hostile)
     html.encode()
 
 

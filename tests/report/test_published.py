@@ -11,17 +11,17 @@ import pytest
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS, find_plain_method, methods, options
 from parity.report import published, shared_sections
-from parity.report.published import beside, read_published
+from parity.report.published import join_published, read_published
 
 FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
 VOCAB = {"scenes": 1024}
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
-def image(method, given, role="method", **figures):
+def image(method, options_given, role="method", **figures):
     row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
-    key = role if role in ("reference", "control") else f"{method}{given}"
-    chosen = json.dumps(options("discrete", method, given))
+    key = role if role in ("reference", "control") else f"{method}{options_given}"
+    chosen = json.dumps(options("discrete", method, options_given))
     return row | {"options": chosen, "key": key, "reference": "reference", **figures}
 
 
@@ -32,68 +32,83 @@ def images():
     return pd.DataFrame(rows)
 
 
-def said(method="sjd", given=None, metric="clip_score", value=0.32, kind="discrete", **more):
-    place = {"kind": kind, "paper": "P", "table": "Table 9", "model": "M", "conditions": "{}"}
-    return place | {"method": method, "options": json.dumps(given or {}), "metric": metric, "value": value} | more
+def printed(method="sjd", options=None, metric="clip_score", value=0.32, kind="discrete", **fields_more):
+    fields = {"kind": kind, "paper": "P", "table": "Table 9", "model": "M", "conditions": "{}"}
+    return (
+        fields
+        | {"method": method, "options": json.dumps(options or {}), "metric": metric, "value": value}
+        | fields_more
+    )
 
 
-def found(*lines, rows=None):
-    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
+def join(*lines, rows=None):
+    return join_published(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
 
 
-def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_plain_decoding():
-    table = found(said("ar", value=0.3), said(given={"window": 16}), said(given={"window": 1}))
+def test_a_number_is_joined_with_the_cell_of_its_options():
+    table = join(printed("ar", value=0.3), printed(options={"window": 16}), printed(options={"window": 1}))
     assert table["method"].tolist() == ["ar", "sjd"]  # the reference, not the control; no cell of window 1
     clip = table.iloc[1]
-    assert clip["key"] == "sjd{'window': 16}" and clip["ours"] == 0.7
+    assert clip["key"] == "sjd{'window': 16}"
+    assert clip["ours"] == 0.7
     assert clip[["change", "our_change", "difference"]].tolist() == pytest.approx([0.02, 0, -0.02])
-    assert pd.isna(table.iloc[0]["our_change"]) and pd.isna(table.iloc[0]["difference"])
+    assert pd.isna(table.iloc[0]["our_change"])
+    assert pd.isna(table.iloc[0]["difference"])
 
 
-def test_figures_of_different_networks_stand_beside_each_other_and_no_difference_is_taken():
-    lines = [said(given={"window": 16}), said(metric="speedup", value=2.0, given={"window": 16}), said("ar", value=0.3)]
+def test_no_difference_is_taken_between_networks():
+    lines = [
+        printed(options={"window": 16}),
+        printed(metric="speedup", value=2.0, options={"window": 16}),
+        printed("ar", value=0.3),
+    ]
     for networks in ({}, {"scenes": "another"}, None):
-        table = beside(pd.DataFrame(lines), images(), VOCAB, (), networks)
-        assert table["ours"].notna().all() and table["difference"].isna().all()
+        table = join_published(pd.DataFrame(lines), images(), VOCAB, (), networks)
+        assert table["ours"].notna().all()
+        assert table["difference"].isna().all()
         assert "Difference" not in [heading for heading, _ in shared_sections.show_published(table, {}, "").columns]
-    assert "Difference" in [heading for heading, _ in shared_sections.show_published(found(*lines), {}, "").columns]
+    assert "Difference" in [heading for heading, _ in shared_sections.show_published(join(*lines), {}, "").columns]
 
 
-def test_what_a_paper_leaves_unsaid_is_the_default_a_list_is_any_of_it_and_null_anything():
-    assert len(found(said())) == 1  # window 16
-    assert len(found(said(given={"window": [4, 64]}))) == 2
-    assert len(found(said(given={"window": None}))) == 3
-    assert found(said(given={"init": ["repeat_left"]})).empty
+def test_unstated_options_are_defaults_and_null_is_anything():
+    assert len(join(printed())) == 1  # window 16
+    assert len(join(printed(options={"window": [4, 64]}))) == 2
+    assert len(join(printed(options={"window": None}))) == 3
+    assert join(printed(options={"init": ["repeat_left"]})).empty
 
 
-def vectors(key, given, batch=8, **more):
+def vectors(key, options_given, batch=8, **columns):
     row = {"kind": "continuous", "model": "mar", "method": "cspd", "role": "method", "key": key, "batch": batch}
-    sampling = json.dumps({"guidance": 3.0, "sampler": "ddpm"} | more.pop("sampling", {}))
-    chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | given))
-    return row | {"options": chosen, "sampling": sampling, "acceptance": 0.3, "speedup": 1.2, "fid": 9.0, **more}
+    sampling = json.dumps({"guidance": 3.0, "sampler": "ddpm"} | columns.pop("sampling", {}))
+    chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | options_given))
+    return row | {"options": chosen, "sampling": sampling, "acceptance": 0.3, "speedup": 1.2, "fid": 9.0, **columns}
 
 
-def test_of_continuous_cells_the_one_most_like_what_the_paper_ran_stands_beside_it():
-    released, said_of = published.RELEASED, said("cspd", kind="continuous", metric="acceptance")
+def test_the_most_similar_continuous_cell_is_joined():
+    released, said_of = published.RELEASED, printed("cspd", kind="continuous", metric="acceptance")
     rows = [vectors("printed", {}), vectors("one", {"inner_temperature": 42.0})]
     rows += [vectors("prefilled", {**released, "prefill": 0.0})]
     rows += [vectors("small", released, batch=1), vectors("like", released)]
-    at = {"conditions": json.dumps({"model": "mar", "batch": 8})}
-    for left, wanted in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
-        assert found(said_of | at, rows=pd.DataFrame(rows[:left])).iloc[0]["key"] == wanted
-    assert found(said_of | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
+    conditions = {"conditions": json.dumps({"model": "mar", "batch": 8})}
+    for n_rows, key in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
+        assert join(said_of | conditions, rows=pd.DataFrame(rows[:n_rows])).iloc[0]["key"] == key
+    assert join(said_of | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
 
 
 # --- the files
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)
-def test_published_rows_name_options_that_exist_and_are_given_once(file):
+def test_published_rows_are_distinct_and_name_known_options(file):
     rows = list(csv.DictReader(file.open(encoding="utf-8")))
     assert rows and len({tuple(v for k, v in r.items() if k != "value") for r in rows}) == len(rows)
     for r in rows:
-        assert np.isfinite(float(r["value"])) and r["paper"] and "," not in r["paper"] and r["table"]
-        assert r["kind"] in KINDS and isinstance(json.loads(r["conditions"]), dict)
+        assert np.isfinite(float(r["value"]))
+        assert r["paper"]
+        assert "," not in r["paper"]
+        assert r["table"]
+        assert r["kind"] in KINDS
+        assert isinstance(json.loads(r["conditions"]), dict)
         if r["method"] in methods(r["kind"]):
             for key, value in json.loads(r["options"]).items():
                 for one in value if isinstance(value, list) else [value] * (value is not None):
@@ -104,8 +119,8 @@ def test_every_published_text_can_be_run():
     """Its task, conditions, method and options are accepted by the configuration."""
     papers = read_published(FILES).query("kind == 'anysubset'")
     for _, p in papers.drop_duplicates(["conditions", "method", "options"]).iterrows():
-        where = json.loads(p["conditions"])
-        task, cache = where.pop("task"), [where.pop("cache", True)]
+        conditions = json.loads(p["conditions"])
+        task, cache = conditions.pop("task"), [conditions.pop("cache", True)]
         chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
         variants = {find_plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
-        load({"text": {"methods": variants, "cache": cache, "tasks": {task: [where]}}})
+        load({"text": {"methods": variants, "cache": cache, "tasks": {task: [conditions]}}})

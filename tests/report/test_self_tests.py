@@ -6,7 +6,7 @@ import pytest
 
 from parity.equality.self_tests import SelfTests, digest_code
 from parity.report import self_tests
-from parity.report.page import build
+from parity.report.page import build_page
 
 FAULT = {"kind": "discrete", "layer": "long", "decoder": "it", "fault": "stale", "model": "m", "test": "rows", "n": 9}
 FAULT |= {"samples": 2, "hits": 2, "as_required": True, "largest_p": 1e-9, "effect": 0.1}
@@ -18,21 +18,22 @@ def passed():
     return SelfTests(digest_code(), "2026-11-25", 300.0, [FAULT], [SIZE])
 
 
-def page(tests):
-    return build("made", [self_tests.show_self_tests(tests)])[0]
+def build_html(tests):
+    return build_page("made", [self_tests.show_self_tests(tests)])[0]
 
 
 def test_the_page_says_when_self_tests_ran(passed):
-    assert "2026-11-25" in page(passed) and "found in 2 of 2 samples" in page(passed)
+    assert "2026-11-25" in build_html(passed)
+    assert "found in 2 of 2 samples" in build_html(passed)
 
 
 def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
-    assert "snakemake self_tests" not in page(passed)
-    assert "snakemake self_tests" in page(replace(passed, code="another"))
+    assert "snakemake self_tests" not in build_html(passed)
+    assert "snakemake self_tests" in build_html(replace(passed, code="another"))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "outcome"),
     [
         ({"fault": "", "hits": 0}, "correct, rejected in 0 of 2 samples"),
         ({"fault": "", "hits": 1}, "correct, rejected in 1 of 2 samples: by chance, and not again on the other seed"),
@@ -41,8 +42,8 @@ def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
         ({"hits": 1, "as_required": None}, "found in 1 of 2 samples: too few sequences for it"),
     ],
 )
-def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(change, said):
-    assert self_tests.describe_outcome(FAULT | change) == said
+def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(change, outcome):
+    assert self_tests.describe_outcome(FAULT | change) == outcome
 
 
 def test_the_first_screen_warns_of_a_fault_that_was_missed(passed):

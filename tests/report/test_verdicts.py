@@ -14,42 +14,35 @@ from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, front_table, shared_sections, summary_page
-from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, effect_of_interest, too_few, too_few_of
-from parity.report.page import build
-from parity.report.tables import ABSENT, FEW, Column, measured, show, state_claim
-from parity.report.verdicts import (
-    NOT_FORCED,
-    Scope,
-    add_reach,
-    add_run,
-    refuse_undrafted,
-    untested,
-)
+from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, find_effect_of_interest, is_too_few, list_too_few
+from parity.report.page import build_page
+from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table, state_claim
+from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
 
 def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
-    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
+    fields = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
     bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV", "alpha": 0.05}
     bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
-    found = []
+    rows = []
     for model, tokens in models.items():
-        place |= {"model": model, "tokens": tokens}
-        found.append(make_row("exact", "all four", 10_000, p_value=p, p_holm=p, **place))
-        found.append(make_row("exact", "TV certificate", 10_000, **bound, **place))
-    return found + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
+        fields |= {"model": model, "tokens": tokens}
+        rows.append(make_row("exact", "all four", 10_000, p_value=p, p_holm=p, **fields))
+        rows.append(make_row("exact", "TV certificate", 10_000, **bound, **fields))
+    return rows + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
 
 
 def long(p=0.5, tokens=64):
-    place = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
-    place |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
-    return [make_row("long", "distances", 60_000, **place, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
+    fields = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
+    fields |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
+    return [make_row("long", "distances", 60_000, **fields, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
 
 
-def verdict_on(rows, own, cut, kind="discrete", tokens=64):
+def judge(rows, options, cut, kind="discrete", tokens=64):
     (v,) = judge_decoders(rows, {"it": "lossless"}, 0.02)
-    return v | add_reach(v, rows, Scope(kind, max(own.items(), default=("", 0)), own, cut, tokens), 0.05)
+    return v | add_reach(v, rows, Scope(kind, max(options.items(), default=("", 0)), options, cut, tokens), 0.05)
 
 
 W, CUT = {"window": 16}, {"window": 3}
@@ -78,11 +71,13 @@ CASES = [  # rows, own options, those of the exact layer; the scope, and whether
 ]
 
 
-@pytest.mark.parametrize(("rows", "own", "cut", "scope", "tested"), CASES)
-def test_the_scope_says_where_the_verdict_was_reached(rows, own, cut, scope, tested):
-    v = verdict_on(rows, own, cut, "continuous" if "gamma" in own else "discrete")
+@pytest.mark.parametrize(("rows", "options", "cut", "scope", "tested"), CASES)
+def test_the_scope_says_where_the_verdict_was_reached(rows, options, cut, scope, tested):
+    v = judge(rows, options, cut, "continuous" if "gamma" in options else "discrete")
     assert (v["scope"], v["own_options"]) == (scope, tested)
-    assert "joint law" in v["reach"] and "model" in v["tested_models"] and v["value"].tested
+    assert "joint law" in v["reach"]
+    assert "model" in v["tested_models"]
+    assert v["value"].tested
     assert bool(v["value"].untested) == (tested == "not tested")
 
 
@@ -98,27 +93,27 @@ def test_the_scope_says_where_the_verdict_was_reached(rows, own, cut, scope, tes
     ],
 )
 def test_the_chip_says_on_what_the_verdict_rests(rows, kind, pill):
-    assert verdict_on(rows, {}, {}, kind)["pill"] == pill
+    assert judge(rows, {}, {}, kind)["pill"] == pill
 
 
 def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     """One model of 256 tokens among those of 64 takes a window of 100 no further; a run of more than the longest of
     them says so."""
-    both, own = [*exact(), *long(), *long(tokens=256)], {"window": 100}
-    assert verdict_on(both, own, CUT)["own_options"] == "not tested"
-    assert verdict_on([*exact(), *FAR], own, CUT)["own_options"] == "tested"
-    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; at window 16 {UNSEEN} on 64 to 256 tokens"
-    near = verdict_on([*exact(), *long()], W, CUT, tokens=256)["scope"]
-    assert near == f"{THREE}; at window 16 {UNSEEN} up to 64 of 256 tokens"
-    assert "4 to 5 tokens" in verdict_on(exact(models={"one": 4, "two": 5}), {}, {})["scope"]
+    rows, options = [*exact(), *long(), *long(tokens=256)], {"window": 100}
+    assert judge(rows, options, CUT)["own_options"] == "not tested"
+    assert judge([*exact(), *FAR], options, CUT)["own_options"] == "tested"
+    assert judge(rows, W, CUT, tokens=256)["scope"] == f"{THREE}; at window 16 {UNSEEN} on 64 to 256 tokens"
+    scope = judge([*exact(), *long()], W, CUT, tokens=256)["scope"]
+    assert scope == f"{THREE}; at window 16 {UNSEEN} up to 64 of 256 tokens"
+    assert "4 to 5 tokens" in judge(exact(models={"one": 4, "two": 5}), {}, {})["scope"]
 
 
-def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gathered):
+def test_a_continuous_cell_joins_exact_and_long_rows(gathered):
     """The exact layer cuts gamma, the long layer does not: one name holds both, and the cell's scope says both."""
     cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
     assert len(cspd)
-    for own, scope in zip(cspd["options"], cspd["scope"], strict=True):
-        assert f"gamma {json.loads(own)['gamma']}, prefill 0.05 nothing beyond 0.010 a token on 64 tokens" in scope
+    for chosen, scope in zip(cspd["options"].map(json.loads), cspd["scope"], strict=True):
+        assert f"gamma {chosen['gamma']}, prefill 0.05 nothing beyond 0.010 a token on 64 tokens" in scope
 
 
 ROW = {
@@ -129,11 +124,11 @@ ROW = {
 
 
 def test_a_column_says_which_network_is_missing():
-    assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
-    assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
-    assert measured("recall")(ROW) == ABSENT  # nothing was said of it
-    others = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
-    [table] = [block for details in others for block in details.body]
+    assert show_measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
+    assert show_measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
+    assert show_measured("recall")(ROW) == ABSENT  # nothing was said of it
+    blocks = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
+    [table] = [block for details in blocks for block in details.body]
     lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
     assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
@@ -143,17 +138,17 @@ def test_what_no_layer_tested_says_why():
     """The released code's options run on no mixture, and `forced: 0` asks for no test on the model."""
     released = {"gamma": 4, "sigma": "inverted", "inner_temperature": 42.0}
     section = {"methods": {"mar": [{}], "cspd": [released, {"gamma": 4}]}, "images": 2}
-    said = {}
+    notes = {}
     for forced in (0, 4):
         settings = checks.load({"continuous": section | {"forced": forced}})
         pair = (cell for cell in cells(settings, []) if cell.spec["method"] == "cspd")
-        said[forced] = [untested(settings, cell)["note"] for cell in pair]
+        notes[forced] = [explain_untested(settings, cell)["note"] for cell in pair]
     unlike = "with these options it does not run on the small models whose law is known"
-    assert said == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
+    assert notes == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
 
 
-def run_of(kind, method, **figures):
-    """A summary row."""
+def make_run(kind, method, **figures):
+    """Make a row of the summary."""
     return {
         "kind": kind,
         "method": method,
@@ -165,11 +160,11 @@ def run_of(kind, method, **figures):
 REMARK = "in this run {} accepted, so nothing was saved"
 NONE = REMARK.format("no draft was")
 UNDRAFTED = [
-    (run_of("continuous", "cspd", accepted_drafts=0, drafted=1440), REMARK.format("0 of 1,440 drafts were")),
-    (run_of("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target alone drew all places
-    (run_of("continuous", "coupled", accepted_drafts=0, drafted=0), NONE),
-    (run_of("anysubset", "assd", accepted_drafts=0), NONE),
-    (run_of("discrete", "sjd"), NONE),
+    (make_run("continuous", "cspd", accepted_drafts=0, drafted=1440), REMARK.format("0 of 1,440 drafts were")),
+    (make_run("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target alone drew all places
+    (make_run("continuous", "coupled", accepted_drafts=0, drafted=0), NONE),
+    (make_run("anysubset", "assd", accepted_drafts=0), NONE),
+    (make_run("discrete", "sjd"), NONE),
 ]
 
 
@@ -177,15 +172,19 @@ UNDRAFTED = [
 @pytest.mark.parametrize("value", [Verdict("certified", bound=0.01, reason="TV <= 0.01"), Verdict("lossy")])
 def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
     judged = {"claim": "lossless", "scope": "on 5 tokens", **make_columns(value, "lossless")}
-    found = add_run(row, judged)
-    assert found == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
-    assert remark in front_table.show_verdict(found).detail
+    completed = add_run(row, judged)
+    assert completed == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
+    assert remark in front_table.show_verdict(completed).detail
 
 
 @pytest.mark.parametrize(
     "row",
     [row | {"accepted_drafts": 7, "nfe_ratio": 0.5} for row, _ in UNDRAFTED]
-    + [run_of("discrete", "ar"), run_of("anysubset", "sequential"), run_of("continuous", "mar", accepted_drafts=None)],
+    + [
+        make_run("discrete", "ar"),
+        make_run("anysubset", "sequential"),
+        make_run("continuous", "mar", accepted_drafts=None),
+    ],
 )
 def test_plain_and_accepting_runs_get_no_remark(row):
     judged = {"scope": "on 5 tokens", **make_columns(Verdict("certified", bound=0.01), "lossless")}
@@ -206,69 +205,82 @@ def figures_of(n, **figures):
     return {"kind": "discrete", "n": n, **figures}
 
 
-def judged(row, margins=USUAL):
-    """As the summary holds it."""
-    return row | {"too_few": " ".join(too_few_of(row, margins))}
+def add_too_few(row, margins=USUAL):
+    """Add the column `too_few`, as the summary has it."""
+    return row | {"too_few": " ".join(list_too_few(row, margins))}
 
 
-def test_an_interval_that_holds_every_value_of_interest_is_said_to():
+def test_an_interval_too_wide_to_tell_is_grey():
     kid, sure = figures_of(64, kid=-0.080, kid_se=0.251), figures_of(50_000, kid=0.012, kid_se=0.001)
-    assert too_few(kid, "kid", USUAL) and not too_few(sure, "kid", USUAL)
-    entry = measured("kid", 1000)(judged(kid))
-    assert entry.style == "few" and "-80" in entry.text
-    table = show([judged(kid), judged(sure)], [Column("KID", measured("kid", 1000))])
-    assert table.caption == FEW and not show([judged(sure)], [Column("KID", measured("kid", 1000))]).caption
-    assert measured("kid", 1000)(judged(sure)).style == ""
-    assert measured("kid", 1000)(judged(kid) | {"moved": "kid"}).style == ""  # a difference that is seen is no guess
-    text = judged(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
-    assert measured("perplexity")(text).style == "few"
+    assert is_too_few(kid, "kid", USUAL)
+    assert not is_too_few(sure, "kid", USUAL)
+    entry = show_measured("kid", 1000)(add_too_few(kid))
+    assert entry.style == "few"
+    assert "-80" in entry.text
+    table = show_table([add_too_few(kid), add_too_few(sure)], [Column("KID", show_measured("kid", 1000))])
+    assert table.caption == FEW
+    assert not show_table([add_too_few(sure)], [Column("KID", show_measured("kid", 1000))]).caption
+    assert show_measured("kid", 1000)(add_too_few(sure)).style == ""
+    assert (
+        show_measured("kid", 1000)(add_too_few(kid) | {"moved": "kid"}).style == ""
+    )  # a difference that is seen is no guess
+    text = add_too_few(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
+    assert show_measured("perplexity")(text).style == "few"
 
 
 @pytest.mark.parametrize("name", [*list(EFFECTS)[:1], *list(MARGINS)[:1], *list(SHARES)[:1]])
-def test_the_rule_is_the_effect_of_interest_against_half_of_the_interval(name):
-    effect = effect_of_interest(name, 2.0, USUAL)
-    for share, wanted in ((0.9, False), (1.1, True)):
-        given = {name: 2.0, f"{name}_se": share * effect / 1.96}
-        assert too_few(figures_of(64, **given), name, USUAL) == wanted
-        given = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
-        assert too_few(figures_of(64, **given), name, USUAL) == wanted
+def test_half_an_interval_is_compared_with_the_effect(name):
+    effect = find_effect_of_interest(name, 2.0, USUAL)
+    for share, expected in ((0.9, False), (1.1, True)):
+        figures = {name: 2.0, f"{name}_se": share * effect / 1.96}
+        assert is_too_few(figures_of(64, **figures), name, USUAL) == expected
+        figures = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
+        assert is_too_few(figures_of(64, **figures), name, USUAL) == expected
 
 
-def without_figures(g, names, why):
-    """The summary as if nothing had measured these figures of quality."""
+def drop_figures(g, names, reason):
+    """Drop figures of quality from the summary, as if nothing had measured them."""
     ends = ("", "_se", "_low", "_high", "_change", "_change_se")
     summary = g.summary.drop(columns=[n + end for n in names for end in ends if n + end in g.summary])
-    lacking = {f"{name}_why": why for name in names}
+    lacking = {f"{name}_why": reason for name in names}
     return replace(g, summary=summary.assign(moved="", too_few="", **lacking))
 
 
-def quality_said(g):
-    rows = summary_page.methods(g, "discrete")
-    return front_table.quality(g, "discrete", rows), [front_table.change(g, "discrete", row).text for row in rows]
+def describe_quality(g):
+    rows = summary_page.order_methods(g, "discrete")
+    entries = [front_table.show_change(g, "discrete", row).text for row in rows]
+    return front_table.describe_quality(g, "discrete", rows), entries
 
 
 def test_quality_that_nothing_measured_is_not_unchanged(gathered):
-    said, entries = quality_said(without_figures(gathered, QUALITY, "no network: networks.clip"))
-    assert "no change" not in said and said.startswith("not measured") and "networks.clip" in said
+    sentence, entries = describe_quality(drop_figures(gathered, QUALITY, "no network: networks.clip"))
+    assert "no change" not in sentence
+    assert sentence.startswith("not measured")
+    assert "networks.clip" in sentence
     assert set(entries) == {"no network"}
 
 
 def test_quality_names_the_figures_that_did_not_change(gathered):
     lacking = [name for name in QUALITY if name not in ("perplexity", "logp_mean")]
-    said, _ = quality_said(without_figures(gathered, lacking, "no network: networks.clip"))
-    seen, _, left_out = said.partition("not measured")
-    assert "no change seen in perplexity" in seen and "FID" not in seen and "FID" in left_out
+    sentence, _ = describe_quality(drop_figures(gathered, lacking, "no network: networks.clip"))
+    unchanged, _, left_out = sentence.partition("not measured")
+    assert "no change seen in perplexity" in unchanged
+    assert "FID" not in unchanged
+    assert "FID" in left_out
 
 
 def test_quality_of_one_prompt_is_not_unchanged(gathered):
     """Its figures are known, and no change of them has an error."""
     errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
-    said, entries = quality_said(replace(gathered, summary=gathered.summary.drop(columns=errors).assign(moved="")))
-    assert "no change" not in said and "not compared: Scenes-FID" in said and "no change seen" not in entries
+    summary = gathered.summary.drop(columns=errors).assign(moved="")
+    sentence, entries = describe_quality(replace(gathered, summary=summary))
+    assert "no change" not in sentence
+    assert "not compared: Scenes-FID" in sentence
+    assert "no change seen" not in entries
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "given", "claim"),
+    ("kind", "method", "chosen", "claim"),
     [
         ("discrete", "sjd", {}, "its paper says lossless"),
         ("discrete", "mtj", {}, "we say lossless"),
@@ -277,15 +289,15 @@ def test_quality_of_one_prompt_is_not_unchanged(gathered):
         ("discrete", "sjd_pp", {"law": "drawn"}, "we say lossless"),
     ],
 )
-def test_a_claim_says_whose_it_is(kind, method, given, claim):
-    about = {"claim": options.claim(kind, method, given), "claimant": options.claimant(kind, method, given)}
+def test_a_claim_says_whose_it_is(kind, method, chosen, claim):
+    about = {"claim": options.claim(kind, method, chosen), "claimant": options.claimant(kind, method, chosen)}
     assert state_claim(about) == claim
 
 
-def test_the_first_screen_marks_what_is_ours_and_what_is_second_hand(gathered, undrawn):
+def test_the_first_screen_marks_the_origin_of_methods(gathered, undrawn):
     g = gathered
     g.summary.loc[g.summary["method"] == "sjd", "origin"] = "project"
     g.summary.loc[g.summary["method"] == "gsd", "origin"] = "account"
-    html = build("made", [summary_page.verdicts(g)])[0].partition('id="verdicts"')[2]
+    html = build_page("made", [summary_page.make_verdicts_section(g)])[0].partition('id="verdicts"')[2]
     assert html.count('<i class="mark">ours</i>') == (g.summary["method"] == "sjd").sum()
     assert html.count("from others&#39; account</i>") == 1

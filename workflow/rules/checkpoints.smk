@@ -20,8 +20,8 @@ rule checkpoint:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        spec=model_spec,
-        code=code("parity.base.command", "parity.models.fetch"),
+        spec=dump_model_spec,
+        code=digest_code("parity.base.command", "parity.models.fetch"),
     message:
         "check the files of {wildcards.model}"
     shell:

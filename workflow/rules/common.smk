@@ -20,7 +20,7 @@ MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow
 
 
 def refuse(problem):
-    """End here, with one line."""
+    """Stop with one line."""
     print(f"error: {problem}", file=sys.stderr)
     sys.exit(1)
 
@@ -40,27 +40,28 @@ from parity.experiment import code_digest, config_overlay, job_resources, layers
 from parity.inputs import picture_files, readers
 
 
-def shipped(name):
-    """A file of this workflow; one that is below the current folder by its name from here, so that a copy of both is the
-    same to Snakemake; a cached one where the workflow itself is not on this machine."""
+def find_shipped(name):
+    """Find a file of this workflow: relative to the current folder if it is below it, so that copies of both are alike to
+    Snakemake; a cached one where the workflow itself is not on this machine."""
     path = ROOT / name if ROOT.is_dir() else Path(str(workflow.source_path(f"../../{name}")))
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def workflow_file(name):
-    """A file of this workflow under a name that is not there from here; the name itself where there is none."""
-    return shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
+def find_workflow_file(name):
+    """Find a file of this workflow by its name; return the name itself if the workflow has no such file."""
+    return find_shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
 
 ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
 
 if not config_overlay.is_complete(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
 
-    configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
+    configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), find_shipped("config.yaml"))
 
 
 config.pop("only", None)  # reading a configuration file puts the command line's words back
 machine.use_package(code_digest.ROOT, code_digest.STATISTICS, code_digest.DECODERS, is_main=MAIN)
+# named here too: the folder of a remote workflow cannot be listed
 papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
     "assd",
     "cspd",
@@ -69,16 +70,16 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
     "sjd-sv",
     "vvs",
 ]
-PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
+PUBLISHED = [find_shipped(f"workflow/published/{paper}.csv") for paper in papers]
 
-UNPINNED = []  # what refuses a run, and no dry run: Snakemake does not say which it is before `onstart`
+UNPINNED = []  # problems that stop a run but no dry run: Snakemake does not say which it is before `onstart`
 
 try:
     machine.check_place(ROOT)
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
         config_overlay.overlay_config(config, command_line),
-        find=workflow_file,
+        find=find_workflow_file,
         make=stand_in.make_stand_ins,
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
@@ -87,7 +88,7 @@ try:
     LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
     TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
     for task in TASKS.values():
-        embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
+        embedded = weights.list_models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
         NOTES += readers.describe_unread(task["kind"], task["settings"])
     picture_files.check_references(EXPERIMENT)

@@ -3,18 +3,18 @@
 REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-One rule runs every method, a module of decoders/src/parity_decoders/<kind>; a file of workflow/methods may come before it for a
-method that wants other threads, resources or another environment.
-Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
-decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there
-are more shards than jobs, each job decodes some, one after another, to one file.
+One rule runs all methods, modules of decoders/src/parity_decoders/<kind>, except those that have a rule of their own in
+workflow/methods, with other threads, resources or another environment.
+Finished shards are also kept in results/store under a digest of all they depend on. A job that finds its shards there
+decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. If there are
+more shards than jobs, each job decodes several, one after another, to one file.
 """
 
 
 rule decode:
     input:
-        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w), int(w.shard)),
-        checkpoint=checkpoint,
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w), int(w.shard)),
+        checkpoint=find_manifest,
     output:
         "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",
     log:
@@ -29,15 +29,15 @@ rule decode:
         mem_mb=memory,
         runtime=runtime,
     params:
-        kind=lambda w: cell(w).kind,
-        spec=lambda w: dump_canonical(cell(w).spec),
-        inputs=lambda w, input: flag_files("inputs", input.inputs),
-        batch=lambda w: cell(w).spec["batch"] if "batch" in cell(w).spec else EXPERIMENT.image.batch,
-        shards=lambda w: paths.shards_of_a_job(EXPERIMENT, cell(w).kind),
+        kind=lambda w: find_cell(w).kind,
+        spec=lambda w: dump_canonical(find_cell(w).spec),
+        inputs=lambda w, input: format_flag("inputs", input.inputs),
+        batch=lambda w: find_cell(w).spec["batch"] if "batch" in find_cell(w).spec else EXPERIMENT.image.batch,
+        shards=lambda w: paths.shards_of_a_job(EXPERIMENT, find_cell(w).kind),
         compile=EXPERIMENT.compile,
         refill=EXPERIMENT.refill,
-        digest=lambda w: decoding_code(w).split()[0],
-        code=decoding_code,
+        digest=lambda w: digest_decoding(w).split()[0],
+        code=digest_decoding,
     message:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:

@@ -1,11 +1,11 @@
-"""Equality: does a decoder draw from the law it was to draw from? On models whose law is known.
+"""Equality: does a decoder draw from its model's law? Tested on models whose law is known.
 
 REQUIRED INPUTS  decoders
 OUTPUTS          results/equality/<kind>/<method>-<key>.json           rows on enumerable models, and on long ones
                  src/parity/equality/self_tests.json                   target self_tests, which no experiment asks for:
                                                                        do the tests find planted faults, and only faults?
 
-Rows are one a test. The layers that look at a cell's own model and samples are a part of rule measure.
+Each test is a row. The layers that look at a cell's own model and samples are part of the rules measure_<kind>.
 """
 
 ROWS = sorted(
@@ -27,8 +27,8 @@ rule test_method:
     resources:
         runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
     params:
-        spec=test_spec,
-        code=testing_code,
+        spec=dump_test_spec,
+        code=digest_testing,
     message:
         "test {wildcards.method} on models whose law is known ({wildcards.kind})"
     shell:

@@ -1,4 +1,4 @@
-"""Field: which public implementations draw from the model's law? Nothing asks for this but its target `field`.
+"""Field: which public implementations draw from the model's law? Only its target `field` asks for this.
 
 REQUIRED INPUTS  field/<name>/field.yaml and adapter.py (field/README.md); the network, for packages and repositories
 OUTPUTS          results/field/<name>/environment.json    its environment and clone, or why there is none
@@ -24,7 +24,7 @@ rule field_models:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        code=code("parity_certify.models"),
+        code=digest_code("parity_certify.models"),
     message:
         "make the tiny models of the field"
     shell:
@@ -57,7 +57,7 @@ rule field_judge:
         collect("field/{file}.py", file=("case", "borrowed")),
         environment="results/field/{name}/environment.json",
         models="results/field/models",
-        reproduction=lambda w: there(f"field/{w.name}/reproduce.py"),
+        reproduction=lambda w: list_existing(f"field/{w.name}/reproduce.py"),
     output:
         "results/field/{name}/verdict.json",
     log:
@@ -68,7 +68,7 @@ rule field_judge:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        code=code("parity_certify.sampler", "parity_certify.verifier"),
+        code=digest_code("parity_certify.sampler", "parity_certify.verifier"),
     message:
         "judge {wildcards.name}"
     shell:
@@ -80,7 +80,7 @@ rule field_page:
     input:
         "field/page.py",
         collect("results/field/{name}/verdict.json", name=ASKED),
-        there(*(f"field/{name}/verdict.json" for name in FIELD if name not in ASKED)),
+        list_existing(*(f"field/{name}/verdict.json" for name in FIELD if name not in ASKED)),
     output:
         "results/field/field.html",
     log:

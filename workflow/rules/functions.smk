@@ -24,89 +24,91 @@ PATTERNS = {  # of wildcards that several rules have
 # Cells and models
 
 
-def cell(wildcards):
-    """The cell that a job is about; None for a job about a model or a task."""
+def find_cell(wildcards):
+    """Find the cell that a job is about; None for a job about a model or a task."""
     return CELL.get(wildcards.get("key") or wildcards.get("name", "")[-8:])
 
 
-def kind_and_model(wildcards):
-    """Of the model that a job loads."""
-    if c := cell(wildcards):
+def find_kind_and_model(wildcards):
+    """Find kind and name of the model that a job loads."""
+    if c := find_cell(wildcards):
         return c.kind, c.spec["model"]
     if "model" in wildcards.keys():
         return wildcards.get("kind", "discrete"), wildcards.model
     return "anysubset", TASKS[wildcards.key]["model"]
 
 
-def checkpoint(wildcards):
-    """The manifest of the model that a job loads."""
-    return MANIFESTS["/".join(kind_and_model(wildcards))]
+def find_manifest(wildcards):
+    """Find the manifest of the model that a job loads."""
+    return MANIFESTS["/".join(find_kind_and_model(wildcards))]
 
 
-def model_spec(wildcards):
-    """What the configuration says of a model with every default filled in, so that two ways to write it are one."""
+def dump_model_spec(wildcards):
+    """Write what the configuration says of a model, every default filled in, so that two ways to write it are one."""
     if wildcards.kind == "networks":
         return dump_canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
-    model = weights.models(EXPERIMENT, wildcards.kind)[wildcards.model]
+    model = weights.list_models(EXPERIMENT, wildcards.kind)[wildcards.model]
     spec = model.model_dump(exclude=None if model.source == "embedded" else {"grid"})
     captions = parity_cells.captions(EXPERIMENT, wildcards.kind)
     return dump_canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
 
 
-def pictured(kind):
-    """Whether a kind's tokens are pictures."""
+def has_pictures(kind):
+    """Return whether a kind's tokens are pictures."""
     return kind != "anysubset"
 
 
 # Code
 
 
-def code(*modules):
-    """The code that a job of these modules runs, as a parameter: the digest of all that they import, and their names."""
+def digest_code(*modules):
+    """Write the code that a job of these modules runs: the digest of all that they import, and their names."""
     return " ".join([code_digest.digest(*modules), *modules])
 
 
-def decoder(kind, method):
+def name_module(kind, method):
     return f"parity_decoders.{kind}.{method}"
 
 
-def family(wildcards):
-    """The modules that load a job's model: its kind's, and its family."""
-    kind, model = kind_and_model(wildcards)
-    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.models(EXPERIMENT, kind)[model].family}"
+def list_model_modules(wildcards):
+    """List the modules that load a job's model: its kind's, and its family."""
+    kind, model = find_kind_and_model(wildcards)
+    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.list_models(EXPERIMENT, kind)[model].family}"
 
 
-def decoding_code(wildcards):
-    """What a cell's samples depend on; plain decoding too, for it is timed beside."""
-    c = cell(wildcards)
-    methods = [decoder(c.kind, method) for method in (c.spec["method"], options.find_plain_method(c.kind))]
-    return code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *family(wildcards))
+def digest_decoding(wildcards):
+    """Digest what a cell's samples depend on: plain decoding too, since it is timed in the same job."""
+    c = find_cell(wildcards)
+    methods = [name_module(c.kind, method) for method in (c.spec["method"], options.find_plain_method(c.kind))]
+    return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *list_model_modules(wildcards))
 
 
-def measuring_code(wildcards):
-    """What draws pictures, every metric of the kind, and the layers that look at the cell."""
-    c = cell(wildcards)
-    asked = [f"parity.equality.layers.{c.kind}.{name}" for name in layers.select_layers(EXPERIMENT, LAYERS, c)]
-    asked += [decoder(c.kind, c.spec["method"])] if asked else []
-    metrics = [f"parity.metrics.{name}" for name in study.metrics(c.kind)]
-    return code("parity.measure.__main__", f"parity.metrics.samples.{c.kind}", *metrics, *asked, *family(wildcards))
+def digest_measuring(wildcards):
+    """Digest what draws pictures, every metric of the kind, and the layers that look at the cell."""
+    c = find_cell(wildcards)
+    modules = ["parity.measure.__main__", f"parity.metrics.samples.{c.kind}"]
+    modules += [f"parity.metrics.{name}" for name in study.metrics(c.kind)]
+    if tests := [f"parity.equality.layers.{c.kind}.{name}" for name in layers.select_layers(EXPERIMENT, LAYERS, c)]:
+        modules += [*tests, name_module(c.kind, c.spec["method"])]
+    return digest_code(*modules, *list_model_modules(wildcards))
 
 
-def testing_code(wildcards):
-    """The tests of a method on models whose law is known; one coupled to plain decoding is compared with it."""
-    kind, (exact, _) = wildcards.kind, TESTED[wildcards.kind, wildcards.key]
-    asked = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
+def digest_testing(wildcards):
+    """Digest the tests of a method on models whose law is known; one coupled to plain decoding is compared with it."""
+    kind = wildcards.kind
+    exact, _ = TESTED[kind, wildcards.key]
+    modules = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
     if exact and options.is_coupled(kind, exact.method, exact.options):
-        asked += ["parity.equality.pathwise", decoder(kind, options.find_plain_method(kind))]
-    return code(*asked, decoder(kind, wildcards.method))
+        modules += ["parity.equality.pathwise", name_module(kind, options.find_plain_method(kind))]
+    return digest_code(*modules, name_module(kind, wildcards.method))
 
 
 # Flags of a command
 
 
-def flag_files(flag, files):
-    """`--flag FILE`; of files that differ in their number alone `--flag 'folder/*-of-2.npz'`, for a command line has no
-    room for thousands; of none nothing."""
+def format_flag(flag, files):
+    """Write `--flag FILE`; for files that differ in their number alone `--flag 'folder/*-of-2.npz'`, since a command
+    line has no room for thousands; empty if there are no files."""
     if not files:
         return ""
     first = Path(files[0])
@@ -114,25 +116,25 @@ def flag_files(flag, files):
     return f"--{flag} {shlex.quote(str(numbered if len(files) > 1 else first))}"
 
 
-# Resources
+# Resources, which bear their names: rules of workflow/methods use them
 
 
 def gpu(wildcards):
-    """CUDA devices of a job that can use one: on one machine as many as it has, 0 or 1; of another machine one. The job
-    gets the number that it was given, and decides where it runs; `gpu=0` sends it to the CPU."""
+    """Count the CUDA devices for a job that can use one: 0 or 1, as many as this machine has; 1 on another machine. The
+    job gets the number that it was given, and decides where it runs; `gpu=0` sends it to the CPU."""
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
 def memory(wildcards, attempt):
-    """MB of a job that loads a model; of one that measures a cell, with its pictures."""
-    measured_cell = cell(wildcards) if "name" in wildcards.keys() else None
-    kind, model = kind_and_model(wildcards)
+    """Estimate the MB of a job that loads a model; of one that measures a cell, with its pictures."""
+    measured_cell = find_cell(wildcards) if "name" in wildcards.keys() else None
+    kind, model = find_kind_and_model(wildcards)
     return attempt * job_resources.memory(EXPERIMENT, len(PROMPTS), kind, model, measured_cell)
 
 
 def runtime(wildcards, attempt):
-    """Minutes that a job may take before a cluster ends it."""
-    c = cell(wildcards)
+    """Estimate the minutes that a job may take before a cluster ends it."""
+    c = find_cell(wildcards)
     decodes = "shard" in wildcards.keys()
     return attempt * (job_resources.minutes(EXPERIMENT, len(PROMPTS), c, decodes) if c else 20)
 
@@ -140,47 +142,47 @@ def runtime(wildcards, attempt):
 # Files and settings
 
 
-def there(*files):
-    """Those of some files that exist."""
+def list_existing(*files):
+    """List the files that exist."""
     return [file for file in files if Path(file).exists()]
 
 
-def prompt_spec(wildcards):
-    """What the configuration says of the prompts, and how many there are; as many parts as jobs."""
+def dump_prompt_spec(wildcards):
+    """Write what the configuration says of the prompts, how many there are, and in how many parts: as many as jobs."""
     shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
     return dump_canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
 
 
-def task_data(wildcards):
-    """The data file of a text task, where it has one."""
+def list_task_data(wildcards):
+    """List the data file of a text task, if it has one."""
     data = TASKS[wildcards.key]["settings"]["data"]
     return local([data] if data and Path(data).is_file() else [])
 
 
-def reference_prompts(wildcards):
-    """The captions that reference pictures are drawn of."""
+def list_reference_prompts(wildcards):
+    """List the files of the captions that reference pictures are drawn for."""
     shards = range(paths.jobs(EXPERIMENT, "discrete")) if wildcards.kind == "discrete" else []
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 
-def baseline_files(wildcards):
-    """Of the plain decoding that a cell is compared with, where one of its layers reads it."""
-    c = cell(wildcards)
+def list_baseline_files(wildcards):
+    """List the files of the plain decoding that a cell is compared with, if one of its layers reads it."""
+    c = find_cell(wildcards)
     reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.select_layers(EXPERIMENT, LAYERS, c))
     return layers.list_baseline(EXPERIMENT, CELLS, c) if reads else []
 
 
-def measured_files(kind, folder="results/cells/{kind}/{name}"):
-    """What measuring a cell leaves in its folder."""
+def list_measured_files(kind, folder="results/cells/{kind}/{name}"):
+    """List what measuring a cell leaves in its folder."""
     n = paths.jobs(EXPERIMENT, kind)
     names = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json"]
     names += ["laws.npz"] if any("laws" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
-    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if pictured(kind) else []
+    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if has_pictures(kind) else []
     return [f"{folder}/{name}" for name in names]
 
 
-def test_spec(wildcards):
-    """The settings of the exact tests and of the long ones, each where the method has such a test."""
+def dump_test_spec(wildcards):
+    """Write the settings of the exact tests and of the long ones, each if the method has such a test."""
     exact, long = TESTED[wildcards.kind, wildcards.key]
     shared = {"seeds": EXPERIMENT.equality.seeds[:2], "alpha": EXPERIMENT.equality.alpha}
     pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
@@ -194,29 +196,30 @@ def test_spec(wildcards):
 # Report
 
 
-def page(name, caption, category):
-    """A file of the page of all sections (`part` is empty) or of one."""
+def declare_page(name, caption, category):
+    """Declare a file of the page of all sections (`part` is empty) or of one."""
     return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
 
 
-def page_files(section=""):
-    """All files of the whole page, or of a section's, so that a missing one is made again; none for a section that the
-    experiment has not."""
+def list_page_files(section=""):
+    """List all files of the whole page, or of a section's, so that a missing one is made again; none for a section that
+    the experiment does not have."""
     if section and not getattr(EXPERIMENT, section):
         return []
     tables = [f"{name}.csv" for name in ("summary", "equality", "published")]
     return [str(Path(RESULT, section, name)) for name in ("report.html", "index.html", *tables, "records.parquet")]
 
 
-def kinds_of(wildcards):
-    """Kinds of model that a page is about: one section's, or all."""
+def select_kinds(wildcards):
+    """Select the kinds of model that a page is about: one section's, or all."""
     section = wildcards.part.rstrip("/")
     return [kind for kind in KINDS if section in ("", options.KINDS[kind])]
 
 
-def observed(wildcards):
-    """Figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that skip."""
-    if "discrete" not in kinds_of(wildcards):
+def list_observations(wildcards):
+    """List the figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that
+    skip."""
+    if "discrete" not in select_kinds(wildcards):
         return []
     images = [c for c in CELLS if c.kind == "discrete"]
     if not any(options.declaration("discrete", c.spec["method"]).RESTS_ON == "drafted_trees" for c in images):
@@ -225,12 +228,13 @@ def observed(wildcards):
     return collect("results/drafting/{name}/{figure}.json", name=plain, figure=("similarity", "staleness"))
 
 
-def measured(wildcards):
-    """What a page of these kinds of model reads."""
-    kinds, files = kinds_of(wildcards), set()
+def list_page_inputs(wildcards):
+    """List what a page of these kinds of model reads."""
+    kinds = select_kinds(wildcards)
+    files = set()
     for c in (c for c in CELLS if c.kind in kinds):
-        files |= {*measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
-        files |= {*there(paths.benchmarks(c))}
+        files |= {*list_measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
+        files |= {*list_existing(paths.benchmarks(c))}
     files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
     if "anysubset" in kinds:
         files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
@@ -241,9 +245,9 @@ def measured(wildcards):
 
 
 def begin_run():
-    """End here if a network has no commit, or if --until names several rules: Snakemake starts no named job that
-    follows another one, and with --keep-going ends with 0 all the same. Allow one run in a folder at a time, until this
-    process ends; `plan`, which makes nothing, beside it."""
+    """Stop if a network has no commit, or if --until names several rules: Snakemake starts no named job that follows
+    another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
+    `plan`, which makes nothing, needs no lock."""
     global RUN_LOCK
     if len(until := sorted(workflow.dag_settings.until)) > 1:
         refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
@@ -259,8 +263,8 @@ def begin_run():
 
 def announce(*pages):
     """Print what this run made, last of all: the verdicts, and where the pages are."""
-    made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
-    summary = made[0].with_name("summary.csv") if made else Path()
+    written = [Path(page).resolve() for page in list_existing(*pages) if Path(page).stat().st_mtime >= BEGAN]
+    summary = written[0].with_name("summary.csv") if written else Path()
     table = [verdict_table.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
-    for text in [*table, *(f"Report: {page}" for page in made)]:
+    for text in [*table, *(f"Report: {page}" for page in written)]:
         logger.info(text, extra={"result": True})

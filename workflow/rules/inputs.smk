@@ -1,4 +1,4 @@
-"""Inputs: what is decoded. Prompts in shards, their captions encoded once for all methods; texts with words missing.
+"""Inputs: prompts in shards, their captions encoded once for all methods, and texts with missing words.
 
 REQUIRED INPUTS  image.prompts.file (lines, tsv, csv, jsonl, COCO captions, labels); data files of text tasks; checkpoint manifests
 OUTPUTS          results/inputs/discrete/<digest>-<repeats>x<shards>/<k>.json                     ids and captions
@@ -26,8 +26,8 @@ if EXPERIMENT.image:
         threads: 1
         params:
             folder=subpath(output[0], parent=True),
-            spec=prompt_spec,
-            code=code("parity.base.command", "parity.experiment.schema", "parity.inputs.prompts"),
+            spec=dump_prompt_spec,
+            code=digest_code("parity.base.command", "parity.experiment.schema", "parity.inputs.prompts"),
         message:
             "read the prompts"
         shell:
@@ -37,7 +37,7 @@ if EXPERIMENT.image:
 rule captions:
     input:
         prompts="results/inputs/discrete/{set}/{shard}.json",
-        checkpoint=checkpoint,
+        checkpoint=find_manifest,
     output:
         "results/inputs/discrete/{set}/{model}-{revision}/{shard}.npz",
     log:
@@ -52,7 +52,9 @@ rule captions:
         mem_mb=memory,
         runtime=runtime,
     params:
-        code=lambda w: code("parity.base.command", "parity.base.devices", "parity.inputs.prompts", *family(w)),
+        code=lambda w: digest_code(
+            "parity.base.command", "parity.base.devices", "parity.inputs.prompts", *list_model_modules(w)
+        ),
     message:
         "encode the captions for {wildcards.model}, part {wildcards.shard}"
     shell:
@@ -64,8 +66,8 @@ rule captions:
 
 rule task:
     input:
-        checkpoint=checkpoint,
-        data=task_data,
+        checkpoint=find_manifest,
+        data=list_task_data,
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",
     log:
@@ -78,7 +80,7 @@ rule task:
     threads: 1
     params:
         settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
-        code=code("parity.base.command", "parity.inputs.tasks"),
+        code=digest_code("parity.base.command", "parity.inputs.tasks"),
     message:
         "make the texts of {wildcards.task_kind}-{wildcards.key}"
     shell:

@@ -1,4 +1,4 @@
-"""Metrics: what a cell's samples are like, and the equality layers that look at them.
+"""Metrics: the figures of a cell's samples, and the equality layers that test them.
 
 REQUIRED INPUTS  shards and inputs of a cell, the checkpoint manifest; of another cell, the features that it is compared with
 OUTPUTS          results/reference/...npz                                        pictures to compare with, and features
@@ -19,8 +19,8 @@ decoding goes through every layer like any other decoder: the null row.
 
 rule reference:
     input:
-        prompts=reference_prompts,
-        checkpoint=checkpoint,
+        prompts=list_reference_prompts,
+        checkpoint=find_manifest,
     output:
         "results/reference/{kind}/{set}/{model}-{revision}.npz",
     log:
@@ -36,11 +36,14 @@ rule reference:
         mem_mb=memory,
         runtime=runtime,
     params:
-        prompts=lambda w, input: flag_files("prompts", input.prompts),
+        prompts=lambda w, input: format_flag("prompts", input.prompts),
         folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[1],
-        code=lambda w: code(
-            "parity.metrics.__main__", "parity.metrics.pictures", f"parity.metrics.samples.{w.kind}", *family(w)
+        code=lambda w: digest_code(
+            "parity.metrics.__main__",
+            "parity.metrics.pictures",
+            f"parity.metrics.samples.{w.kind}",
+            *list_model_modules(w),
         ),
     message:
         "pictures to compare {wildcards.model} with"
@@ -73,7 +76,7 @@ rule reference_features:
         reference=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[0],
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[1],
         protocol=EXPERIMENT.protocol,
-        code=code("parity.metrics.__main__", "parity.metrics.pictures"),
+        code=digest_code("parity.metrics.__main__", "parity.metrics.pictures"),
     message:
         "pictures to compare published models with"
     shell:
@@ -90,14 +93,14 @@ for model_kind in KINDS:
         name:
             f"measure_{model_kind}"
         input:
-            shards=lambda w: paths.pieces(EXPERIMENT, cell(w), "shards"),
-            inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w)),
-            baseline=baseline_files,
-            reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, cell(w))] if pictured(w.kind) else [],
-            networks=lambda w: list(paths.judges(EXPERIMENT, cell(w))),
-            checkpoint=checkpoint,
+            shards=lambda w: paths.pieces(EXPERIMENT, find_cell(w), "shards"),
+            inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w)),
+            baseline=list_baseline_files,
+            reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, find_cell(w))] if has_pictures(w.kind) else [],
+            networks=lambda w: list(paths.judges(EXPERIMENT, find_cell(w))),
+            checkpoint=find_manifest,
         output:
-            measured_files(model_kind),
+            list_measured_files(model_kind),
         log:
             "logs/measure/{kind}/{name}.log",
         wildcard_constraints:
@@ -110,16 +113,16 @@ for model_kind in KINDS:
             mem_mb=memory,
             runtime=runtime,
         params:
-            spec=lambda w: dump_canonical(cell(w).spec),
-            layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, cell(w))),
+            spec=lambda w: dump_canonical(find_cell(w).spec),
+            layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, find_cell(w))),
             cell=subpath(output[0], parent=True),
-            shards=lambda w, input: flag_files("shards", input.shards),
-            inputs=lambda w, input: flag_files("inputs", input.inputs),
-            baseline=lambda w, input: flag_files("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
-            reference=lambda w, input: flag_files("reference", input.reference),
-            judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.is_judged(EXPERIMENT, cell(w)) else "",
+            shards=lambda w, input: format_flag("shards", input.shards),
+            inputs=lambda w, input: format_flag("inputs", input.inputs),
+            baseline=lambda w, input: format_flag("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
+            reference=lambda w, input: format_flag("reference", input.reference),
+            judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.is_judged(EXPERIMENT, find_cell(w)) else "",
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
-            code=measuring_code,
+            code=digest_measuring,
         message:
             "measure {wildcards.name}"
         shell:
@@ -133,8 +136,8 @@ for model_kind in KINDS:
 
 rule accuracy:
     input:
-        data=task_data,
-        checkpoint=checkpoint,
+        data=list_task_data,
+        checkpoint=find_manifest,
     output:
         "results/accuracy/{task_kind}-{key}.json",
     log:
@@ -150,7 +153,7 @@ rule accuracy:
         runtime=runtime,
     params:
         settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
-        code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
+        code=digest_code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
     message:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
     shell:
@@ -164,9 +167,9 @@ rule accuracy:
 rule drafted_trees:
     input:
         spec="results/cells/discrete/{name}/spec.json",
-        shards=lambda w: paths.pieces(EXPERIMENT, cell(w), "shards"),
-        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w)),
-        checkpoint=checkpoint,
+        shards=lambda w: paths.pieces(EXPERIMENT, find_cell(w), "shards"),
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w)),
+        checkpoint=find_manifest,
     output:
         "results/drafting/{name}/similarity.json",
         "results/drafting/{name}/staleness.json",
@@ -183,9 +186,9 @@ rule drafted_trees:
         runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
-        inputs=lambda w, input: flag_files("inputs", input.inputs),
-        shards=lambda w, input: flag_files("shards", input.shards),
-        code=lambda w: code("parity.metrics.__main__", "parity.metrics.drafted_trees", *family(w)),
+        inputs=lambda w, input: format_flag("inputs", input.inputs),
+        shards=lambda w, input: format_flag("shards", input.shards),
+        code=lambda w: digest_code("parity.metrics.__main__", "parity.metrics.drafted_trees", *list_model_modules(w)),
     message:
         "drafted trees of {wildcards.name}"
     shell:

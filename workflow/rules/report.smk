@@ -1,4 +1,4 @@
-"""Report: bring everything of the experiment together.
+"""Report: write the page and the tables of the experiment.
 
 REQUIRED INPUTS  records, metrics and equality rows of every cell; the papers' figures in workflow/published
 OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to the rest
@@ -10,22 +10,22 @@ OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to
 import os
 import sys
 
-os.environ.setdefault(machine.COMMAND, machine.redact_command(["snakemake", *sys.argv[1:]]))  # for the page to tell
+os.environ.setdefault(machine.COMMAND, machine.redact_command(["snakemake", *sys.argv[1:]]))  # shown on the page
 
 
 rule report:
     input:
-        measured=measured,
+        measured=list_page_inputs,
         manifests=list(MANIFESTS.values()),
         published=local(PUBLISHED),
-        extra=observed,
+        extra=list_observations,
         prompts=local(prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),
     output:
-        page("report.html", "page", "Report"),
-        page("index.html", "page", "Report"),
-        page("summary.csv", "summary", "Tables"),
-        page("equality.csv", "equality", "Tables"),
-        page("published.csv", "published", "Tables"),
+        declare_page("report.html", "page", "Report"),
+        declare_page("index.html", "page", "Report"),
+        declare_page("summary.csv", "summary", "Tables"),
+        declare_page("equality.csv", "equality", "Tables"),
+        declare_page("published.csv", "published", "Tables"),
         f"{RESULT}/{{part}}records.parquet",
     log:
         f"logs/{EXPERIMENT.experiment}/{{part}}report.log",
@@ -39,8 +39,8 @@ rule report:
         # the folder that a job finds its inputs below: this one, or where Snakemake puts what it fetched from a storage
         root=lambda w, input: str(input.manifests[0]).removesuffix(next(iter(MANIFESTS.values()))) or ".",
         folder=subpath(output[0], parent=True),
-        kinds=kinds_of,
-        code=lambda w: code("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
+        kinds=select_kinds,
+        code=lambda w: digest_code("parity.report.__main__", *(f"parity.report.{kind}" for kind in select_kinds(w))),
     message:
         "write the report {output[0]}"
     shell:

@@ -1,12 +1,12 @@
-"""Training: make the embedded models anew. Nothing asks for this but its targets; the weights ship with the package.
+"""Training: train the embedded models anew. Only its targets ask for this; the weights ship with the package.
 
 REQUIRED INPUTS  what a recipe reads of others, as recipes/runs.py says
 OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  src/parity/embedded/weights/<kind>: weights (fp16), SHA256SUMS and a model card each, one target a kind:
                  train_embedded (discrete), train_words (anysubset), train_continuous
 
-Takes about six hours on two cores, in the folder of a clone. Seeded; every recipe goes on from its own checkpoint, so a
-killed run loses minutes.
+Takes about six hours on two cores, in the folder of a clone. Seeded. Every recipe continues from its own checkpoint, so
+a killed run loses minutes.
 """
 
 from recipes.runs import INSTALLS, RUNS, of_kind
@@ -27,7 +27,7 @@ rule train:
     threads: lambda w: RUNS[w.recipe].threads
     params:
         run=lambda w: "--steps {0.steps} --batch {0.batch} --examples {0.examples}".format(RUNS[w.recipe]),
-        code=lambda w: code("recipes.__main__", f"recipes.{RUNS[w.recipe].kind}"),
+        code=lambda w: digest_code("recipes.__main__", f"recipes.{RUNS[w.recipe].kind}"),
     message:
         "train {wildcards.recipe}"
     shell:

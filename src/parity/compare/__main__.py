@@ -17,8 +17,8 @@ from parity.compare.results import Comparison, Pair, compare_results, describe_c
 from parity.experiment.options import KINDS
 from parity.experiment.study import list_measures
 from parity.metrics.estimates import PERCENT, Estimate
-from parity.report.blocks import Entry, Table, visible
-from parity.report.page import environment
+from parity.report.blocks import Entry, Table, escape_controls
+from parity.report.page import load_templates
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -136,12 +136,12 @@ def print_comparison(lines: list[str], tables: list[Table]) -> None:
         for heading, _ in table.columns:
             grid.add_column(heading, no_wrap=True)
         for row in table.rows:
-            grid.add_row(*(visible(entry.text) for entry in row))
+            grid.add_row(*(escape_controls(entry.text) for entry in row))
         console = Console(width=1000, color_system=None, markup=False, highlight=False)
         with console.capture() as captured:
             console.print(grid)
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))
-    print("\n".join(map(visible, lines)))
+    print("\n".join(map(escape_controls, lines)))
 
 
 def main() -> None:
@@ -157,7 +157,7 @@ def main() -> None:
     print_comparison(lines, tables)
     if a.out:
         title = f"Parity: {a.a} and {a.b}"
-        page = environment().from_string(PAGE).render(title=title, lines=lines, tables=tables)
+        page = load_templates().from_string(PAGE).render(title=title, lines=lines, tables=tables)
         publish(a.out, page.encode())
         print(a.out)
 

@@ -14,9 +14,9 @@ from scipy import stats
 from parity.base.errors import ParityError
 from parity.experiment.options import KINDS
 from parity.metrics.estimates import Estimate, estimate_of, mean_and_error, prompt_groups
-from parity.report.blocks import missing, records
-from parity.report.collect import changes
-from parity.report.settings import read
+from parity.report.blocks import is_missing, list_records
+from parity.report.collect import compute_changes
+from parity.report.settings import parse_settings
 
 ALPHA = 0.05  # chance that any figure of an unchanged pair of folders counts as changed (Bonferroni)
 SAME = ("model", "method", "options", "sampling", "cache", "batch", "role")  # columns that are equal in paired rows
@@ -54,7 +54,7 @@ def read_results(folder: Path) -> Results:
         raise ParityError(f"{folder}: no column {absent[0]!r}; allowed: a folder results/EXPERIMENT of a run")
     rows: dict[Identity, dict[str, Any]] = {}
     repeats: Counter[Identity] = Counter()
-    for row in records(summary):
+    for row in list_records(summary):
         identity = identify(row)
         rows[*identity, repeats[identity]] = row
         repeats[identity] += 1
@@ -63,9 +63,9 @@ def read_results(folder: Path) -> Results:
 
 def identify(row: Mapping[str, Any]) -> Identity:
     """Return what a row shares with its counterpart in another folder: all settings but seed, prompts and sizes."""
-    task = {name: value for name, value in read(row.get("settings")).items() if name != "rows"}
-    settings = (None if missing(row.get(name)) else str(row[name]) for name in SAME)
-    return (row["kind"], None if missing(row.get("task")) else row["task"], str(task), *settings)
+    task = {name: value for name, value in parse_settings(row.get("settings")).items() if name != "rows"}
+    settings = (None if is_missing(row.get(name)) else str(row[name]) for name in SAME)
+    return (row["kind"], None if is_missing(row.get("task")) else row["task"], str(task), *settings)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Pair:
     @cached_property
     def quality(self) -> dict[str, Estimate]:
         """b less a of each figure of quality that both have: by prompt where both have the same."""
-        differences = changes(self.b, self.a, self.records_b, self.records_a)
+        differences = compute_changes(self.b, self.a, self.records_b, self.records_a)
         return {name.removesuffix("_change"): gap for name, gap in differences.items()}
 
     @property
@@ -122,7 +122,7 @@ class Pair:
 
     def has_same_machine(self) -> bool:
         """Return whether both rows name their machine, and the same one."""
-        return not missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
+        return not is_missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
 
     def find_changed(self, z: float) -> list[str]:
         """Name what changed: the kind of verdict, and figures that differ by more than z standard errors."""
@@ -138,7 +138,7 @@ def mean_by_prompt(frame: pd.DataFrame, column: str) -> Estimate:
 
 def words_of(row: Mapping[str, Any], column: str) -> str:
     """Return a column's text; "" where there is none."""
-    return "" if missing(row.get(column)) else str(row[column])
+    return "" if is_missing(row.get(column)) else str(row[column])
 
 
 @dataclass

@@ -63,15 +63,15 @@ def digest_prompts(prompts: list[str]) -> str:
     return hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
 
 
-def as_list(value: Any) -> list[Any]:
+def wrap_in_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
 def list_image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     section = config.image
     assert section is not None
-    models = weights.models(config, "discrete").items()
-    for (name, model), sampling in itertools.product(models, as_list(section.sampling)):
+    models = weights.list_models(config, "discrete").items()
+    for (name, model), sampling in itertools.product(models, wrap_in_list(section.sampling)):
         shared: dict[str, Any] = {
             "model": name,
             "revision": weights.compute_revision(model),
@@ -87,7 +87,9 @@ def list_text_tasks(config: Config) -> list[dict[str, Any]]:
     if config.text is None:
         return []
     tasks = []
-    for (model, spec), kind in itertools.product(weights.models(config, "anysubset").items(), TextTasks.model_fields):
+    for (model, spec), kind in itertools.product(
+        weights.list_models(config, "anysubset").items(), TextTasks.model_fields
+    ):
         revision = weights.compute_revision(spec)
         for task in getattr(config.text.tasks, kind):
             settings = task.model_dump()
@@ -121,8 +123,8 @@ def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[C
     section = config.continuous
     assert section is not None
     listed: list[dict[str, Any]] = []
-    models = weights.models(config, "continuous").items()
-    for (model, spec), sampling, batch in itertools.product(models, as_list(section.sampling), section.batch):
+    models = weights.list_models(config, "continuous").items()
+    for (model, spec), sampling, batch in itertools.product(models, wrap_in_list(section.sampling), section.batch):
         reads = weights.read_family(spec.family)["reads"]
         shared = {
             "model": model,
@@ -151,7 +153,7 @@ def kinds(config: Config) -> list[str]:
 def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
     """Return the digest of an embedded drafter or draft model; the files of other models are all in their revision."""
     companion = needs(kind, method)
-    embedded = kind == "discrete" and weights.models(config, kind)[model].source == "embedded"
+    embedded = kind == "discrete" and weights.list_models(config, kind)[model].source == "embedded"
     if not companion or not embedded:
         return {}
     return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
@@ -182,12 +184,12 @@ def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
     own_keys = {"method", "options", "seed", *weights.COMPANIONS}
 
-    def shared(spec: dict[str, Any]) -> dict[str, Any]:
+    def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in spec.items() if k not in own_keys}
 
-    return next(
-        c for c in all_cells if c.role == "reference" and c.kind == cell.kind and shared(c.spec) == shared(cell.spec)
-    )
+    spec = drop_own_keys(cell.spec)
+    references = (c for c in all_cells if c.role == "reference" and c.kind == cell.kind)
+    return next(c for c in references if drop_own_keys(c.spec) == spec)
 
 
 def variant(config: Config, cell: Cell) -> Variant | None:

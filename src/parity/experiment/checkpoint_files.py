@@ -9,7 +9,7 @@ from parity.base.digests import parts
 from parity.base.errors import ConfigError, ParityError
 from parity.base.files import foreign_json
 from parity.base.headers import Shape, check_whole, derive_sizes, read_tensor_shapes
-from parity.experiment import weights
+from parity.experiment import model_checks, weights
 from parity.experiment.module_metadata import find_function, read_constant
 from parity.experiment.schema import HUB, ModelSpec
 
@@ -58,12 +58,14 @@ def read_part(spec: ModelSpec, component: str, path: Path) -> dict[str, Shape]:
         check_whole(file)
         shapes |= read_tensor_shapes(file)
     if component == "text" and path.is_dir():
-        weights.check_tokenizer(path, "text")
+        model_checks.check_tokenizer(path, "text")
     if shapes:
         check_network(spec, component, path, shapes)
         for key, value in derive_network_sizes(spec, component, shapes).items():
             if (
-                given_value := weights.sizes(spec).get(key, weights.read_family(spec.family).get("sizes", {}).get(key))
+                given_value := weights.read_sizes(spec).get(
+                    key, weights.read_family(spec.family).get("sizes", {}).get(key)
+                )
             ) != value:
                 raise ParityError(
                     f"{path}: network.{key} = {given_value}, and the file's {key} is {value}; allowed: {value}"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.base.text_files import read_table
-from parity.experiment import checkpoint_files, pins, prompt_files, stand_in, study, tuned, weights
-from parity.experiment.cells import Cell, as_list, cells, kinds
+from parity.experiment import checkpoint_files, model_checks, pins, prompt_files, stand_in, study, tuned, weights
+from parity.experiment.cells import Cell, cells, kinds, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
 from parity.experiment.options import (
     KINDS,
@@ -104,11 +104,11 @@ def load(raw: dict[str, Any]) -> Config:
     for kind in auto:
         tuned.put_choice(value, kind)
     if value.image is not None:
-        check_image(value.image, weights.models(value, "discrete"))
+        check_image(value.image, weights.list_models(value, "discrete"))
     if value.text is not None:
         check_text(value.text)
     if value.continuous is not None:
-        check_continuous(value.continuous, weights.models(value, "continuous"))
+        check_continuous(value.continuous, weights.list_models(value, "continuous"))
     check_studies(value)
     return value
 
@@ -136,11 +136,11 @@ def check_models(value: Config) -> None:
         if spec.folder and kind != "continuous":
             raise ConfigError(f"models.{name}.folder = {spec.folder!r}: allowed: for continuous pairs alone")
         if kind == "discrete":
-            weights.check_network(name, spec)
-        weights.check_files(name, spec)
+            model_checks.check_network(name, spec)
+        model_checks.check_files(name, spec)
         checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
-            weights.check_text_folders(name, spec.files)
+            model_checks.check_text_folders(name, spec.files)
 
 
 def check_judges(value: Config) -> None:
@@ -148,7 +148,7 @@ def check_judges(value: Config) -> None:
     recipes = weights.read_protocols()
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
-    for name, spec in value.networks.named().items():
+    for name, spec in value.networks.list_named().items():
         if not spec.repo and not Path(spec.file).exists():
             raise ConfigError(
                 f"networks.{name}.file = {spec.file!r}: no such file; allowed: a path, or repo and revision"
@@ -208,9 +208,9 @@ def check_at_most(
 
 def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
     for model, spec in models.items():
-        weights.check_trained(model, spec)
+        model_checks.check_trained(model, spec)
         for method in section.methods:
-            weights.check_needs(method, model, spec)
+            model_checks.check_needs(method, model, spec)
         check_at_most("discrete", section.methods, weights.list_option_sizes(spec), f"models.{model}")
 
 
@@ -235,8 +235,8 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
     for model, spec in models.items():
         family = weights.read_family(spec.family)
-        weights.check_captions(model, spec, section.captions)
-        weights.check_pair(model, drafted, spec)
+        model_checks.check_captions(model, spec, section.captions)
+        model_checks.check_pair(model, drafted, spec)
         tokens = weights.list_option_sizes(spec)
         check_at_most("continuous", section.methods, tokens, f"the {tokens['length']} tokens of an image ({model})")
         check_head(model, family, section)
@@ -257,7 +257,7 @@ def read_captions(section: ContinuousSection) -> list[str]:
 
 def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -> None:
     """Check that a model's head has the requested guidance schedule and sampler."""
-    for sampling in as_list(section.sampling):
+    for sampling in wrap_in_list(section.sampling):
         if sampling.guidance != 1 and sampling.guidance_schedule not in family["schedules"]:
             raise ConfigError(
                 f"continuous.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it;"
@@ -320,5 +320,5 @@ def count_allowed_words(config: Config) -> int | None:
     """Count the words that a prompt for embedded models may have; None without one, because other models cut long
     prompts."""
     assert config.image is not None
-    embedded = any(model.source == "embedded" for model in weights.models(config, "discrete").values())
+    embedded = any(model.source == "embedded" for model in weights.list_models(config, "discrete").values())
     return config.image.prompts.max_words if embedded else None

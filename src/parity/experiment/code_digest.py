@@ -74,9 +74,9 @@ def digest_module(module: str) -> str:
     """Digest a module's code, and what lies beside it: templates of a package, JSON of the module's name."""
     file = find_file(module)
     assert file is not None
-    beside = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
-    beside += [data] if (data := file.with_suffix(".json")).is_file() else []
-    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(b.read_bytes() for b in beside)])).hexdigest()
+    data_files = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
+    data_files += [data] if (data := file.with_suffix(".json")).is_file() else []
+    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(b.read_bytes() for b in data_files)])).hexdigest()
 
 
 @cache

@@ -27,7 +27,7 @@ def measure_mb(path: Path) -> float:
 
 
 def estimate_weights_mb(config: Config, kind: str, model: str) -> float:
-    spec = weights.models(config, kind)[model]
+    spec = weights.list_models(config, kind)[model]
     if spec.source == "hub":
         return UNKNOWN
     files = [spec.folder] if spec.folder else spec.files.values()
@@ -38,7 +38,7 @@ def count_tokens(config: Config, cell: Cell) -> int:
     """Count the tokens of one of a cell's samples; an upper bound for texts and vectors."""
     if cell.kind != "discrete":
         return 256
-    return int(weights.sizes(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
+    return int(weights.read_sizes(weights.list_models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
 
 
 def count_samples(config: Config, prompts: int, cell: Cell) -> int:

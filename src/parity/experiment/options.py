@@ -65,7 +65,7 @@ def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """What `claimant` says of the law with these options: "lossless", "lossy", or "equal within eps" for a method
+    """Read what `claimant` says of the law with these options: "lossless", "lossy", or "equal within eps" for a method
     that follows plain decoding's own path and stops within a tolerance."""
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
@@ -74,8 +74,8 @@ def claim(kind: str, method: str, options: dict[str, Any]) -> str:
 
 
 def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project"]:
-    """Whose the claim is: the ORIGIN's, or this project's where options that the law depends on (`EXACT_WITH`) are not
-    the defaults, or make of a lossless method a lossy one."""
+    """Find whose the claim is: the ORIGIN's, or this project's where options that the law depends on (`EXACT_WITH`) are
+    not the defaults, or make of a lossless method a lossy one."""
     declared = declaration(kind, method)
     defaults = make_option_schema(kind, method)().model_dump()
     departs = any(options.get(name, defaults[name]) != defaults[name] for name in declared.EXACT_WITH)

@@ -14,10 +14,10 @@ def manifests(config: Config) -> dict[str, str]:
     revisions = {
         f"{kind}/{model}": weights.compute_revision(spec, captions(config, kind))
         for kind in kinds(config)
-        for model, spec in weights.models(config, kind).items()
+        for model, spec in weights.list_models(config, kind).items()
     }
     if any(has_published(config, kind) for kind in kinds(config)):
-        named = config.networks.named().items()
+        named = config.networks.list_named().items()
         revisions |= {f"networks/{name}": weights.compute_network_revision(network) for name, network in named}
     return {name: f"results/checkpoints/{name}-{revision}/manifest.json" for name, revision in revisions.items()}
 
@@ -68,7 +68,7 @@ def pieces(config: Config, cell: Cell, folder_name: str) -> list[str]:
 
 def has_published(config: Config, kind: str) -> bool:
     """Return whether pictures of a model of this kind are judged by declared networks."""
-    return kind != "anysubset" and any(m.source != "embedded" for m in weights.models(config, kind).values())
+    return kind != "anysubset" and any(m.source != "embedded" for m in weights.list_models(config, kind).values())
 
 
 def brings_network(model: ModelSpec) -> bool:
@@ -78,7 +78,7 @@ def brings_network(model: ModelSpec) -> bool:
 
 def is_judged(config: Config, cell: Cell) -> bool:
     """Return whether a cell's pictures are judged by declared networks: its model brings none."""
-    return cell.kind != "anysubset" and not brings_network(weights.models(config, cell.kind)[cell.spec["model"]])
+    return cell.kind != "anysubset" and not brings_network(weights.list_models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:

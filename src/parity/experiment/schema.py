@@ -20,7 +20,7 @@ PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))
 
 
 def check_path(text: str) -> str:
-    """The name of a file or folder that some file system could hold."""
+    """Check that some file system could hold a path."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
@@ -35,14 +35,14 @@ def check_path(text: str) -> str:
 
 
 def check_distinct(values: Any) -> Any:
-    """A list without a value twice; anything that is no list."""
+    """Check that a list has no value twice; anything else passes."""
     if isinstance(values, list) and any(value in values[:i] for i, value in enumerate(values)):
         raise ValueError("a value is given twice")
     return values
 
 
 def check_sampling(value: Any) -> Any:
-    """One set of sampling settings, or several."""
+    """Check that there is a set of sampling settings."""
     if value == []:
         raise ValueError("needs at least one set of sampling settings")
     return value
@@ -83,7 +83,7 @@ class ModelSpec(Strict):
     network: dict[str, int | float] = Field({}, description="published: sizes that differ from the family's")
 
     @model_validator(mode="after")
-    def _complete(self):
+    def _complete_files(self):
         elsewhere = [file for file in self.files.values() if file.startswith(HUB)]
         if self.source == "hub" and not (self.repo and self.revision) and len(elsewhere) < max(len(self.files), 1):
             raise ValueError("source 'hub' needs repo and revision")
@@ -140,7 +140,7 @@ class NetworkSpec(Strict):
     )
 
     @model_validator(mode="after")
-    def _pinned(self):
+    def _check_repo(self):
         if bool(self.repo) != bool(self.revision):
             raise ValueError("repo and revision go together; allowed: both, or neither for a file here")
         return self
@@ -160,8 +160,8 @@ class Networks(Strict):
     hps: NetworkSpec | None = Field(None, description="HPSv2: ViT-H-14 with HPS_v2.1_compressed.pt")
     pickscore: NetworkSpec | None = Field(None, description="PickScore: a folder of transformers' CLIP")
 
-    def named(self) -> dict[str, NetworkSpec]:
-        """Those that are declared, by name."""
+    def list_named(self) -> dict[str, NetworkSpec]:
+        """List the networks that are declared, by name."""
         return {name: spec for name, spec in self if spec is not None}
 
 
@@ -200,7 +200,7 @@ class Seeds(Strict):
     again: Seed = Field(3, description="of the repetition, if `repeat` is on")
 
     @model_validator(mode="after")
-    def _distinct(self):
+    def _check_distinct(self):
         seeds = [self.reference, self.control, self.methods, self.again]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, seeds))}")
@@ -264,13 +264,13 @@ class InfillingTask(TextTask):
     prompt: Literal["scattered", "prefix"] = "scattered"
 
     @model_validator(mode="after")
-    def _something(self):
+    def _check_hidden(self):
         hidden = round(self.masked * self.length)
-        what = f"masked {self.masked} of length {self.length}"
+        share = f"masked {self.masked} of length {self.length}"
         if hidden == 0:
-            raise ValueError(f"{what} hides no position; allowed: at least one hidden")
+            raise ValueError(f"{share} hides no position; allowed: at least one hidden")
         if hidden == self.length:
-            raise ValueError(f"{what} hides every position; allowed: at least one known")
+            raise ValueError(f"{share} hides every position; allowed: at least one known")
         return self
 
 
@@ -371,7 +371,7 @@ class Config(Strict):
     )
 
     @model_validator(mode="after")
-    def _some_section(self):
+    def _check_sections(self):
         if not (self.image or self.text or self.continuous):
             raise ValueError("no section; allowed: one or more of image, text, continuous")
         return self
@@ -389,7 +389,7 @@ WANTED = {  # by pydantic's kind of error
 
 
 def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
-    """The value as its schema has it; ConfigError, one line, for the first thing that the schema refuses."""
+    """Validate a value by its schema. Raises ConfigError, one line, for the first thing that the schema refuses."""
     try:
         return schema.model_validate(value)
     except ValidationError as problem:
@@ -397,26 +397,26 @@ def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
         path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
         key = ".".join(filter(None, (prefix, *path))) or "config"
         shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
-        raise ConfigError(f"{key}{shown}: {_allowed(error, schema)}") from None
+        raise ConfigError(f"{key}{shown}: {_describe_allowed(error, schema)}") from None
 
 
-def _allowed(error: Any, schema: type[BaseModel]) -> str:
-    """What pydantic would have accepted, in a few words."""
+def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:
+    """Describe in a few words what pydantic would have accepted."""
     kind = error["type"]
     if kind == "extra_forbidden":
-        return f"unknown key; allowed: {', '.join(_fields(schema, error['loc'][:-1])) or 'no options'}"
+        return f"unknown key; allowed: {', '.join(_list_fields(schema, error['loc'][:-1])) or 'no options'}"
     if kind == "missing":
         return "required"
     if kind == "literal_error":
         return f"allowed: {error['ctx']['expected']}"
     if kind in WANTED:
-        return f"allowed: {WANTED[kind]}{_spelling(kind, error['input'])}"
+        return f"allowed: {WANTED[kind]}{_hint_spelling(kind, error['input'])}"
     text = error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:")
     return text.replace("String should", "allowed: text that should")
 
 
-def _spelling(kind: str, value: Any) -> str:
-    """How to write a number that YAML reads as text, such as 1e-4."""
+def _hint_spelling(kind: str, value: Any) -> str:
+    """Explain how to write a number that YAML reads as text, such as 1e-4."""
     try:
         number = float(value) if kind in ("int_type", "float_type") and isinstance(value, str) else math.nan
     except ValueError:
@@ -427,11 +427,11 @@ def _spelling(kind: str, value: Any) -> str:
     return f" (YAML reads {value} as text: write {written}, unquoted)"
 
 
-def _fields(schema: type[BaseModel], loc: tuple) -> list[str]:
-    """Names allowed at a place inside a schema."""
-    for part in loc:
-        if part in schema.model_fields:
-            kind = schema.model_fields[part].annotation
+def _list_fields(schema: type[BaseModel], loc: tuple) -> list[str]:
+    """List the names allowed at a place inside a schema."""
+    for key in loc:
+        if key in schema.model_fields:
+            kind = schema.model_fields[key].annotation
             nested = [
                 c for c in (kind, *getattr(kind, "__args__", ())) if isinstance(c, type) and issubclass(c, BaseModel)
             ]
@@ -440,7 +440,7 @@ def _fields(schema: type[BaseModel], loc: tuple) -> list[str]:
 
 
 def brief(value: Any) -> str:
-    """The first 116 characters of a value, made without the rest of it: aliases of YAML can hold more than memory."""
+    """Shorten a value to 116 characters without writing the rest of it: aliases of YAML can hold more than memory."""
     short = reprlib.Repr()
     short.maxlevel = 3
     short.maxdict = 4

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from parity.base.errors import ConfigError
-from parity.experiment.cells import as_list
+from parity.experiment.cells import wrap_in_list
 from parity.experiment.module_metadata import modules, read_constant, require
 
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
@@ -67,7 +67,7 @@ def list_settings(specs: list[dict[str, Any]]) -> list[str]:
 def is_shown(conditions: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Return whether a figure limited by `conditions` shows a cell; one whose method lacks the option is a point of
     reference and stays."""
-    pairs = [(read_setting(spec, name), as_list(allowed)) for name, allowed in conditions.items()]
+    pairs = [(read_setting(spec, name), wrap_in_list(allowed)) for name, allowed in conditions.items()]
     return all(have is None or have in allowed for have, allowed in pairs)
 
 
@@ -95,7 +95,7 @@ def find_problem(figure: Any, specs: list[dict[str, Any]], measures: dict[str, s
             return f"y = {name!r}", measured
     for name, condition in figure.where.items():
         had = {json.dumps(read_setting(s, name)) for s in specs}
-        for value in as_list(condition):
+        for value in wrap_in_list(condition):
             if json.dumps(value) not in had:
                 values = ", ".join(sorted(had - {"null"}))
                 return f"where.{name} = {value!r}", f"a value that a variant has ({values})"

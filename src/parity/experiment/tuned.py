@@ -17,7 +17,7 @@ import yaml
 from parity.base import machine
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
-from parity.experiment import weights
+from parity.experiment import model_checks, weights
 from parity.experiment.cells import CONDITIONS, kinds
 from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, options
 from parity.experiment.schema import Config, ModelSpec
@@ -57,7 +57,7 @@ def list_cases(config: Config, kind: str) -> list[Case]:
     for shared, _ in CONDITIONS[kind](config, []):
         first.setdefault(shared["model"], shared)
     batch = getattr(config, KINDS[kind]).batch
-    models = weights.models(config, kind)
+    models = weights.list_models(config, kind)
     batch = batch[0] if isinstance(batch, list) else batch
     return [Case(kind, name, models[name], batch, setting) for name, setting in first.items()]
 
@@ -82,9 +82,9 @@ def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> d
     if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":
         raise ConfigError(f"{method}: not lossless with {values}")
     if kind == "discrete":
-        weights.check_needs(method, "", spec)
+        model_checks.check_needs(method, "", spec)
     elif kind == "continuous":
-        weights.check_pair("", bool(declared.NEEDS), spec)
+        model_checks.check_pair("", bool(declared.NEEDS), spec)
     for name, bound in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
         if chosen[name] > bound:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {bound}")
@@ -123,7 +123,7 @@ def put_choice(config: Config, kind: str) -> None:
     """Put the variant that `auto` stands for among the methods, which are complete; do nothing if it is there
     already."""
     key = f"{KINDS[kind]}.methods.{AUTO}"
-    models = weights.models(config, kind)
+    models = weights.list_models(config, kind)
     if len(models) != 1:
         raise ConfigError(f"{key}: {len(models)} models ({', '.join(models)}); allowed: with one in the section")
     if not (ready := list_cases(config, kind)):

@@ -23,7 +23,7 @@ from parity.base import machine
 from parity.base.devices import take_device
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
-from parity.experiment import tuned, weights
+from parity.experiment import model_checks, tuned
 from parity.experiment.cells import captions, kinds
 from parity.experiment.config_reader import read_config
 from parity.experiment.options import find_plain_method, methods, needs, options
@@ -91,9 +91,9 @@ class Generator:
             raise ConfigError(f"method {method!r}: allowed: {', '.join(methods(self.kind))}, {tuned.AUTO}")
         chosen = options(self.kind, method, dict(given), method)
         if self.kind == "discrete":
-            weights.check_needs(method, self.case.model, self.case.spec)
+            model_checks.check_needs(method, self.case.model, self.case.spec)
         elif self.kind == "continuous":
-            weights.check_pair(self.case.model, bool(needs(self.kind, method)), self.case.spec)
+            model_checks.check_pair(self.case.model, bool(needs(self.kind, method)), self.case.spec)
         return method, chosen
 
     def load_networks(self, method: str) -> Any:

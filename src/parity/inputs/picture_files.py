@@ -182,12 +182,12 @@ def check_references(config: Config) -> None:
         section = getattr(config, KINDS[kind])
         if section is None or not section.reference:
             continue
-        models = weights.models(config, kind).values()
+        models = weights.list_models(config, kind).values()
         if any(paths.brings_network(model) for model in models) and kind == "discrete":
             check_reference(f"{KINDS[kind]}.reference", Path(section.reference), section.reference_images, drawn=True)
         if not all(paths.brings_network(model) for model in models):
             path, count = paths.reference_pictures(config, kind, True)
-            size = FEATURES if "inception" in config.networks.named() else 0
+            size = FEATURES if "inception" in config.networks.list_named() else 0
             check_reference(f"{KINDS[kind]}.reference", Path(path), count, drawn=False, size=size)
 
 

@@ -93,7 +93,7 @@ def plan_needs() -> None:
     if config.image is None:
         print("no discrete model in this experiment")
         return
-    models = weights.models(config, "discrete").items()
+    models = weights.list_models(config, "discrete").items()
     listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
     model_needs = plan.list_needs(config, listed)
     free = plan.measure_free_bytes()

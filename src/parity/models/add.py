@@ -20,7 +20,7 @@ import yaml
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
 from parity.base.weights import PICKLED, parts, read_shapes, sha256, strip_wrappers
-from parity.experiment import checks, weights
+from parity.experiment import checks, model_checks, weights
 from parity.experiment.checkpoint_files import CODES, KL
 from parity.experiment.module_metadata import read_constant
 from parity.experiment.schema import HUB, ModelSpec, validate
@@ -336,7 +336,7 @@ def check_companions(model: PublishedModel) -> None:
     for component in weights.COMPANIONS:
         if path := model.paths.get(component):
             getattr(load_family(spec.family), "read_published", lambda *_: None)(component, path, spec)
-            weights.check_companion(spec.family, spec, path, component)
+            model_checks.check_companion(spec.family, spec, path, component)
 
 
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from parity.base.weights import (
     unpickle,
     verify_files,
 )
-from parity.experiment import checks, pins, weights
+from parity.experiment import checks, model_checks, pins, weights
 from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec, validate
 from parity.models import hub
 
@@ -44,7 +44,9 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
     if kind == "continuous":
         is_converted = spec.source == "embedded" or spec.folder
-        files = verify_pair(spec, weights.pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name)
+        files = verify_pair(
+            spec, weights.find_pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name
+        )
     elif spec.source == "embedded":
         files = verify_embedded(kind, spec, f"models.{name}")
     else:
@@ -121,7 +123,9 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
         files[component] = str(out if renamed else convert_pickled(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
-            weights.check_companion(name, spec.model_copy(update={"files": files}), Path(files[companion]), companion)
+            model_checks.check_companion(
+                name, spec.model_copy(update={"files": files}), Path(files[companion]), companion
+            )
     return {"files": files, "sha256": dict(spec.sha256)}
 
 
@@ -130,7 +134,7 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
     from parity.models.anysubset.vocabulary import check_words
 
     files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
-    weights.check_text_folders(name, files)
+    model_checks.check_text_folders(name, files)
     needed = weights.read_family(spec.family)["files"]
     digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
     check_words(files)

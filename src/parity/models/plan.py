@@ -59,7 +59,7 @@ def measure_files(files: list[Path]) -> int | None:
 def count_cached(spec: ModelSpec) -> int | None:
     """Count the numbers that a position of a picture has in the cache, over all layers; of a folder, by its
     config.json."""
-    sizes = weights.sizes(spec)
+    sizes = weights.read_sizes(spec)
     file = Path(spec.files.get("model", "")) / "config.json"
     if "layers" in sizes:
         return 2 * int(sizes["layers"]) * int(sizes["dim"])
@@ -75,8 +75,8 @@ def count_cached(spec: ModelSpec) -> int | None:
 
 def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
     """Estimate the bytes of an image of a batch, with the unconditional half if there is guidance."""
-    sizes = weights.sizes(spec)
-    guided = any(s.guidance != 1 for s in C.as_list(section.sampling))
+    sizes = weights.read_sizes(spec)
+    guided = any(s.guidance != 1 for s in C.wrap_in_list(section.sampling))
     n_positions = weights.count_positions(spec).length + int(sizes.get("prefix", CAPTION))
     lengths = [
         int(variant.get(name, 0))
@@ -112,7 +112,7 @@ def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
         return []
     cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # whatever the words of the prompts
     images = section.prompts.limit * section.prompts.repeats
-    for name, spec in weights.models(config, "discrete").items():
+    for name, spec in weights.list_models(config, "discrete").items():
         model_cells = [cell for cell in cells if cell.spec["model"] == name]
         if spec.source == "embedded":
             files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]

@@ -21,8 +21,8 @@ from parity.base.files import publish
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS
 from parity.report import published
-from parity.report.collect import gather, ordered
-from parity.report.page import write
+from parity.report.collect import gather, order_columns
+from parity.report.page import write_page
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
 FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
@@ -51,11 +51,11 @@ def main() -> None:
         "published": (gathered.published, published.COLUMNS),
     }
     for name, (frame, first) in tables.items():
-        publish(a.out / f"{name}.csv", ordered(frame, first).to_csv(index=False).encode())
+        publish(a.out / f"{name}.csv", order_columns(frame, first).to_csv(index=False).encode())
     stream = io.BytesIO()
     gathered.records.to_parquet(stream, index=False)
     publish(a.out / "records.parquet", stream.getvalue())
-    write(gathered, a.out / "report.html")
+    write_page(gathered, a.out / "report.html")
 
 
 if __name__ == "__main__":

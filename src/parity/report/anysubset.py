@@ -6,10 +6,10 @@ from typing import Any
 from parity.metrics.estimates import Estimate
 from parity.report import shared_sections as shared
 from parity.report import tables
-from parity.report.blocks import Details, Entry, Section, Terms, Words, missing
+from parity.report.blocks import Details, Entry, Section, Terms, Words, is_missing
 from parity.report.collect import Gathered
-from parity.report.settings import read
-from parity.report.tables import NONE, Column, estimated, plain, show, show_p_values, value
+from parity.report.settings import parse_settings
+from parity.report.tables import NONE, Column, show_estimate, show_number, show_p_values, show_table, show_value
 
 KIND = "anysubset"
 TASKS = {"infilling": "Infilling", "stories": "Stories", "code": "Code"}
@@ -22,15 +22,15 @@ COLUMNS = [
     Column("log p", "logp", "log-probability of the filled-in tokens under the any-subset model, in nats"),
     Column("Passes", "nfe", "evaluations of the network that a row needed"),
     Column("Drafter calls", "aux"),
-    Column("Passes per token", value("nfe_per_token", 3)),
-    Column("Tokens per loop", value("tokens_per_loop", 3)),
+    Column("Passes per token", show_value("nfe_per_token", 3)),
+    Column("Tokens per loop", show_value("tokens_per_loop", 3)),
     Column(
         "p, perplexity", show_p_values("p_perplexity"), "t-tests against plain decoding: Welch's, and paired by prompt"
     ),
     Column("p, entropy", show_p_values("p_entropy"), "the same for entropy"),
     Column("p, log p", show_p_values("p_logp"), "the same for log p"),
 ]
-OF_TASK = {
+TASK_COLUMNS = {
     "stories": [Column(f"ROUGE-{n}", f"rouge{n}", "F-measure against the hidden sentences") for n in ("1", "2", "L")],
     "code": [Column("pass@1", "passed", "share of completions that pass their unit tests")],
 }
@@ -43,8 +43,8 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
     n, tries = settings["rows"], settings.get("attempts", 1)
     source = f", {tries} attempts each" * (tries > 1) + (f", from {settings['data']}" if settings.get("data") else "")
     if task == "infilling":
-        where = "scattered" if settings["prompt"] == "scattered" else "all but the beginning"
-        hidden = f"{100 * settings['masked']:g} % of them hidden ({where})"
+        layout = "scattered" if settings["prompt"] == "scattered" else "all but the beginning"
+        hidden = f"{100 * settings['masked']:g} % of them hidden ({layout})"
         return f"{n} texts of {settings['length']} tokens, {hidden}{source}"
     if task == "stories":
         hidden = "the third" if settings["missing"] == 1 else "the three in the middle"
@@ -52,40 +52,40 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
     return f"{n} functions, a line of each hidden{source}"
 
 
-def sections(g: Gathered) -> Iterator[Section]:
-    yield Section("text", "Text: methods", TEXT, shared.verdict_table(g, KIND, VERDICTS), READING, *tasks(g))
-    if plots := shared.sweep_plots(g, KIND, SWEPT):
+def make_sections(g: Gathered) -> Iterator[Section]:
+    yield Section("text", "Text: methods", TEXT, shared.show_verdicts(g, KIND, VERDICTS), READING, *show_tasks(g))
+    if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)
     if g.accuracy:
-        table = show(g.accuracy, ACCURACY, HELD_OUT)
+        table = show_table(g.accuracy, ACCURACY, HELD_OUT)
         yield Section("text-accuracy", "Text: last word and multiple choice", LIKELIEST, table)
 
 
-def tasks(g: Gathered) -> Iterator[Any]:
+def show_tasks(g: Gathered) -> Iterator[Any]:
     """Show for each task what the methods cost and wrote."""
-    first = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
-    for (task, settings), own in g.rows(KIND).groupby(["task", "settings"], sort=False):
+    first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
+    for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(TASKS[str(task)], "heading")
-        not_run = own["code_not_run"].dropna().unique() if "code_not_run" in own else ()
-        yield from (f"pass@1 not run: {why}." for why in not_run)
-        rows, of_task = shared.label_rows(own), [] if len(not_run) else OF_TASK.get(str(task), [])
-        columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *of_task, *COLUMNS]
-        yield show(rows, columns, describe_task(str(task), read(settings)))
+        not_run = task_rows["code_not_run"].dropna().unique() if "code_not_run" in task_rows else ()
+        yield from (f"pass@1 not run: {reason}." for reason in not_run)
+        rows, task_columns = shared.label_rows(task_rows), [] if len(not_run) else TASK_COLUMNS.get(str(task), [])
+        columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *task_columns, *COLUMNS]
+        yield show_table(rows, columns, describe_task(str(task), parse_settings(settings)))
         yield from shared.show_other_figures(KIND, rows, SHOWN)
-        wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])
-        yield Details("What the methods wrote for the first row", [wrote])
+        texts = Terms([(row["label"], first_texts[row["key"]]) for row in rows if row["role"] != "control"])
+        yield Details("What the methods wrote for the first row", [texts])
 
 
-def share(heading: str, name: str) -> Column:
-    return Column(heading, lambda row: NONE if missing(row.get(name)) else plain(row[name], 3))
+def make_share_column(heading: str, name: str) -> Column:
+    return Column(heading, lambda row: NONE if is_missing(row.get(name)) else show_number(row[name], 3))
 
 
 ACCURACY = [
     Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), style="name")),
     Column("Questions", "n"),
-    Column("Accuracy", lambda row: estimated(Estimate(row["accuracy"], row["error"]))),
-    share("of pairs seen in training", "accuracy_known_pairs"),
-    share("of pairs held out", "accuracy_held_out_pairs"),
+    Column("Accuracy", lambda row: show_estimate(Estimate(row["accuracy"], row["error"]))),
+    make_share_column("of pairs seen in training", "accuracy_known_pairs"),
+    make_share_column("of pairs held out", "accuracy_held_out_pairs"),
 ]
 TEXT = "For each method on text its verdict, and for each task what it cost and how likely its words are."
 SWEEPS = "How cost and quality change with one setting of a method."

@@ -20,24 +20,24 @@ LONGEST = 300  # characters of a caption on the page
 # --- text
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def list_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Convert a frame's rows to dicts."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Return whether a value is None, NaN, NaT or empty text."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 
-def words(value: Any, absent: str = "") -> str:
+def format_text(value: Any, absent: str = "") -> str:
     """Write a value as text; `absent` where there is none."""
-    return absent if missing(value) else str(value)
+    return absent if is_missing(value) else str(value)
 
 
-def written(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """Write a setting as text."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
@@ -46,22 +46,21 @@ def written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, Number) else str(value)
 
 
-def pairs(values: Mapping[str, Any], joint: str = "=") -> str:
+def format_settings(values: Mapping[str, Any], joint: str = "=") -> str:
     """Write settings as text: "window=16, init=random"."""
-    return ", ".join(f"{k.removeprefix('sampling.')}{joint}{written(v)}" for k, v in values.items())
+    return ", ".join(f"{k.removeprefix('sampling.')}{joint}{format_setting(v)}" for k, v in values.items())
 
 
-def visible(text: str) -> str:
-    """Make text in which characters that control a terminal or a browser (escape, null, direction marks) are shown as
-    \\u001b and not passed on."""
+def escape_controls(text: str) -> str:
+    """Replace characters that control a terminal or a browser (escape, null, direction marks) by \\u001b and so on."""
     return "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
     )
 
 
-def excerpt(text: str) -> str:
-    """Cut the beginning of a caption, visible."""
-    return visible(text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)")
+def cut_caption(text: str) -> str:
+    """Cut a caption to LONGEST characters, with control characters escaped."""
+    return escape_controls(text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)")
 
 
 # --- blocks
@@ -113,10 +112,10 @@ class Strip(NamedTuple):
 
 
 class Gallery(NamedTuple):
-    """A few pictures of each of some methods, side by side."""
+    """A few pictures of each of several methods, side by side."""
 
-    parts: list[tuple[str, str, list[str]]]  # label, note, URIs
-    captions: list[str]  # of the pictures, the same for each part
+    strips: list[tuple[str, str, list[str]]]  # label, note, URIs
+    captions: list[str]  # of the pictures, the same for each strip
 
 
 class Grid(NamedTuple):
@@ -136,7 +135,7 @@ class Packed(NamedTuple):
     data: str  # base64 of gzip of JSON
 
 
-def packed(view: str, instead: str, data: Any) -> Packed:
+def pack(view: str, instead: str, data: Any) -> Packed:
     """Pack data: the same data are the same bytes."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Packed(view, instead, base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
@@ -148,21 +147,23 @@ class Details(NamedTuple):
 
 
 class Sides(NamedTuple):
-    parts: list[list[Any]]  # blocks side by side where the screen is wide
+    columns: list[list[Any]]  # blocks side by side where the screen is wide
 
 
 class Section:
     """A part of the page with a place in its contents. `shows` is the sentence that says what it shows; a folded
-    section, which experts look up, shows its blocks on request; an `apart` one is a file of its own, `<id>.html`."""
+    section, which experts look up, shows its blocks on request; a `separate` one is a file of its own, `<id>.html`."""
 
-    def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False, apart: bool = False):
+    def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False, separate: bool = False):
         self.id, self.title, self.shows, self.body = id, title, shows, list(body)
-        self.folded, self.apart = folded, apart
+        self.folded, self.separate = folded, separate
 
 
-def walk(body: Sequence[Any]) -> Iterator[Any]:
+def walk_blocks(body: Sequence[Any]) -> Iterator[Any]:
     """Yield blocks, and those inside them, in the order of the page."""
     for block in body:
         yield block
-        inner = [block.body] if isinstance(block, Details) else block.parts if isinstance(block, Sides) else []
-        yield from (b for part in inner for b in walk(part))
+        if isinstance(block, Details):
+            yield from walk_blocks(block.body)
+        elif isinstance(block, Sides):
+            yield from (inner for column in block.columns for inner in walk_blocks(column))

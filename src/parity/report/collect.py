@@ -41,10 +41,10 @@ from parity.metrics.estimates import (
 )
 from parity.metrics.tables import read_table
 from parity.report import published
-from parity.report.blocks import missing
+from parity.report.blocks import is_missing
 from parity.report.figures import Extra, read_extra
-from parity.report.settings import labels, read
-from parity.report.verdicts import Tested, add_run, judge, untested
+from parity.report.settings import make_labels, parse_settings
+from parity.report.verdicts import Tested, add_run, explain_untested, judge_tests
 
 JUDGED = (
     "value", "verdict", "verdict_kind", "pill", "scope", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
@@ -60,7 +60,7 @@ class Files:
     """The files of an experiment, read when they are asked for."""
 
     settings: Config
-    only: Sequence[str]  # kinds of model
+    kinds: Sequence[str]  # of model
     root: Path  # the folder of results/
     local: Path  # the folder of files that no job makes: prompts, gpu.json
 
@@ -69,24 +69,24 @@ class Files:
         """Every cell of these kinds, repetitions included."""
         image = self.settings.image
         prompts = read_prompts(image.prompts, self.local) if image is not None else []
-        return [c for c in cells.cells(self.settings, prompts) if c.kind in self.only]
+        return [c for c in cells.cells(self.settings, prompts) if c.kind in self.kinds]
 
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Text tasks by key."""
-        return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.only else {}
+        return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.kinds else {}
 
-    def json(self, path: str) -> Any:
+    def read_json(self, path: str) -> Any:
         return read_json(self.root / path)
 
-    def shard(self, cell: Cell) -> Shard:
+    def read_shard(self, cell: Cell) -> Shard:
         return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
 
-    def tokens(self, cell: Cell) -> int:
+    def count_tokens(self, cell: Cell) -> int:
         """Count the tokens of each image or text that a cell decodes."""
         return read_shards([self.root / paths.pieces(self.settings, cell, "shards")[0]]).tokens.shape[1]
 
-    def pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
+    def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
         """Read a cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "pictures"):
@@ -94,35 +94,37 @@ class Files:
                 read.append(read_arrays(self.root / piece)["pixels"])
         return np.concatenate(read)[:first]
 
-    def features(self, cell: Cell) -> dict[str, np.ndarray]:
+    def read_features(self, cell: Cell) -> dict[str, np.ndarray]:
         return read_arrays(self.root / paths.folder(cell) / "features.npz")
 
-    def laws(self, cell: Cell) -> dict[str, np.ndarray]:
+    def read_laws(self, cell: Cell) -> dict[str, np.ndarray]:
         return read_arrays(self.root / paths.laws(cell))
 
-    def records(self, cell: Cell) -> pd.DataFrame:
+    def read_records(self, cell: Cell) -> pd.DataFrame:
         """Read a row per image or text of a cell."""
         return read_table(self.root / paths.folder(cell) / "records.parquet")
 
-    def accuracy(self) -> list[dict[str, Any]]:
+    def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often the text model's own likeliest answer is right, by task."""
-        asked = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
-        return [{**self.json(paths.accuracy(*task)), "task_kind": task[0]} for task in asked]
+        questions = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
+        return [{**self.read_json(paths.accuracy(*task)), "task_kind": task[0]} for task in questions]
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
         """Find what tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
-        declared, own = {kind: layers.read_layers(kind)}, [c for c in self.cells if c.kind == kind]
-        for cell in (c for c in own if c.role != "again"):
+        declared = {kind: layers.read_layers(kind)}
+        kind_cells = [c for c in self.cells if c.kind == kind]
+        repetitions = [c for c in kind_cells if c.role == "again"]
+        for cell in (c for c in kind_cells if c.role != "again"):
             small, long = cells.variant(self.settings, cell), cells.long_variant(self.settings, cell)
-            tests = self.json(paths.tests(self.settings, small, long)) if small or long else {}
+            tests = self.read_json(paths.tests(self.settings, small, long)) if small or long else {}
             if small is not None:
                 yield Tested(cell, small, False, f"exact {cells.variant_key(self.settings, small)}", tests["exact"])
             if long is not None:
                 yield Tested(cell, long, False, f"long {cells.long_key(self.settings, long)}", tests["long"], long=True)
-            same = {**cell.spec, "seed": None}
-            for run in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
+            spec = {**cell.spec, "seed": None}
+            for run in (cell, *(c for c in repetitions if {**c.spec, "seed": None} == spec)):
                 for layer in layers.select_layers(self.settings, declared, run):
-                    results = self.json(paths.layers(run))["layers"]
+                    results = self.read_json(paths.layers(run))["layers"]
                     yield Tested(cell, None, run is not cell, f"{layer} {run.key}", results[layer])
 
 
@@ -145,25 +147,25 @@ class Gathered:
     accuracy: list[dict[str, Any]]  # of the text model itself, by task
     extras: list[Extra]
 
-    def rows(self, kind: str) -> pd.DataFrame:
+    def select_rows(self, kind: str) -> pd.DataFrame:
         """Select the summary of one kind, without columns that it has nothing in."""
         return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
-    def cells(self, kind: str) -> dict[str, Cell]:
-        """Group cells of a kind by label."""
+    def map_cells(self, kind: str) -> dict[str, Cell]:
+        """Map the label of each cell of a kind to the cell."""
         by_key = {c.key: c for c in self.files.cells}
-        own = self.summary[self.summary["kind"] == kind]
-        return {label: by_key[key] for label, key in zip(own["label"], own["key"], strict=True)}
+        rows = self.summary[self.summary["kind"] == kind]
+        return {label: by_key[key] for label, key in zip(rows["label"], rows["key"], strict=True)}
 
-    def studies(self, kind: str) -> list[FigureSpec]:
+    def list_studies(self, kind: str) -> list[FigureSpec]:
         return getattr(self.settings, KINDS[kind]).study
 
-    def known(self, kind: str) -> dict[str, str]:
+    def label_measures(self, kind: str) -> dict[str, str]:
         """List the figures of a kind with their labels."""
         return list_measures(kind) | RELATIVE
 
 
-def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
+def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """List a cell's settings as columns; `report.settings` documents the JSON in them."""
     spec = cell.spec
     row = {
@@ -185,21 +187,22 @@ def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
-def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
+def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_records: pd.DataFrame) -> dict[str, Any]:
     """Compare a cell with its reference, from both's records: ratios, and t-tests (none of the reference with itself).
 
     gain   how many times fewer passes; of vectors, fewer calls one after another
     """
-    passes = "nfe" if "nfe" in own else "passes"  # of a row, or else of its batch
-    count = "depth" if "depth" in own else passes
-    gain = Estimate(*ratio_and_error(base[count].to_numpy(float), own[count].to_numpy(float)))
-    result: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum(), **columns_of({"gain": gain})}
-    tested = [name for name in COMPARED.get(row["kind"], ()) if name in own]
+    passes = "nfe" if "nfe" in records else "passes"  # of a row, or else of its batch
+    count = "depth" if "depth" in records else passes
+    gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
+    result: dict[str, Any] = {"nfe_ratio": records[passes].sum() / base_records[passes].sum()}
+    result |= columns_of({"gain": gain})
+    tested = [name for name in COMPARED.get(row["kind"], ()) if name in records]
     if "perplexity" in tested:
-        mean = float(base["perplexity"].mean())
+        mean = float(base_records["perplexity"].mean())
         result |= {"perplexity_ratio": row["perplexity"] / mean, "perplexity_ratio_se": row["perplexity_se"] / mean}
     for name in () if row["role"] == "reference" else tested:
-        test = compare(own[name].to_numpy(float), base[name].to_numpy(float))
+        test = compare(records[name].to_numpy(float), base_records[name].to_numpy(float))
         p = {f"p_{name}_{how}": test[f"p_{how}"] for how in ("welch", "paired")}
         result |= {f"{name}_difference": test["difference"], **p}
     return result
@@ -207,41 +210,43 @@ def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict
 
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
     """Compute the summary row of each cell of a kind, and its records."""
-    own = [c for c in files.cells if c.kind == kind and c.role != "again"]
-    records = {c.key: files.records(c) for c in own}
+    kind_cells = [c for c in files.cells if c.kind == kind and c.role != "again"]
+    records = {c.key: files.read_records(c) for c in kind_cells}
     rows = []
-    for cell in own:
-        base = cells.find_reference(cell, own)
-        row = cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
-        row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
+    for cell in kind_cells:
+        base = cells.find_reference(cell, kind_cells)
+        row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
+        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         if (files.root / paths.benchmarks(cell)).is_file():
-            row |= files.json(paths.benchmarks(cell))
-        row["drawn"] = digest_of(files.shard(cell).tokens)
-        row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
+            row |= files.read_json(paths.benchmarks(cell))
+        row["drawn"] = digest_tokens(files.read_shard(cell).tokens)
+        row |= compare_with_reference(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
     by_key = {row["key"]: row for row in rows}
-    for row, label in zip(rows, labels(rows), strict=True):
+    for row, label in zip(rows, make_labels(rows), strict=True):
         base_row = by_key[row["reference"]]
-        row |= {"label": label, "too_few": " ".join(too_few_of(base_row, files.settings.equality))}
+        row |= {"label": label, "too_few": " ".join(list_too_few(base_row, files.settings.equality))}
         if row is not base_row:
-            both = (records[r["key"]].sort_values("id", kind="stable") for r in (row, base_row))
-            row |= columns_of(changes(row, base_row, *both))
-    reach = critical(rows, files.settings.equality.alpha)
+            pair = (records[r["key"]].sort_values("id", kind="stable") for r in (row, base_row))
+            row |= columns_of(compute_changes(row, base_row, *pair))
+    reach = compute_critical_z(rows, files.settings.equality.alpha)
     for row in rows:
-        row["moved"] = " ".join(moved(row, reach))
-    return rows, [ordered(records[c.key].assign(kind=kind, key=c.key), ["kind", "model", "method", "key"]) for c in own]
+        row["moved"] = " ".join(list_moved(row, reach))
+    frames = [records[c.key].assign(kind=kind, key=c.key) for c in kind_cells]
+    return rows, [order_columns(frame, ["kind", "model", "method", "key"]) for frame in frames]
 
 
-def digest_of(tokens: np.ndarray) -> str:
+def digest_tokens(tokens: np.ndarray) -> str:
     """Compute the digest of all tokens of a cell: rows with the same drew the same."""
     return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
-def environment(files: Files) -> dict[str, Any]:
+def describe_environment(files: Files) -> dict[str, Any]:
     """Describe what the numbers were obtained with."""
-    decoding, image = files.shard(files.cells[0]).provenance, files.settings.image
-    shown = (*files.only, "networks")
+    decoding = files.read_shard(files.cells[0]).provenance
+    image = files.settings.image
+    shown = (*files.kinds, "networks")
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
     return {
         "run": {
@@ -254,7 +259,7 @@ def environment(files: Files) -> dict[str, Any]:
         "decoding": {k: v for k, v in decoding.items() if k not in ("spec", "code")},
         "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "seeds": files.settings.seeds.model_dump(),
-        "checkpoints": {name: files.json(path)["sha256"] for name, path in manifests.items()},
+        "checkpoints": {name: files.read_json(path)["sha256"] for name, path in manifests.items()},
     }
 
 
@@ -268,34 +273,42 @@ def gather(
     local  the folder of files that the configuration names; `root`, if not given
     """
     files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
-    every_cell = {cell.key: cell for cell in files.cells}
-    summary, records, equality, verdicts = [], [], [], []
+    cell_by_key = {cell.key: cell for cell in files.cells}
+    summary: list[dict[str, Any]] = []
+    records: list[pd.DataFrame] = []
+    equality: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
     ratios: dict[str, Any] = {}
-    for kind in files.only:
+    for kind in files.kinds:
         tested = list(files.find_tests(kind))
         ratios |= {t.cell.key: t.results["ratios"] for t in tested if t.results.get("ratios")}
-        rows, parts = summarize(files, kind, ratios)
-        tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}
-        tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
+        rows, cell_records = summarize(files, kind, ratios)
+        tokens = {cell.key: files.count_tokens(cell) for cell in files.cells if cell.kind == kind}
+        labels = {row["key"]: row["label"] for row in rows}
+        tests, judged, verdict_by_key = judge_tests(settings, tested, labels, tokens)
         for row in rows:
-            verdict = add_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
+            verdict = verdict_by_key.get(row["key"]) or explain_untested(settings, cell_by_key[row["key"]])
+            verdict = add_run(row, verdict)
             row |= {name: verdict.get(name) for name in JUDGED}
-        summary += sorted(rows, key=order)
-        records += parts
+        summary += sorted(rows, key=rank_row)
+        records += cell_records
         equality += [{"kind": kind, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
-    every, accuracy, table = published.read_published(papers), files.accuracy(), pd.DataFrame(summary)
-    models = weights.models(settings, "discrete") if settings.image is not None else {}
+    paper_rows = published.read_published(papers)
+    accuracy = files.read_accuracy()
+    table = pd.DataFrame(summary)
+    models = weights.list_models(settings, "discrete") if settings.image is not None else {}
     vocab = {name: weights.list_option_sizes(model)["vocab"] for name, model in models.items()}
-    beside = published.beside(every, table, vocab, published.answers(accuracy), networks(models))
+    answers = published.list_answers(accuracy)
+    joined = published.join_published(paper_rows, table, vocab, answers, find_paper_networks(models))
     return Gathered(
-        settings, files, list(files.only), table, pd.DataFrame(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True), every, beside, environment(files), self_tests.read(), ratios, accuracy,
-        [read_extra(file) for file in extra],
+        settings, files, list(files.kinds), table, pd.DataFrame(equality), pd.DataFrame(verdicts),
+        pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files), self_tests.read(),
+        ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 
 
-def networks(models: Mapping[str, Any]) -> dict[str, str]:
+def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
     """List our models that are a paper's own network, by name: published files of the sizes that it names."""
     return {
         name: network for name, m in models.items() if m.source == "hub"
@@ -303,7 +316,7 @@ def networks(models: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
+def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     """Order a frame with some columns before the others."""
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
@@ -311,13 +324,13 @@ def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
 RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # of verdicts; 3 where there is none
 
 
-def rank(row: Mapping[str, Any]) -> int:
-    return 3 if missing(row.get("value")) else RANK[row["value"].kind]
+def rank_verdict(row: Mapping[str, Any]) -> int:
+    return 3 if is_missing(row.get("value")) else RANK[row["value"].kind]
 
 
-def order(row: Mapping[str, Any]) -> tuple[float, ...]:
+def rank_row(row: Mapping[str, Any]) -> tuple[float, ...]:
     """Rank the rows of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
-    return (-1.0,) if row["role"] in ("reference", "control") else (rank(row), -row["gain"])
+    return (-1.0,) if row["role"] in ("reference", "control") else (rank_verdict(row), -row["gain"])
 
 
 # --- rows that drew the same
@@ -327,16 +340,15 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
     """Group rows that drew the same tokens of the same model, in the order of the first of each."""
     groups: dict[Any, list[Any]] = {}
     for row in rows:
-        alone = missing(row.get("drawn"))
-        groups.setdefault(row["key"] if alone else (row["model"], row["drawn"]), []).append(row)
+        is_unknown = is_missing(row.get("drawn"))
+        groups.setdefault(row["key"] if is_unknown else (row["model"], row["drawn"]), []).append(row)
     return list(groups.values())
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rows that drew the same drew what plain decoding draws of their noise: one of them is coupled to
-    it, and was not found to differ."""
-    own = [r for r in rows if is_coupled(r["kind"], r["method"], read(r["options"]))]
-    return bool(own) and all(r.get("verdict_kind") != "lossy" for r in own)
+    """Return whether rows of the same tokens have plain decoding's: one is coupled to it and not found to differ."""
+    coupled = [r for r in rows if is_coupled(r["kind"], r["method"], parse_settings(r["options"]))]
+    return bool(coupled) and all(r.get("verdict_kind") != "lossy" for r in coupled)
 
 
 def name_group(rows: Sequence[Mapping[str, Any]], name: str = "name") -> str:
@@ -358,52 +370,53 @@ QUALITY = (*EFFECTS, *MARGINS, *SHARES)
 RECORDED = {"clip_score": "clip"}  # columns of the records that have another name than the figure
 
 
-def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
+def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
     """Find the effect of interest of a figure of this value; None for figures that are not of quality."""
     if name in MARGINS:
         return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
-def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
+def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
     """Return whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image
     or text has no error and says nothing."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
-    wanted, reach = effect_of_interest(name, figure.value, margins), figure.reach()
-    if wanted is None:
+    effect = find_effect_of_interest(name, figure.value, margins)
+    if effect is None:
         return False
-    return row.get("n") == 1 if reach is None else not sum(reach) / 2 < wanted
+    reach = figure.reach()
+    return row.get("n") == 1 if reach is None else not sum(reach) / 2 < effect
 
 
-def too_few_of(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
+def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
     """Names of a row's figures that say nothing."""
-    return [name for name in QUALITY if too_few(row, name, margins)]
+    return [name for name in QUALITY if is_too_few(row, name, margins)]
 
 
-def changes(
-    row: Mapping[str, Any], base: Mapping[str, Any], own: pd.DataFrame, other: pd.DataFrame
+def compute_changes(
+    row: Mapping[str, Any], base: Mapping[str, Any], records: pd.DataFrame, base_records: pd.DataFrame
 ) -> dict[str, Estimate]:
     """Compute `<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the
     records of both, sorted by id, have the figure and the same ids, else from the errors of both."""
     result = {}
     for name in QUALITY:
-        mine, plain, column = estimate_of(row, name), estimate_of(base, name), RECORDED.get(name, name)
-        if column in own and column in other and own["id"].tolist() == other["id"].tolist():
-            gap = pd.Series(own[column].to_numpy(float) - other[column].to_numpy(float), own["id"]).dropna()
+        ours, theirs = estimate_of(row, name), estimate_of(base, name)
+        column = RECORDED.get(name, name)
+        if column in records and column in base_records and records["id"].tolist() == base_records["id"].tolist():
+            gap = records[column].to_numpy(float) - base_records[column].to_numpy(float)
+            gap = pd.Series(gap, records["id"]).dropna()
             if len(gap):
-                result[f"{name}_change"] = Estimate(
-                    *mean_and_error(gap.to_numpy(), prompt_groups(gap.index.to_numpy()))
-                )
-        elif not mine.missing and not plain.missing and mine.error is not None and plain.error is not None:
-            result[f"{name}_change"] = Estimate(mine.value - plain.value, math.hypot(mine.error, plain.error))
+                change = mean_and_error(gap.to_numpy(), prompt_groups(gap.index.to_numpy()))
+                result[f"{name}_change"] = Estimate(*change)
+        elif not ours.missing and not theirs.missing and ours.error is not None and theirs.error is not None:
+            result[f"{name}_change"] = Estimate(ours.value - theirs.value, math.hypot(ours.error, theirs.error))
     return result
 
 
-def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
-    """Compute the standard errors beyond which a change of quality is no chance among all of these rows
-    (Bonferroni)."""
+def compute_critical_z(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
+    """Compute how many standard errors a change of quality must exceed, among all of these rows (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
     return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list_changes(row)) for row in methods))))
 
@@ -414,6 +427,6 @@ def list_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     return {name: (change.value, change.error) for name, change in estimates.items() if change.error is not None}
 
 
-def moved(row: Mapping[str, Any], reach: float) -> list[str]:
+def list_moved(row: Mapping[str, Any], reach: float) -> list[str]:
     """List the figures of quality that moved from the reference's by more than `reach` standard errors."""
     return [name for name, (change, error) in list_changes(row).items() if abs(change) > reach * error]

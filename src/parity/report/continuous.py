@@ -10,12 +10,12 @@ from parity.experiment.schema import HeadSpec
 from parity.metrics.estimates import estimate_of
 from parity.report import maps, tables
 from parity.report import shared_sections as shared
-from parity.report.blocks import Entry, Section, Strip, Words, missing, pairs, records
+from parity.report.blocks import Entry, Section, Strip, Words, format_settings, is_missing, list_records
 from parity.report.collect import Gathered
-from parity.report.figures import look_of, plot
-from parity.report.pictures import thumbnail
-from parity.report.settings import read
-from parity.report.tables import Column, Maker, Row, explain_missing, measured, plain, share, show, value
+from parity.report.figures import choose_look, plot
+from parity.report.pictures import make_thumbnail
+from parity.report.settings import parse_settings
+from parity.report.tables import Column, Row, show_measured, show_share, show_table, show_value
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
@@ -42,123 +42,143 @@ SWEPT = {
 PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
-def predicted(row: Row) -> Entry:
-    """Predict the seconds an image would take by the roofline; where calls of a draft model are among the depth,
-    none."""
+def predict_seconds(row: Row) -> Entry:
+    """Predict the seconds an image would take by the roofline; none where the depth counts calls of a draft model."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
-    if row.get("drafted") or any(missing(v) for v in counts):
+    if row.get("drafted") or any(is_missing(v) for v in counts):
         return Entry("not predicted", "", "none")
     places, rows, depth, rounds = map(float, counts)  # type: ignore[arg-type]
-    if read(row["options"]).get("iterations"):  # places drawn at once know the same tokens: one evaluation
+    if parse_settings(row["options"]).get("iterations"):  # places drawn at once know the same tokens: one evaluation
         places = rounds
     return Entry(f"{(PLACE * places + max(CALL * (depth - rounds), ROW * rows)) / 1000:.2f} s")
 
 
-def drafted(heading: str, maker: Maker, meaning: str = "") -> Column:
+def make_draft_column(heading: str, maker: tables.Maker, meaning: str = "") -> Column:
     """Make a column of rows that have drafts."""
     return Column(heading, lambda row: maker(row) if row.get("drafted") else Entry("no draft", style="none"), meaning)
 
 
-def judged(row: Row) -> Entry:
+def show_inception_score(row: Row) -> Entry:
     """Show the Inception score, which has no error, of a network that a configuration may leave out."""
-    return explain_missing(estimate_of(row, "is")) if missing(row.get("is")) else plain(row["is"], 3)
+    return (
+        tables.explain_missing(estimate_of(row, "is"))
+        if is_missing(row.get("is"))
+        else tables.show_number(row["is"], 3)
+    )
 
 
 OURS = [
-    Column("Right", share("right"), "pictures whose class the Scenes classifier reads"),
+    Column("Right", show_share("right"), "pictures whose class the Scenes classifier reads"),
     Column(
-        "Scenes-IS", value("is", 3), "inception score by that classifier; biased at few images: compare within a table"
+        "Scenes-IS",
+        show_value("is", 3),
+        "inception score by that classifier; biased at few images: compare within a table",
     ),
     Column("Scenes-FID", "fid", "over that classifier's features; biased at few images: compare within a table"),
 ]
 PUBLISHED = [
-    Column("IS", judged, "inception score; biased at few images: compare within a table"),
+    Column("IS", show_inception_score, "inception score; biased at few images: compare within a table"),
     Column("FID", "fid", "over Inception's features; biased at few images: compare within a table"),
 ]
 COSTS = [
-    drafted("Accepted", value("acceptance", 3), "share of verified drafts that were accepted"),
-    drafted("Distance", measured("distance"), "squared, between a draft and the target's draw from the same noise"),
+    make_draft_column("Accepted", show_value("acceptance", 3), "share of verified drafts that were accepted"),
+    make_draft_column(
+        "Distance", show_measured("distance"), "squared, between a draft and the target's draw from the same noise"
+    ),
     Column("Steps", "steps", "decoding steps that an image took part in"),
     Column("Depth", "depth", "calls of networks and heads that an image waits for, one after another"),
-    Column("Head rows", value("target_head_rows", 3), "denoising steps that the target's head computed, per image"),
-    Column("Target evaluations", value("target_conditions", 3), "conditions that the target computed, per image"),
+    Column(
+        "Head rows", show_value("target_head_rows", 3), "denoising steps that the target's head computed, per image"
+    ),
+    Column("Target evaluations", show_value("target_conditions", 3), "conditions that the target computed, per image"),
     Column(
         "Predicted",
-        predicted,
+        predict_seconds,
         "predicted, not measured: these counts by the roofline of MAR-H on an A100 at batch 1, 16 bits: 2.67 ms a"
         " target evaluation, and for the head the larger of 0.151 ms a call and 0.00195 ms a row",
     ),
-    drafted("Draft evaluations", value("draft_conditions", 3), "conditions that the draft model computed, per image"),
-    drafted("Tries", value("tries", 3), "draws of the residual's sampler"),
-    drafted("Gave up", value("gave_up", 3), "how often the sampler found none, and the target's own draw replaced it"),
-    Column("Head", share("head_share"), "the head's share of the time spent in networks"),
-    drafted("Test", share("test_share"), "share of the time for densities and residual draws (the paper's Table 8)"),
+    make_draft_column(
+        "Draft evaluations", show_value("draft_conditions", 3), "conditions that the draft model computed, per image"
+    ),
+    make_draft_column("Tries", show_value("tries", 3), "draws of the residual's sampler"),
+    make_draft_column(
+        "Gave up", show_value("gave_up", 3), "how often the sampler found none, and the target's own draw replaced it"
+    ),
+    Column("Head", show_share("head_share"), "the head's share of the time spent in networks"),
+    make_draft_column(
+        "Test", show_share("test_share"), "share of the time for densities and residual draws (the paper's Table 8)"
+    ),
 ]
 SHOWN = {"right", "is", "fid", "acceptance", "distance", "steps", "target_conditions", "draft_conditions", "tries"}
 SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "speedup"}
 
 
-def sections(g: Gathered) -> Iterator[Section]:
-    table = shared.verdict_table(g, KIND, VERDICTS)
-    yield Section("continuous", "Continuous tokens: methods", VECTORS, table, *groups(g))
-    if plots := shared.sweep_plots(g, KIND, SWEPT):
+def make_sections(g: Gathered) -> Iterator[Section]:
+    table = shared.show_verdicts(g, KIND, VERDICTS)
+    yield Section("continuous", "Continuous tokens: methods", VECTORS, table, *show_groups(g))
+    if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", SWEEPS, *plots)
     body: list[Any] = []
-    for title, frame, caption in (("Likelihood ratios", ratios(g), RATIOS), ("Law of one token", one_token(g), MOVES)):
-        columns = [Column(name.replace("_", " ").capitalize(), value(name)) for name in map(str, frame)]
-        body += [Words(title, "heading"), show(records(frame), columns, caption)] if len(frame) else []
-    why = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
-    body = body or [Words(f"no test of one token's law{why}.", "empty")]
+    ratios = ("Likelihood ratios", list_ratios(g), RATIOS)
+    for title, frame, caption in (ratios, ("Law of one token", list_one_token_tests(g), MOVES)):
+        columns = [Column(name.replace("_", " ").capitalize(), show_value(name)) for name in map(str, frame)]
+        body += [Words(title, "heading"), show_table(list_records(frame), columns, caption)] if len(frame) else []
+    reason = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
+    body = body or [Words(f"no test of one token's law{reason}.", "empty")]
     yield Section("continuous-laws", "Continuous tokens: laws", LAWS, *body, folded=True)
 
 
-def groups(g: Gathered) -> Iterator[Any]:
+def show_groups(g: Gathered) -> Iterator[Any]:
     """Show a table, pictures and the places of accepted drafts for each model, settings and batch."""
-    cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
+    cells = {c.key: c for c in g.files.cells}
+    all_rows = g.select_rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
-    for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
-        rows = shared.label_rows(own)
-        first, protocol = rows[0], shared.name_protocol(rows)
-        chosen = {k.replace("_", " "): v for k, v in read(first["sampling"]).items() if v != defaults[k]}
-        caption = f"{first['model']}, {pairs({**chosen, 'batch': first['batch']}, ' ')}"
+    for number, (_, group) in enumerate(all_rows.groupby(["model", "sampling", "batch"], sort=False)):
+        rows = shared.label_rows(group)
+        first = rows[0]
+        protocol = shared.name_protocol(rows)
+        chosen = {k.replace("_", " "): v for k, v in parse_settings(first["sampling"]).items() if v != defaults[k]}
+        caption = f"{first['model']}, {format_settings({**chosen, 'batch': first['batch']}, ' ')}"
         quality = PUBLISHED if protocol else OURS
         columns = [tables.METHOD, *tables.COST, *quality, *COSTS]
-        yield show(rows, columns, f"{caption}. {protocol}" if protocol else caption)
+        yield show_table(rows, columns, f"{caption}. {protocol}" if protocol else caption)
         yield from shared.show_other_figures(KIND, rows, SHOWN)
         for row in rows:
-            uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]], PICTURES)]
+            uris = [make_thumbnail(picture, 96) for picture in g.files.read_pixels(cells[row["key"]], PICTURES)]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)
-        features = {row["label"]: g.files.features(cells[row["key"]]) for row in rows if row.get("drafted")}
-        shares = {label: (own["by_place"], own["by_cell"]) for label, own in features.items()}
-        drawn = maps.draft_maps(shares, look_of(pd.DataFrame(rows)))
+        features = {row["label"]: g.files.read_features(cells[row["key"]]) for row in rows if row.get("drafted")}
+        shares = {label: (arrays["by_place"], arrays["by_cell"]) for label, arrays in features.items()}
+        drawn = maps.draw_draft_maps(shares, choose_look(pd.DataFrame(rows)))
         if drawn is not None:
             yield plot(f"drafts-{number}", "Share of drafts accepted, by place", drawn, PLACES)
-    known = every["real_accuracy"].dropna().tolist() if "real_accuracy" in every else []
-    if known:
-        yield f"The Scenes classifier reads the class of real pictures {100 * known[0]:.0f}% of the time."
+    accuracies = all_rows["real_accuracy"].dropna().tolist() if "real_accuracy" in all_rows else []
+    if accuracies:
+        yield f"The Scenes classifier reads the class of real pictures {100 * accuracies[0]:.0f}% of the time."
 
 
-def ratios(g: Gathered) -> pd.DataFrame:
-    """Show a line per cell whose layers record the ratios that accept its drafts: medians, and the mean acceptance."""
+def list_ratios(g: Gathered) -> pd.DataFrame:
+    """List for each cell the recorded ratios that accept its drafts: medians, and the mean acceptance."""
     result = []
-    for label, cell in g.cells(KIND).items():
-        if known := g.ratios.get(cell.key):
-            middle = {name: known.get(name, {}).get("median") for name in ("single_path", "two_paths", "distance")}
-            logs = {f"{name}_log_ratio" if "path" in name else name: value for name, value in middle.items()}
-            result.append({"method": label, **logs, "acceptance": known.get("acceptance", {}).get("mean")})
+    for label, cell in g.map_cells(KIND).items():
+        if cell_ratios := g.ratios.get(cell.key):
+            names = ("single_path", "two_paths", "distance")
+            medians = {name: cell_ratios.get(name, {}).get("median") for name in names}
+            logs = {f"{name}_log_ratio" if "path" in name else name: value for name, value in medians.items()}
+            result.append({"method": label, **logs, "acceptance": cell_ratios.get("acceptance", {}).get("mean")})
     return pd.DataFrame(result)
 
 
-def one_token(g: Gathered) -> pd.DataFrame:
-    """Show a line per name of what the tests of one token's law found."""
-    rows, result = shared.labelled(g), []
+def list_one_token_tests(g: Gathered) -> pd.DataFrame:
+    """List for each decoder what the tests of one token's law found."""
+    result = []
+    rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]
-    for label, own in rows.groupby("label", sort=False):
-        tests = own[own["decides"].astype(bool)]
-        hit = tests.loc[tests["verdict"] == "rejected", "model"].nunique()
-        effect = {test: part["effect"].astype(float) for test, part in own.groupby("test")}
-        line = {"method": label, "draws": own["n"].iloc[0]}
-        line |= {"conditions_rejected": f"{hit} of {tests['model'].nunique()}"}
+    for label, group in rows.groupby("label", sort=False):
+        tests = group[group["decides"].astype(bool)]
+        n_rejected = tests.loc[tests["verdict"] == "rejected", "model"].nunique()
+        effect = {test: test_rows["effect"].astype(float) for test, test_rows in group.groupby("test")}
+        line = {"method": label, "draws": group["n"].iloc[0]}
+        line |= {"conditions_rejected": f"{n_rejected} of {tests['model'].nunique()}"}
         line |= {"largest_energy_distance": effect["energy"].max()}
         result.append(line | {name: float(np.median(effect[test])) for name, test in MOVED.items()})
     return pd.DataFrame(result)

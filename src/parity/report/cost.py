@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from scipy.optimize import isotonic_regression
 
 from parity.metrics.estimates import estimate_of
-from parity.report.blocks import records
-from parity.report.figures import GREYS, Drawing, is_plain, look_of
+from parity.report.blocks import list_records
+from parity.report.figures import GREYS, Drawing, choose_look, is_plain
 
 BUDGETS = (16, 32, 64)  # nodes a pass
 AXIS = 32  # nodes of the pass whose cost is the axis of the figure
@@ -31,14 +31,14 @@ STEPS = 61  # points of a line
 
 @dataclass(frozen=True)
 class PassCost:
-    """What a pass over n nodes costs, in passes over one: straight lines through points, of which the first is (1, 1);
-    behind the last point costs rise as from the first to it."""
+    """The cost of a pass over n nodes, in passes over one: straight lines through points, of which the first is (1, 1);
+    beyond the last point costs rise as from the first to it."""
 
     nodes: tuple[float, ...]  # rising
     costs: tuple[float, ...]
     source: str  # in words
 
-    def at(self, n: float) -> float:
+    def interpolate(self, n: float) -> float:
         """Compute the cost of a pass over n nodes."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
@@ -48,7 +48,7 @@ class PassCost:
 FLAT = PassCost((1.0,), (1.0,), "an idle GPU, where a pass takes as long as reading the weights")
 
 
-def line_cost(cost: float, nodes: int = AXIS) -> PassCost:
+def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
     """Make the curve that rises from 1 in proportion to nodes and is `cost` at a pass over `nodes`."""
     return PassCost((1.0, float(nodes)), (1.0, cost), f"{cost:g} passes for one over {nodes} nodes")
 
@@ -65,11 +65,11 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
     return PassCost(nodes, (1.0, *costs.tolist()), "measured by this run, one image at a time")
 
 
-def read_gpu_cost(found: Mapping[str, Any]) -> PassCost | None:
+def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
     """Read the curve of a GPU, of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where it was, the
     geometric mean over networks. None where nothing was measured on a GPU."""
-    table = pd.DataFrame(found.get("forwards", []))
-    if not found.get("measured") or table.empty:
+    table = pd.DataFrame(benchmark.get("forwards", []))
+    if not benchmark.get("measured") or table.empty:
         return None
     table = table[table["batch"] == 1]
     table = table[table["compiled"] == table["compiled"].max()]
@@ -77,20 +77,22 @@ def read_gpu_cost(found: Mapping[str, Any]) -> PassCost | None:
     if 1 not in seconds or seconds.empty:
         return None
     costs = np.exp(np.log(seconds.div(seconds[1], axis=0)).mean())
-    name = found.get("how", {}).get("device_name", "a GPU")
+    name = benchmark.get("how", {}).get("device_name", "a GPU")
     return PassCost(tuple(map(float, costs.index)), tuple(costs.tolist()), f"measured on {name}")
 
 
-def cost_of_an_image(row: Mapping[str, Any], cost: PassCost) -> float:
-    """Passes of plain decoding that an image of a row waits for; NaN where a figure is missing. row: of the summary,
-    with nfe, nodes_per_pass and, of a method with a companion, draft_calls, draft_share and draft_nodes."""
-    passes = number(row, "nfe") * cost.at(number(row, "nodes_per_pass"))
-    if not (calls := number(row, "draft_calls", 0)):
+def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
+    """Compute how many passes of plain decoding an image of a row waits for; NaN where a figure is missing.
+
+    row   of the summary, with nfe, nodes_per_pass and, with a companion, draft_calls, draft_share and draft_nodes
+    """
+    passes = read_number(row, "nfe") * cost.interpolate(read_number(row, "nodes_per_pass"))
+    if not (calls := read_number(row, "draft_calls", 0)):
         return passes
-    return passes + calls * number(row, "draft_share") * cost.at(number(row, "draft_nodes"))
+    return passes + calls * read_number(row, "draft_share") * cost.interpolate(read_number(row, "draft_nodes"))
 
 
-def number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
+def read_number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
     """Read a figure of a row; `default` where it is missing."""
     value = row.get(name)
     return default if value is None or value != value else float(value)
@@ -98,48 +100,47 @@ def number(row: Mapping[str, Any], name: str, default: float = math.nan) -> floa
 
 def predict_gain(row: Mapping[str, Any], plain: Mapping[str, Any], cost: PassCost) -> float:
     """Predict how many times faster than plain decoding a row is at this cost; plain: the row of plain decoding."""
-    return cost_of_an_image(plain, cost) / cost_of_an_image(row, cost)
+    return compute_image_cost(plain, cost) / compute_image_cost(row, cost)
 
 
 def find_plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
     """Find the row of plain decoding that others are compared with: the reference, or else the control."""
     plain = rows[is_plain(rows)].sort_values("role", ascending=False, kind="stable")
-    return next(iter(records(plain)), None)
+    return next(iter(list_records(plain)), None)
 
 
 def predict_gains(rows: pd.DataFrame, cost: PassCost) -> pd.DataFrame:
-    """Extend `rows`, summary rows of one model with plain decoding among them, with the column `gain` of
-    `predict_gain`."""
+    """Add the column `gain` of `predict_gain` to the summary rows of one model, plain decoding among them."""
     plain = find_plain_row(rows)
-    gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in records(rows)]
+    gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in list_records(rows)]
     return rows.assign(gain=gain)
 
 
-def best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT) -> pd.DataFrame:
+def select_best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT) -> pd.DataFrame:
     """Select, for each method and claim, the row that gains most, with the column `gain`, among those with at most
     `budget` nodes a pass; the best first. A method that has none is left out."""
-    found = predict_gains(rows, cost)
-    found = found[~is_plain(found) & (found["nodes_per_pass"] <= budget)].dropna(subset="gain")
-    best = found.sort_values("gain", ascending=False, kind="stable")
+    gains = predict_gains(rows, cost)
+    gains = gains[~is_plain(gains) & (gains["nodes_per_pass"] <= budget)].dropna(subset="gain")
+    best = gains.sort_values("gain", ascending=False, kind="stable")
     return best.drop_duplicates([name for name in ("method", "claim") if name in best]).reset_index(drop=True)
 
 
-def locate(row: Mapping[str, Any]) -> float:
+def locate_pass_cost(row: Mapping[str, Any]) -> float:
     """Locate where a row's own `pass_cost` lies on the axis of the figure: the cost of a pass over `AXIS` nodes, if
     costs rise in proportion to nodes. NaN where it was not measured."""
-    nodes = number(row, "nodes_per_pass")
-    return 1 + (number(row, "pass_cost") - 1) * (AXIS - 1) / (nodes - 1) if nodes > 1 else math.nan
+    nodes = read_number(row, "nodes_per_pass")
+    return 1 + (read_number(row, "pass_cost") - 1) * (AXIS - 1) / (nodes - 1) if nodes > 1 else math.nan
 
 
-def points_of(rows: pd.DataFrame, plain: Mapping[str, Any], most: float) -> Iterator[dict[str, Any]]:
+def list_points(rows: pd.DataFrame, plain: Mapping[str, Any], largest_cost: float) -> Iterator[dict[str, Any]]:
     """Make the data of the figure: of each row a line, and the point that was measured."""
-    for row in records(rows):
-        place = {"label": row["label"], "method": row["method"], "key": row.get("key")}
-        for x in np.geomspace(1, most, STEPS):
-            yield {**place, "source": "predicted", "x": x, "gain": predict_gain(row, plain, line_cost(x))}
+    for row in list_records(rows):
+        fields = {"label": row["label"], "method": row["method"], "key": row.get("key")}
+        for x in np.geomspace(1, largest_cost, STEPS):
+            yield {**fields, "source": "predicted", "x": x, "gain": predict_gain(row, plain, make_line_cost(x))}
         single = estimate_of(row, "speedup_single")
-        if not single.missing and math.isfinite(x := locate(row)):
-            yield {**place, "source": "measured", "x": x, "gain": single.value, "low": single.low, "high": single.high}
+        if not single.missing and math.isfinite(x := locate_pass_cost(row)):
+            yield {**fields, "source": "measured", "x": x, "gain": single.value, "low": single.low, "high": single.high}
 
 
 def draw_gains(rows: pd.DataFrame) -> Drawing | None:
@@ -148,30 +149,30 @@ def draw_gains(rows: pd.DataFrame) -> Drawing | None:
 
     rows: summary rows of one model, plain decoding among them. None where no row has passes and nodes.
     """
-    plain, own = find_plain_row(rows), rows[~is_plain(rows)]
-    own = own[own.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
-    if plain is None or own.empty:
+    plain, methods = find_plain_row(rows), rows[~is_plain(rows)]
+    methods = methods[methods.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
+    if plain is None or methods.empty:
         return None
-    most = max([8.0, *(1.3 * x for row in records(own) if math.isfinite(x := locate(row)))])
+    largest_cost = max([8.0, *(1.3 * x for row in list_records(methods) if math.isfinite(x := locate_pass_cost(row)))])
     columns = ["label", "method", "key", "source", "x", "gain", "low", "high"]
-    data = pd.DataFrame(points_of(own, plain, most)).reindex(columns=columns).dropna(subset="gain")
-    look = look_of(rows)
+    data = pd.DataFrame(list_points(methods, plain, largest_cost)).reindex(columns=columns).dropna(subset="gain")
+    look = choose_look(rows)
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     ax = figure.subplots()
-    lossy = set(own.loc[own["verdict_kind"] == "lossy", "label"]) if "verdict_kind" in own else set()
+    lossy = set(methods.loc[methods["verdict_kind"] == "lossy", "label"]) if "verdict_kind" in methods else set()
     for label, points in data.groupby("label", sort=False):
         colour, marker = look[str(label)]
         line = points[points["source"] == "predicted"]
         ax.plot(line["x"], line["gain"], color=colour, lw=1.3, ls="--" if label in lossy else "-", label=label)
-        for point in records(points[points["source"] == "measured"]):
-            ends = number(point, "low"), number(point, "high")
+        for point in list_records(points[points["source"] == "measured"]):
+            ends = read_number(point, "low"), read_number(point, "high")
             reach = [[point["gain"] - ends[0]], [ends[1] - point["gain"]]] if all(map(math.isfinite, ends)) else None
             ax.errorbar(
                 point["x"], point["gain"], yerr=reach, fmt=marker, color=colour, ms=5, capsize=2, elinewidth=0.9
             )
     ax.axhline(1, color=GREYS[0], lw=0.9, ls=":")
-    ticks = [x for x in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64) if x <= most]
-    ax.set(xscale="log", yscale="log", xlim=(0.97, most))
+    ticks = [x for x in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64) if x <= largest_cost]
+    ax.set(xscale="log", yscale="log", xlim=(0.97, largest_cost))
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
     gains = [

@@ -11,45 +11,46 @@ from parity.experiment import weights
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.report import maps, pictures, tables
 from parity.report import shared_sections as shared
-from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs, records
+from parity.report.blocks import Details, Entry, Section, Sides, Words, format_settings, is_missing, list_records
 from parity.report.collect import Gathered
-from parity.report.figures import look_of, plot, quality
+from parity.report.figures import choose_look, draw_quality, plot
 from parity.report.front_table import SCENES, is_judged_here
-from parity.report.settings import read
-from parity.report.tables import Column, Row, measured, number, percent, plain, show, value
+from parity.report.settings import parse_settings
+from parity.report.tables import Column, Row, format_number, show_measured, show_number, show_table, show_value
 
 KIND = "discrete"
 SLOTS = 8  # of a pass that have a column
 
 
-def perplexity(row: Row) -> Entry:
+def show_perplexity(row: Row) -> Entry:
     """Show the perplexity with the share of tokens that the target gives no probability."""
-    entry = measured("perplexity")(row)
-    if missing(row.get("excluded")) or not row["excluded"] > 0:
+    entry = show_measured("perplexity")(row)
+    if is_missing(row.get("excluded")) or not row["excluded"] > 0:
         return entry
-    return entry._replace(detail=f"{entry.detail} {number(100 * row['excluded'], 2)}% of tokens excluded".strip())
+    excluded = f"{format_number(100 * row['excluded'], 2)}% of tokens excluded"
+    return entry._replace(detail=f"{entry.detail} {excluded}".strip())
 
 
-def forward(row: Row) -> Entry:
+def show_time(row: Row) -> Entry:
     """Show the median time of a pass, and the quartiles over batches."""
     median, low, high = (row.get(f"ms_per_forward_{end}") for end in ("median", "q1", "q3"))
-    entry = plain(row.get("ms_per_forward") if missing(median) else median, 3)
-    return entry if missing(low) else entry._replace(detail=f"{number(low, 3)} to {number(high, 3)}")
+    entry = show_number(row.get("ms_per_forward") if is_missing(median) else median, 3)
+    return entry if is_missing(low) else entry._replace(detail=f"{format_number(low, 3)} to {format_number(high, 3)}")
 
 
-def batch(row: Row) -> Entry:
-    entry = plain(row.get("batch"))
-    return entry if missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
+def show_batch(row: Row) -> Entry:
+    entry = show_number(row.get("batch"))
+    return entry if is_missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
 
 
-def slot(j: int) -> Column:
+def make_slot_column(j: int) -> Column:
     """Show the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
-    def entry(row: Row) -> Entry:
+    def show(row: Row) -> Entry:
         shares = json.loads(row["acceptance_by_slot"])
-        return percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE
+        return tables.show_percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE
 
-    return Column(f"Slot {j}", entry, "share of drafts accepted, if the slot before was" if j == 1 else "")
+    return Column(f"Slot {j}", show, "share of drafts accepted, if the slot before was" if j == 1 else "")
 
 
 QUALITY = [
@@ -59,9 +60,9 @@ QUALITY = [
     Column("FID", "fid", "± standard error over images; it is biased by n, so only rows of equal n compare"),
     Column("Precision", "precision", "± standard error"),
     Column("Recall", "recall", "± standard error"),
-    Column("Perplexity", perplexity, "of the tokens under the target, without tokens of probability 0 (excluded)"),
+    Column("Perplexity", show_perplexity, "of the tokens under the target, without tokens of probability 0 (excluded)"),
 ]
-BATCH = Column("Batch", batch, "images decoded at once, and the number of batches timed")
+BATCH = Column("Batch", show_batch, "images decoded at once, and the number of batches timed")
 COST = [
     tables.METHOD,
     Column("Passes", "nfe", "target passes per image, ± standard error"),
@@ -71,86 +72,90 @@ COST = [
     *tables.CLOCK,
     Column("Nodes per pass", "nodes_per_pass", "tokens that the target evaluates in a pass"),
     Column("Nodes per token", "nodes_per_token", "tokens evaluated per token kept; 1 means that nothing is wasted"),
-    Column("ms per forward", forward, "time of a batch divided by its passes: median and quartiles over batches"),
+    Column("ms per forward", show_time, "time of a batch divided by its passes: median and quartiles over batches"),
     BATCH,
-    Column("Device", value("device")),
-    Column("Dtype", value("dtype")),
+    Column("Device", show_value("device")),
+    Column("Dtype", show_value("dtype")),
 ]
 SERVING = [
-    Column("Alone", value("request_tokens_per_second_single", 3), "tokens per second of an image decoded alone"),
+    Column("Alone", show_value("request_tokens_per_second_single", 3), "tokens per second of an image decoded alone"),
     Column("In the batch", "request_tokens_per_second", "tokens per second of one image of the batch"),
     Column("Whole batch", "tokens_per_second", "tokens per second of all images of the batch"),
     BATCH,
-    Column("First token", value("first_token_seconds", 3), "median of the seconds to the first tokens of a batch"),
+    Column("First token", show_value("first_token_seconds", 3), "median of the seconds to the first tokens of a batch"),
 ]
 SHOWN = {"clip_score", "fid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
 SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share", "acceptance_length"}
 
 
-def sections(g: Gathered) -> Iterator[Section]:
-    rows = g.rows(KIND)
+def make_sections(g: Gathered) -> Iterator[Section]:
+    rows = g.select_rows(KIND)
     clouds = [
-        plot(f"quality-{model}", f"Quality of each method, {model}", quality(own, names_of(own)), CLOUD)
+        plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image-pictures", "Images: replay and pictures", PICTURES, *pictures.blocks(g))
-    yield Section("image", "Images: quality", IMAGES, *groups(g, QUALITY, PLAIN), *pictures.alike(g), *clouds)
-    yield Section("image-cost", "Images: passes and time", COSTS, *groups(g, COST, SPEEDS, others=True))
-    yield Section("image-acceptance", "Images: where decoders gain", GAINS, *acceptance(g, rows))
-    table = shared.verdict_table(g, KIND, PLAIN)
+    yield Section("image-pictures", "Images: replay and pictures", PICTURES, *pictures.show_pictures(g))
+    tables_of_quality = show_groups(g, QUALITY, PLAIN)
+    yield Section("image", "Images: quality", IMAGES, *tables_of_quality, *pictures.list_identical(g), *clouds)
+    yield Section("image-cost", "Images: passes and time", COSTS, *show_groups(g, COST, SPEEDS, all_figures=True))
+    yield Section("image-acceptance", "Images: where decoders gain", GAINS, *show_acceptance(g, rows))
+    table = shared.show_verdicts(g, KIND, PLAIN)
     yield Section("image-verdicts", "Images: verdicts in full", VERDICTS, BOUNDS, table, folded=True)
 
 
-def names_of(rows: pd.DataFrame) -> dict[str, str]:
+def name_figures(rows: pd.DataFrame) -> dict[str, str]:
     """Names of figures of quality that small networks trained here judge; {} where published ones do."""
-    return SCENES if is_judged_here(records(rows)) else {}
+    return SCENES if is_judged_here(list_records(rows)) else {}
 
 
-def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:
+def show_groups(g: Gathered, columns: list[Column], caption: str, all_figures: bool = False) -> Iterator[Any]:
     """Show a table for each model and sampling settings; others: the rest of the figures too."""
-    every = list(g.rows(KIND).groupby(["model", "sampling"], sort=False))
-    for (model, sampling), own in every:
-        if len(every) > 1:
-            yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
-        rows = shared.label_rows(own)
-        names = names_of(own)
+    groups = list(g.select_rows(KIND).groupby(["model", "sampling"], sort=False))
+    for (model, sampling), group in groups:
+        if len(groups) > 1:
+            yield Words(f"{model}, {format_settings(parse_settings(sampling), ' ')}", "heading")
+        rows = shared.label_rows(group)
+        names = name_figures(group)
         named = [c._replace(heading=names.get(str(c.entry), c.heading)) for c in columns]
-        yield show(rows, named, f"{caption} {shared.name_protocol(rows)}".strip())
-        if others:
-            yield from serving(rows)
+        yield show_table(rows, named, f"{caption} {shared.name_protocol(rows)}".strip())
+        if all_figures:
+            yield from show_serving(rows)
             yield from shared.show_other_figures(KIND, rows, SHOWN)
 
 
-def serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
-    """Show acceptance slot by slot, and the speed of a request and of a device, of the methods whose records have
-    it."""
-    own = [row for row in rows if not missing(row.get("acceptance_by_slot"))]
-    if own:
-        deepest = max(len(json.loads(row["acceptance_by_slot"])) for row in own)
+def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
+    """Show acceptance slot by slot and the speed of a request and of a device, for the methods that record them."""
+    rows_with_slots = [row for row in rows if not is_missing(row.get("acceptance_by_slot"))]
+    if rows_with_slots:
+        deepest = max(len(json.loads(row["acceptance_by_slot"])) for row in rows_with_slots)
         length = Column("Acceptance length", "acceptance_length", "tokens that a pass makes final")
-        columns = [tables.METHOD, length, *map(slot, range(1, min(deepest, SLOTS) + 1)), *SERVING]
-        yield Details("Acceptance by slot, and speed of a request", [show(own, columns, REQUESTS)])
+        columns = [tables.METHOD, length, *map(make_slot_column, range(1, min(deepest, SLOTS) + 1)), *SERVING]
+        yield Details("Acceptance by slot, and speed of a request", [show_table(rows_with_slots, columns, REQUESTS)])
 
 
-def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
+def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     """Show where and when tokens become final, and the target's largest probability at each place."""
     assert g.settings.image is not None
-    cells, look, models = g.cells(KIND), look_of(rows), weights.models(g.settings, KIND)
-    steps = {label: g.files.shard(cell).step for label, cell in cells.items()}
+    cells = g.map_cells(KIND)
+    look = choose_look(rows)
+    models = weights.list_models(g.settings, KIND)
+    steps = {label: g.files.read_shard(cell).step for label, cell in cells.items()}
     widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
-    top1 = {label: g.files.laws(cell)["top1"] for label, cell in cells.items()}
+    top1 = {label: g.files.read_laws(cell)["top1"] for label, cell in cells.items()}
     plain = next(label for label, cell in cells.items() if cell.role == "reference")
-    same: dict[str, np.ndarray] = {name: v for name, v in top1.items() if v.shape[1] == top1[plain].shape[1]}
-    sure = maps.top1_maps(same, g.files.pixels(cells[plain]), plain, widths)
-    drawn = maps.acceptance_maps(steps, widths)
-    images = plot("step-compression", "Step compression over images", maps.compression(steps, look), OVER_IMAGES)
+    same_length: dict[str, np.ndarray] = {name: v for name, v in top1.items() if v.shape[1] == top1[plain].shape[1]}
+    top1_map = maps.draw_top1_maps(same_length, g.files.read_pixels(cells[plain]), plain, widths)
+    top1_shares = maps.draw_top1_shares(top1, look)
+    drawn = maps.draw_acceptance_maps(steps, widths)
+    compression = maps.draw_compression(steps, look)
+    images = plot("step-compression", "Step compression over images", compression, OVER_IMAGES)
     by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.draw_passes(steps, look), BY_PASS)
     return [
         plot("acceptance", "Tokens made final in one pass, by place in the picture", drawn, MAPS),
         Sides([[images], [by_pass]]),
         Words("How sure is the target?", "heading"),
-        plot("top-1", "Top-1 probability of the target, by place in the picture", sure, TOP1),
-        plot("top-1-share", "Share of tokens by the target's top-1 probability", maps.top1_shares(top1, look), SHARES),
+        plot("top-1", "Top-1 probability of the target, by place in the picture", top1_map, TOP1),
+        plot("top-1-share", "Share of tokens by the target's top-1 probability", top1_shares, SHARES),
     ]
 
 

@@ -25,7 +25,7 @@ from parity.base.files import read_json
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
 from parity.metrics.estimates import ENDS, Z, estimate_of
-from parity.report.blocks import Plot, Words, missing, records, words
+from parity.report.blocks import Plot, Words, format_text, is_missing, list_records
 from parity.report.tables import doubt_speed
 
 matplotlib.use("Agg")
@@ -62,10 +62,10 @@ def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: st
     """Make a drawing as a block of the page; where it is None, the sentence that there are no data for it."""
     if drawn is None:
         return Words(f"{title}: this experiment has no data for it.", "empty")
-    return Plot(name, title, data_uri(drawn[0]), caption, drawn[1], heading)
+    return Plot(name, title, encode_figure(drawn[0]), caption, drawn[1], heading)
 
 
-def data_uri(figure: Figure) -> str:
+def encode_figure(figure: Figure) -> str:
     """Encode the figure as an SVG data URI, the same bytes for the same data."""
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", dpi=144, metadata={"Date": None, "Creator": None})
@@ -75,7 +75,7 @@ def data_uri(figure: Figure) -> str:
 # --- colours and names
 
 
-def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
+def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
     """Choose colour and marker of each row, the same everywhere on a page: greys for plain decoding, one hue for each
     other method. Variants of a method are shades of its hue with different markers."""
     variants: dict[str, int] = {}
@@ -86,22 +86,22 @@ def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) 
             chosen[name] = (GREYS[nth % len(GREYS)], MARKERS[nth % len(MARKERS)])
             continue
         nth = variants[method] = variants.get(method, -1) + 1
-        place = decoder_numbers().get(method, len(variants) - 1)
-        marker = MARKERS[(place + 3 * (place // len(PALETTE)) + nth) % len(MARKERS)]
-        hue = PALETTE[(place + 5 * (nth // len(SHADES))) % len(PALETTE)]  # a fourth variant has a hue of its own
+        number = number_decoders().get(method, len(variants) - 1)
+        marker = MARKERS[(number + 3 * (number // len(PALETTE)) + nth) % len(MARKERS)]
+        hue = PALETTE[(number + 5 * (nth // len(SHADES))) % len(PALETTE)]  # a fourth variant has a hue of its own
         chosen[name] = (shade(hue, SHADES[nth % len(SHADES)]), marker)
     return chosen
 
 
 @cache
-def decoder_numbers() -> dict[str, int]:
+def number_decoders() -> dict[str, int]:
     """Find the number of each decoder among those of its kind: its colour depends on it."""
     return {method: number for kind in KINDS for number, method in enumerate(decoders(kind))}
 
 
-def look_of(rows: pd.DataFrame) -> Look:
+def choose_look(rows: pd.DataFrame) -> Look:
     """Choose colour and marker of summary rows, by label."""
-    return styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
+    return choose_styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
@@ -140,17 +140,17 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
     figure.draw_without_rendering()  # fixes the limits of the axes
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
-        places = [ax.transData.transform(point[:2]) for point in labels]
-        inside, taken = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
-        for point, (x, y) in zip(labels, places, strict=True):
+        positions = [ax.transData.transform(point[:2]) for point in labels]
+        inside, occupied = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in positions]
+        for point, (x, y) in zip(labels, positions, strict=True):
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
             sides = (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width))
-            for (side, offset, left), up in itertools.product(sides, (4, -4 - size)):
-                box = Bbox.from_bounds(left, y + up * pixel, width, height)
-                if inside.x0 <= box.x0 and box.x1 <= inside.x1 and not box.count_overlaps(taken):
+            for (side, offset, start), shift in itertools.product(sides, (4, -4 - size)):
+                box = Bbox.from_bounds(start, y + shift * pixel, width, height)
+                if inside.x0 <= box.x0 and box.x1 <= inside.x1 and not box.count_overlaps(occupied):
                     look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "ha": side}
-                    ax.annotate(point.name, point[:2], (offset, up), textcoords="offset points", **look)
-                    taken.append(box)
+                    ax.annotate(point.name, point[:2], (offset, shift), textcoords="offset points", **look)
+                    occupied.append(box)
                     break
             else:
                 legend = True
@@ -165,25 +165,22 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
 VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"}  # the others are grey
 
 
-def gains(rows: pd.DataFrame, count: str) -> Drawing:
-    """Draw a bar for each method, most gained first: gain (with gain_se) in the colour of its verdict_kind; beside it
-    its bound or estimate (pill)."""
+def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
+    """Draw a bar for each method, most gained first, in the colour of its verdict_kind; beside it the pill's TV."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
     ax = figure.subplots()
     verdict = data["verdict_kind"].where(data["verdict_kind"].isin(VERDICTS), "not decided")
     for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
-        own = data[verdict == kind]
-        reach = Z * own["gain_se"].fillna(0)
+        bars = data[verdict == kind]
+        reach = Z * bars["gain_se"].fillna(0)
         ax.barh(
-            own.index, own["gain"], 0.7, xerr=reach, color=VERDICTS.get(kind, GREYS[1]), label=kind, ecolor=GREYS[0]
+            bars.index, bars["gain"], 0.7, xerr=reach, color=VERDICTS.get(kind, GREYS[1]), label=kind, ecolor=GREYS[0]
         )
-        for place, gain, far, pill in zip(own.index, own["gain"], reach, own["pill"], strict=True):
-            tv = f", {pill.partition(', ')[2]}" if "TV" in words(pill) else ""
-            ax.annotate(
-                f"{gain:.1f}×{tv}", (gain + far, place), (4, 0), textcoords="offset points", va="center", size=8
-            )
+        for y, gain, error, pill in zip(bars.index, bars["gain"], reach, bars["pill"], strict=True):
+            tv = f", {pill.partition(', ')[2]}" if "TV" in format_text(pill) else ""
+            ax.annotate(f"{gain:.1f}×{tv}", (gain + error, y), (4, 0), textcoords="offset points", va="center", size=8)
     ax.axvline(1, color=GREYS[0], lw=0.9, ls="--")
     ax.set_yticks(range(len(data)), data["label"].map(wrap_label), size=8, linespacing=0.9)
     ax.grid(visible=False, axis="y")
@@ -193,7 +190,7 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
     return figure, data
 
 
-def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
+def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
     """Draw the measured speed of one image, with its interval, against target passes: a mark for each method in the
     colour of its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a
     speed."""
@@ -201,28 +198,30 @@ def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
     names = [f"speedup_single{end}" for end in ENDS]
     data = rows.reindex(columns=[*columns, *names])
     data = data[data[["nfe", "speedup_single"]].notna().all(axis=1)].reset_index(drop=True)
-    own = data[~is_plain(data)]
-    if own.empty:
+    methods = data[~is_plain(data)]
+    if methods.empty:
         return None
     figure = Figure(figsize=(6.6, 4.6), layout="constrained")
     ax, labels = figure.subplots(), list[Named]()
-    verdict = own["verdict_kind"].where(own["verdict_kind"].isin(VERDICTS), "not decided")
+    verdict = methods["verdict_kind"].where(methods["verdict_kind"].isin(VERDICTS), "not decided")
     for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
         colour = VERDICTS.get(kind, GREYS[1])
         ax.scatter([], [], color=colour, label=kind)
-        for row in records(own[verdict == kind]):
-            down, up = interval_of(row, "speedup_single")
+        for row in list_records(methods[verdict == kind]):
+            down, up = find_interval(row, "speedup_single")
             look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
             x, y = row["nfe"], row["speedup_single"]
             ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
-            ax.scatter(x, y, s=12 + 3 * (0 if missing(row["nodes_per_pass"]) else row["nodes_per_pass"]), lw=0, **look)
+            ax.scatter(
+                x, y, s=12 + 3 * (0 if is_missing(row["nodes_per_pass"]) else row["nodes_per_pass"]), lw=0, **look
+            )
             labels.append(Named(x, y, row["label"], colour))
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
     ax.set(xscale="log", xlabel="target passes an image", ylabel="speed of one image, times plain decoding's")
     ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]
     ax.set_xticks(ticks, [f"{x}" for x in ticks])
     ax.minorticks_off()
-    ax.set_xlim(0.8 * own["nfe"].min(), 1.15 * data["nfe"].max())
+    ax.set_xlim(0.8 * methods["nfe"].min(), 1.15 * data["nfe"].max())
     name_points(figure, {ax: labels}, legend=True)
     return figure, data
 
@@ -230,13 +229,13 @@ def speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
 # --- quality
 
 
-def interval_of(row: Any, name: str) -> tuple[float, float]:
+def find_interval(row: Any, name: str) -> tuple[float, float]:
     """Measure the distances from a figure down and up to the ends of its interval; 0 where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)
 
 
-def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times the reach of
     one: sqrt(2) because a point is compared with another noisy point, not with the truth.
     """
@@ -247,7 +246,7 @@ def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     return mean - reach, mean + reach
 
 
-def quality(rows: pd.DataFrame, own: Mapping[str, str] | None = None) -> Drawing | None:
+def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) -> Drawing | None:
     """Draw figures of quality with their intervals, a line for each row; the band is what another seed of plain
     decoding would give. own: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
@@ -256,18 +255,18 @@ def quality(rows: pd.DataFrame, own: Mapping[str, str] | None = None) -> Drawing
     data = rows[["label", "method", "key", *(f"{m}{end}" for m in names for end in ENDS if f"{m}{end}" in rows)]].copy()
     figure = Figure(figsize=(2.4 + 2.7 * len(names), 0.8 + 0.25 * len(rows)), layout="constrained")
     for ax, m in zip(figure.subplots(1, len(names), squeeze=False, sharey=True).flat, names, strict=True):
-        if (band := noise_band(rows[is_plain(rows)], m)) is not None:
+        if (band := compute_noise_band(rows[is_plain(rows)], m)) is not None:
             ax.axvspan(*band, color=GREYS[1], alpha=0.18, lw=0)
             data[f"{m}_plain_band_low"], data[f"{m}_plain_band_high"] = band
-        for place, row in enumerate(records(rows)):
-            if not missing(row[m]):
-                reach = [[end] for end in interval_of(row, m)]
-                verdict = words(row.get("verdict_kind")) if row["role"] == "method" else ""
+        for y, row in enumerate(list_records(rows)):
+            if not is_missing(row[m]):
+                reach = [[end] for end in find_interval(row, m)]
+                verdict = format_text(row.get("verdict_kind")) if row["role"] == "method" else ""
                 colour = VERDICTS.get(verdict, GREYS[0])
-                ax.errorbar(row[m], place, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
+                ax.errorbar(row[m], y, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
         ax.set_yticks(range(len(rows)), rows["label"])
         name, better = QUALITY[m]
-        name = (own or {}).get(m, name)
+        name = (headings or {}).get(m, name)
         ax.set(xlabel=f"{name} ({better})" if better else name, ylim=(len(rows) - 0.5, -0.5))
     return figure, data
 
@@ -297,10 +296,10 @@ def read_extra(file: Path) -> Extra:
     return Extra(**{**content, "data": pd.DataFrame(content["data"])})
 
 
-def draw(e: Extra) -> Figure:
+def draw_extra(e: Extra) -> Figure:
     """Draw the figure. Raises ParityError that names a column it lacks."""
-    if missing := [c for c in NEEDS[e.kind] if c not in e.data]:
-        raise ParityError(f"figure {e.name!r}: no column {missing[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
+    if lacking := [c for c in NEEDS[e.kind] if c not in e.data]:
+        raise ParityError(f"figure {e.name!r}: no column {lacking[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")
     ax = figure.subplots()
     data = e.data.assign(label=e.data["label"].astype(str) if "label" in e.data else "")

@@ -13,31 +13,31 @@ from parity.experiment.study import metrics
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
 from parity.report import tables
 from parity.report.anysubset import TASKS, describe_task
-from parity.report.blocks import Entry, Words, missing, pairs, records, words
+from parity.report.blocks import Entry, Words, format_settings, format_text, is_missing, list_records
 from parity.report.collect import QUALITY as EVERY_FIGURE
 from parity.report.collect import (
     Gathered,
-    critical,
-    effect_of_interest,
+    compute_critical_z,
+    find_effect_of_interest,
     group_same,
     list_changes,
     name_group,
-    rank,
+    rank_verdict,
 )
-from parity.report.cost import BUDGETS, best_within
-from parity.report.settings import read
+from parity.report.cost import BUDGETS, select_best_within
+from parity.report.settings import parse_settings
 from parity.report.tables import (
     ABSENT,
     Column,
     Row,
-    decimals_for,
+    count_decimals,
     explain_missing,
-    grey,
-    mismatch,
-    number,
+    format_number,
+    grey_out,
+    is_mismatch,
     origin_of,
-    pill,
-    show,
+    show_pill,
+    show_table,
     state_claim,
 )
 
@@ -49,77 +49,83 @@ FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
 ALONE = "a single prompt has no error"  # why a change is not known whose figures are
 
 
-def reference(g: Gathered, row: Row) -> dict[str, Any]:
+def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
     """Find the summary row of plain decoding that a row is compared with."""
-    return records(g.summary[g.summary["key"] == row["reference"]])[0]
+    return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
 # --- the table
 
 
-def columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
+def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
     """List the columns of the table of texts or of vectors."""
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
     return [
-        *show_name(),
-        *([Column("Task", task)] if kind == "anysubset" else []),
-        Column(heading, fewer_calls, meaning),
-        *speeds(rows, "text" if kind == "anysubset" else "image"),
-        change_column(g, kind, rows),
+        *make_name_columns(),
+        *([Column("Task", show_task)] if kind == "anysubset" else []),
+        Column(heading, show_fewer_calls, meaning),
+        *make_speed_columns(rows, "text" if kind == "anysubset" else "image"),
+        make_change_column(g, kind, rows),
     ]
 
 
-def image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
+def make_image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
     """List the columns of images. gpu: by method the seconds an image, predicted by `benchmarks/gpu.py`."""
-    there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
-    on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
+    entries = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
+    on_gpu = Column(
+        "On a GPU", lambda r: entries.get(r["method"], ABSENT), "passes counted here × time of a pass there"
+    )
     return [
-        *show_name(),
-        Column("Passes", passes, f"target passes an image, counted, with the {PERCENT} interval"),
-        Column("Nodes a pass", nodes, "tokens that the target evaluates in a pass"),
-        Column("Calls one after another", calls, "target passes and calls of the companion that an image waits for"),
-        Column("Predicted, flat cost", predicted_gain, PREDICTED),
-        *speeds(rows, "image"),
-        change_column(g, "discrete", rows),
+        *make_name_columns(),
+        Column("Passes", show_passes, f"target passes an image, counted, with the {PERCENT} interval"),
+        Column("Nodes a pass", show_nodes, "tokens that the target evaluates in a pass"),
+        Column(
+            "Calls one after another", show_calls, "target passes and calls of the companion that an image waits for"
+        ),
+        Column("Predicted, flat cost", show_predicted_gain, PREDICTED),
+        *make_speed_columns(rows, "image"),
+        make_change_column(g, "discrete", rows),
         *([on_gpu] if gpu else []),
     ]
 
 
-def show_name() -> list[Column]:
+def make_name_columns() -> list[Column]:
     return [
-        Column("Method", claimed),
+        Column("Method", show_method),
         Column(
             "Verdict", show_verdict, "does it draw from plain decoding's distribution? Below: where this was tested"
         ),
     ]
 
 
-def speeds(rows: list[dict[str, Any]], item: str) -> list[Column]:
-    batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
+def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
+    batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
     batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
     meaning = f"measured on this machine, timed in turn with plain decoding, whose speed is 1; {PERCENT} interval"
     return [
-        Column(f"Speed of one {item}", tables.speed_of("speedup_single"), meaning),
-        Column(batch, tables.speed_of("speedup"), meaning),
+        Column(f"Speed of one {item}", tables.show_speed("speedup_single"), meaning),
+        Column(batch, tables.show_speed("speedup"), meaning),
     ]
 
 
-def change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
+def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
     """Show the change of quality, once for methods of the same pictures."""
     groups = group_same(rows) if kind == "discrete" else []
-    first = {r["key"]: own[0] for own in groups for r in own}
+    first = {r["key"]: group[0] for group in groups for r in group}
 
-    def entry(row: Row) -> Entry:
+    def show(row: Row) -> Entry:
         leader = first.get(row["key"], row)
         if row["role"] != "method":
             return Entry("baseline", style="none")
-        return change(g, kind, row) if leader["key"] == row["key"] else Entry(f"as {leader['name']}", "same pictures")
+        if leader["key"] != row["key"]:
+            return Entry(f"as {leader['name']}", "same pictures")
+        return show_change(g, kind, row)
 
-    name = name_of(kind, main_figure(g, kind), is_judged_here(rows))
-    return Column("Quality", entry, CHANGE.format(percent=PERCENT, name=name))
+    name = name_figure(kind, choose_main_figure(g, kind), is_judged_here(rows))
+    return Column("Quality", show, CHANGE.format(percent=PERCENT, name=name))
 
 
-def passes(row: Row) -> Entry:
+def show_passes(row: Row) -> Entry:
     figure = estimate_of(row, "nfe")
     if figure.missing:
         return ABSENT
@@ -128,23 +134,25 @@ def passes(row: Row) -> Entry:
     return Entry(f"{figure.value:.0f}{error}", fewer if row["role"] == "method" else "")
 
 
-def nodes(row: Row) -> Entry:
-    found = row.get("nodes_per_pass")
-    return ABSENT if missing(found) else Entry(f"{found:.1f}")
+def show_nodes(row: Row) -> Entry:
+    count = row.get("nodes_per_pass")
+    return ABSENT if is_missing(count) else Entry(f"{count:.1f}")
 
 
-def calls(row: Row) -> Entry:
+def show_calls(row: Row) -> Entry:
     """Show all calls, and those of the companion with its share of the target's parameters."""
-    found, drafted, share = row.get("calls"), row.get("draft_calls"), row.get("draft_share")
-    if missing(found):
+    count = row.get("calls")
+    drafted = row.get("draft_calls")
+    share = row.get("draft_share")
+    if is_missing(count):
         return ABSENT
-    size = "" if missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
-    return Entry(f"{found:.0f}", f"{drafted:.0f} of a companion{size}" if drafted else "")
+    size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
+    return Entry(f"{count:.0f}", f"{drafted:.0f} of a companion{size}" if drafted else "")
 
 
-def predicted_gain(row: Row) -> Entry:
+def show_predicted_gain(row: Row) -> Entry:
     gain = row.get("predicted_gain", 1.0)
-    return ABSENT if missing(gain) or missing(row.get("calls")) else Entry(f"{gain:.1f}×")
+    return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
 
 
 # --- equal budgets
@@ -155,120 +163,125 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
     none where fewer than half of the methods have settings for several budgets."""
     if "nodes_per_pass" not in rows:
         return []
-    best = {budget: best_within(rows, budget) for budget in BUDGETS}
-    found = {budget: {(r["method"], r["claim"]): r for r in records(own)} for budget, own in best.items()}
-    named = dict.fromkeys(pair for budget in reversed(BUDGETS) for pair in found[budget])
-    settings = {pair: {found[b][pair]["key"] for b in BUDGETS if pair in found[b]} for pair in named}
+    best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
+    best_rows = {budget: {(r["method"], r["claim"]): r for r in list_records(frame)} for budget, frame in best.items()}
+    named = dict.fromkeys(pair for budget in reversed(BUDGETS) for pair in best_rows[budget])
+    settings = {pair: {best_rows[b][pair]["key"] for b in BUDGETS if pair in best_rows[b]} for pair in named}
     if not named or 2 * sum(len(keys) > 1 for keys in settings.values()) < len(named):
         return []
-    lines = [{b: found[b].get(pair) for b in BUDGETS} for pair in named]
+    lines = [{b: best_rows[b].get(pair) for b in BUDGETS} for pair in named]
     lines = sorted(lines, key=rank_budgets)
-    table = show(lines, [  # type: ignore[arg-type]
-        Column("Method", lambda line: claimed(widest(line) | {"name": widest(line)["method"]})),
-        Column("Verdict", lambda line: show_verdict(widest(line))),
-        *(Column(f"Within {b} nodes", partial(within, budget=b), WITHIN) for b in BUDGETS),
+    table = show_table(lines, [  # type: ignore[arg-type]
+        Column("Method", lambda line: show_method(find_widest(line) | {"name": find_widest(line)["method"]})),
+        Column("Verdict", lambda line: show_verdict(find_widest(line))),
+        *(Column(f"Within {b} nodes", partial(show_within, budget=b), WITHIN) for b in BUDGETS),
     ], AT_BUDGETS, "front")  # fmt: skip
     return [Words("At equal budgets", "heading"), table, Words("Every setting", "heading")]
 
 
-def widest(line: Mapping[Any, Any]) -> dict[str, Any]:
+def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
     """Find the row of the largest budget."""
     return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
 
 
 def rank_budgets(line: Mapping[Any, Any]) -> tuple[float, ...]:
-    row = widest(line)
-    return rank(row), -row["gain"]
+    row = find_widest(line)
+    return rank_verdict(row), -row["gain"]
 
 
-def within(line: Mapping[Any, Any], budget: int) -> Entry:
-    """Passes, and beneath what is gained at flat cost, with which options."""
+def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
+    """Show the passes within a budget, and beneath what is gained at flat cost, with which options."""
     row = line.get(budget)
     if row is None:
         return Entry("no such setting", style="none")
-    chosen = pairs(read(row["options"])) if missing(row.get("label")) else str(row["label"]).removeprefix(row["method"])
+    options = format_settings(parse_settings(row["options"]))
+    chosen = options if is_missing(row.get("label")) else str(row["label"]).removeprefix(row["method"])
     spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
     return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen.strip()))))
 
 
-def task(row: Row) -> Entry:
-    return Entry(TASKS[row["task"]], describe_task(row["task"], read(row["settings"])))
+def show_task(row: Row) -> Entry:
+    return Entry(TASKS[row["task"]], describe_task(row["task"], parse_settings(row["settings"])))
 
 
 def show_verdict(row: Row) -> Entry:
     """Show the verdict, and where it was reached, or why there is none."""
-    return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
+    return show_pill(row)._replace(detail=format_text(row.get("scope")) or format_text(row.get("note")))
 
 
-def claimed(row: Row) -> Entry:
+def show_method(row: Row) -> Entry:
     """Show the name with its mark, what is claimed and by whom, and on hovering what the method is."""
-    broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
-    about = describe(row["kind"], row["method"])
+    broken = ", which does not hold" * (is_mismatch(row) and row["claim"] != "lossy")
+    about = describe_method(row["kind"], row["method"])
     if row["role"] == "reference":
-        return Entry(words(row.get("name"), "any"), "plain decoding", "name", about)
-    return Entry(words(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
+        return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
+    return Entry(format_text(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
 
 
-def describe(kind: str, method: str) -> str:
+def describe_method(kind: str, method: str) -> str:
     """Describe what a decoder is, and where it is from, as its module says."""
     return f"{read_outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
 
 
-def fewer_calls(row: Row) -> Entry:
+def show_fewer_calls(row: Row) -> Entry:
     """Show the gain, and the counts behind it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
         return ABSENT
     text = f"{ratio:.2f}× fewer" if ratio >= 1 else f"{1 / ratio:.2f}× more"
     depth = row.get("depth")
-    return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if missing(depth) else f"{depth:,.0f} an image")
+    return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if is_missing(depth) else f"{depth:,.0f} an image")
 
 
-def main_figure(g: Gathered, kind: str) -> str:
-    return QUALITY[kind] if QUALITY[kind] in g.rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
+def choose_main_figure(g: Gathered, kind: str) -> str:
+    return QUALITY[kind] if QUALITY[kind] in g.select_rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
 
 
 def is_judged_here(rows: Sequence[Row]) -> bool:
     """Return whether small networks trained here judge the quality, and not the published ones of a protocol."""
-    return all(missing(row.get("protocol")) for row in rows)
+    return all(is_missing(row.get("protocol")) for row in rows)
 
 
-def name_of(kind: str, figure: str, here: bool = False) -> str:
+def name_figure(kind: str, figure: str, judged_here: bool = False) -> str:
     """Write the name of a figure of quality; here: by a small network trained here."""
-    name = next((own[figure][0] for own in metrics(kind).values() if figure in own), figure)
-    return SCENES.get(figure, name) if here and kind != "anysubset" else name
+    name = next((figures[figure][0] for figures in metrics(kind).values() if figure in figures), figure)
+    return SCENES.get(figure, name) if judged_here and kind != "anysubset" else name
 
 
-def moves(g: Gathered, row: Row) -> list[str]:
+def list_moves(g: Gathered, row: Row) -> list[str]:
     """List the figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
-    base, result, here = reference(g, row), [], is_judged_here([row])
-    for name in (n for n in words(row.get("moved")).split() if n not in SAME):
-        digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
-        result.append(f"{name_of(row['kind'], name, here)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
+    base = find_reference(g, row)
+    judged_here = is_judged_here([row])
+    result = []
+    for name in (n for n in format_text(row.get("moved")).split() if n not in SAME):
+        digits = max(0, count_decimals(row[f"{name}_change_se"] or 1) - 1)
+        result.append(f"{name_figure(row['kind'], name, judged_here)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
     return result
 
 
-def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Describe which methods move which figures, which figures were compared, how small a change of the first would not
-    show, and which figures were not measured and why."""
-    here = is_judged_here(rows)
+def describe_quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
+    """Describe which figures methods move, which were compared, how small a change would show, which are missing."""
+    judged_here = is_judged_here(rows)
     groups = group_same(rows) if kind == "discrete" else [[r] for r in rows]
-    lines = [f"{name_group(own, 'label')}: {', '.join(moved)}" for own in groups if (moved := moves(g, own[0]))]
+    moves = [(name_group(group, "label"), list_moves(g, group[0])) for group in groups]
+    lines = [f"{label}: {', '.join(moved)}" for label, moved in moves if moved]
     changes = [list_changes(r) for r in rows]
-    compared = [name_of(kind, name, here) for name in FIGURES if any(name in known for known in changes)]
+    compared = [name_figure(kind, name, judged_here) for name in FIGURES if any(name in c for c in changes)]
     if compared:
-        name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
-        error = max((known[name][1] for known in changes if name in known), default=0.0)
-        base = reference(g, rows[0]).get(name)
-        of = f" (of {number(base, 2)})" if not missing(base) else ""
-        least = f"{name_of(kind, name, here)} below {number(reach * error, 1)}{of}"
-        small = f"; a change of {least} might not show" if error else ""
+        name = choose_main_figure(g, kind)
+        reach = compute_critical_z(rows, g.settings.equality.alpha)
+        error = max((row_changes[name][1] for row_changes in changes if name in row_changes), default=0.0)
+        base = find_reference(g, rows[0]).get(name)
+        scale = f" (of {format_number(base, 2)})" if not is_missing(base) else ""
+        smallest = f"{name_figure(kind, name, judged_here)} below {format_number(reach * error, 1)}{scale}"
+        small = f"; a change of {smallest} might not show" if error else ""
         lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
     if reasons := find_unmeasured(kind, rows):
         lines.append(f"not measured: {'; '.join(reasons)}")
-    alone = [name_of(kind, name, here) for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]
-    if alone and not compared:
-        lines.append(f"not compared: {', '.join(alone)} ({ALONE})")
+    present = [name for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]
+    if present and not compared:
+        names = ", ".join(name_figure(kind, name, judged_here) for name in present)
+        lines.append(f"not compared: {names} ({ALONE})")
     return "; ".join(lines or ["not measured"])
 
 
@@ -277,26 +290,28 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name in FIGURES:
         figures = [estimate_of(row, name) for row in rows]
-        if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
-            names.setdefault(why, []).append(name_of(kind, name, is_judged_here(rows)))
-    return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
+        if all(figure.missing for figure in figures) and (reason := next((f.why for f in figures if f.why), "")):
+            names.setdefault(reason, []).append(name_figure(kind, name, is_judged_here(rows)))
+    return [f"{', '.join(figures)} ({reason})" for reason, figures in names.items()]
 
 
-def change(g: Gathered, kind: str, row: Row) -> Entry:
+def show_change(g: Gathered, kind: str, row: Row) -> Entry:
     """Show what moved, and the change of the main figure with its interval; in grey where nothing moved and the
     interval holds an effect of interest to either side."""
-    name, moved = main_figure(g, kind), moves(g, row)
+    name = choose_main_figure(g, kind)
+    moved = list_moves(g, row)
     if name not in list_changes(row):
         figure = estimate_of(row, name)
         lacking = explain_missing(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
         return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
     value, error = list_changes(row)[name]
-    effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
-    reach, digits = Z * error, decimals_for(error) if error > 0 else 3
+    effect = None if is_missing(row.get(name)) else find_effect_of_interest(name, row[name], g.settings.equality)
+    reach = Z * error
+    digits = count_decimals(error) if error > 0 else 3
     ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
-    detail = f"{name_of(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
+    detail = f"{name_figure(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
     entry = Entry(", ".join(moved) or "no change seen", detail, "text")
-    return grey(entry) if not moved and effect is not None and not reach < effect else entry
+    return grey_out(entry) if not moved and effect is not None and not reach < effect else entry
 
 
 SCENES = {  # figures by the small networks of `parity.embedded`

@@ -18,12 +18,12 @@ Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a to
 COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
-def run_lengths(step: np.ndarray) -> np.ndarray:
+def count_run_lengths(step: np.ndarray) -> np.ndarray:
     """Convert [n, L] int passes to [n, L] float: how many tokens became final in the same pass; NaN for forced ones."""
     return np.where(step > 0, np.stack([np.bincount(row)[row] for row in step]).astype(float), np.nan)
 
 
-def by_place(values: np.ndarray) -> np.ndarray:
+def average_over_images(values: np.ndarray) -> np.ndarray:
     """Average values [n, L] over images; NaN where no image has one."""
     return pd.DataFrame(values).mean().to_numpy()
 
@@ -35,49 +35,50 @@ def show_map(ax: Axes, line: np.ndarray, width: int, title: str, **scale: Any) -
     return ax.imshow(padded.reshape(-1, width), **COLOURS | scale)
 
 
-def map_data(lines: Mapping[str, np.ndarray], widths: Mapping[str, int], measure: str) -> pd.DataFrame:
-    """Maps as rows: label, position, row, column and the measure."""
-    parts = []
+def make_map_data(lines: Mapping[str, np.ndarray], widths: Mapping[str, int], measure: str) -> pd.DataFrame:
+    """Tabulate maps: a row a position with label, position, row, column and the measure."""
+    frames = []
     for name, line in lines.items():
-        place, width = np.arange(len(line)), widths[name]
-        where = {"label": name, "position": place, "row": place // width, "column": place % width}
-        parts.append(pd.DataFrame(where | {measure: line}))
-    return pd.concat(parts, ignore_index=True)
+        position = np.arange(len(line))
+        width = widths[name]
+        fields = {"label": name, "position": position, "row": position // width, "column": position % width}
+        frames.append(pd.DataFrame(fields | {measure: line}))
+    return pd.concat(frames, ignore_index=True)
 
 
-def blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
+def make_blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.axis("off")
     return axes
 
 
-def acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
+def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
     """Draw tokens that became final together, by place: the mean over images above, the first image below.
 
     Cells that take one token a pass everywhere are left out: their map is all 1.
     """
-    runs = {name: run_lengths(step) for name, step in steps.items()}
+    runs = {name: count_run_lengths(step) for name, step in steps.items()}
     runs = {name: run for name, run in runs.items() if np.nanmax(run) > 1}
     if not runs:
         return None
-    means = {name: by_place(run) for name, run in runs.items()}
+    means = {name: average_over_images(run) for name, run in runs.items()}
     across = min(7, len(runs))
     deep = -(-len(runs) // across)
     figure = Figure(figsize=(12.2, 4.3 * deep), layout="constrained")
-    axes = blank_axes(figure, 2 * deep, max(across, 3))
-    for part, lines in enumerate((means, {name: run[0] for name, run in runs.items()})):
+    axes = make_blank_axes(figure, 2 * deep, max(across, 3))
+    for offset, lines in enumerate((means, {name: run[0] for name, run in runs.items()})):
         largest = max(np.nanmax(line) for line in lines.values())
         for k, (name, line) in enumerate(lines.items()):
-            title = "first image" if part else f"{wrap_label(name, 18)}\nmean"
-            ax = axes[2 * (k // across) + part, k % across]
+            title = "first image" if offset else f"{wrap_label(name, 18)}\nmean"
+            ax = axes[2 * (k // across) + offset, k % across]
             image = show_map(ax, line, widths[name], title, vmin=1, vmax=largest)
-        for row in axes[part::2]:
+        for row in axes[offset::2]:
             figure.colorbar(image, ax=row.tolist(), shrink=0.75, label="tokens per pass")
-    return figure, map_data(means, widths, "mean_run_length")
+    return figure, make_map_data(means, widths, "mean_run_length")
 
 
-def top1_maps(
+def draw_top1_maps(
     top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int], shown: int = 5
 ) -> Drawing:
     """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and
@@ -86,19 +87,20 @@ def top1_maps(
     top1    [n, L] of each cell, NaN where forced
     pixels  [n, H, W, 3] of the cell `plain`
     """
-    lines = [by_place(top1[plain]), *top1[plain][:shown]]
+    lines = [average_over_images(top1[plain]), *top1[plain][:shown]]
     figure = Figure(figsize=(12.2, 4.7), layout="constrained")
-    axes = blank_axes(figure, 2, len(lines))
+    axes = make_blank_axes(figure, 2, len(lines))
     for k, line in enumerate(lines):
         title = "" if k else f"mean of {len(top1[plain])} images"
         image = show_map(axes[1, k], line, widths[plain], title, vmin=0, vmax=1)
     for ax, picture in zip(axes[0, 1:], pixels, strict=False):
         ax.imshow(picture, interpolation="nearest")
     figure.colorbar(image, ax=axes, shrink=0.8, label="top-1 probability")
-    return figure, map_data({name: by_place(values) for name, values in top1.items()}, widths, "mean_top1")
+    means = {name: average_over_images(values) for name, values in top1.items()}
+    return figure, make_map_data(means, widths, "mean_top1")
 
 
-def spans(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
+def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
     """Draw a box for each label: the middle half of its values, the median as a line, whiskers from 5 to 95%."""
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * data["label"].nunique()), layout="constrained")
     ax = figure.subplots()
@@ -109,43 +111,43 @@ def spans(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
     return figure
 
 
-def top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
-    """Compute the target's top-1 probability at the tokens of each cell: quantiles in steps of a hundredth."""
+def draw_top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
+    """Draw the target's top-1 probability at the tokens of each cell; the data are quantiles in steps of 1%."""
     share = np.linspace(0, 1, 101)
-    parts = [
+    frames = [
         pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
         for name, values in top1.items()
     ]
-    data = pd.concat(parts, ignore_index=True)
-    return spans(data, "top1", look, "top-1 probability of the target"), data
+    data = pd.concat(frames, ignore_index=True)
+    return draw_boxes(data, "top1", look, "top-1 probability of the target"), data
 
 
-def compression(steps: Steps, look: Look) -> Drawing:
-    """Step compression of the images of each cell."""
+def draw_compression(steps: Steps, look: Look) -> Drawing:
+    """Draw the step compression of the images of each cell."""
     rows = [(name, i, float(c)) for name, step in steps.items() for i, c in enumerate((step > 0).sum(1) / step.max(1))]
     data = pd.DataFrame(rows, columns=["label", "image", "step_compression"])
-    return spans(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
+    return draw_boxes(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
 
 
-def count_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
-    """Count the tokens that became final per pass, in up to `most` stretches of passes: mean over images, its error,
-    and how many.
+def count_by_pass(step: np.ndarray, max_stretches: int = 24) -> pd.DataFrame:
+    """Count the tokens that became final per pass, in up to `max_stretches` stretches of passes: mean over images, its
+    error, and how many images.
 
-    Only passes in which at least half of the images still take part: the rest would be a picture of the slow images.
+    Leaves out passes in which less than half of the images take part, which would show the slow images alone.
     """
     tokens = pd.DataFrame([np.bincount(row)[1:] for row in step])  # a row per image, NaN after its last pass
     tokens = tokens.loc[:, tokens.notna().mean() >= 0.5]
-    begin = np.arange(0, tokens.shape[1], -(-tokens.shape[1] // most))
-    each = tokens.T.groupby(np.searchsorted(begin, tokens.columns, side="right")).mean()  # [stretches, images]
-    ends = {"first_pass": begin + 1, "last_pass": np.append(begin[1:], tokens.shape[1])}
+    starts = np.arange(0, tokens.shape[1], -(-tokens.shape[1] // max_stretches))
+    each = tokens.T.groupby(np.searchsorted(starts, tokens.columns, side="right")).mean()  # [stretches, images]
+    ends = {"first_pass": starts + 1, "last_pass": np.append(starts[1:], tokens.shape[1])}
     figures = {"mean": each.mean(axis=1), "se": each.sem(axis=1).fillna(0), "images": each.notna().sum(axis=1)}
     return pd.DataFrame(ends | {name: values.to_numpy() for name, values in figures.items()})
 
 
 def draw_passes(steps: Steps, look: Look) -> Drawing:
     """Draw the tokens that became final per pass as decoding goes on, with its interval over images."""
-    parts = {name: count_by_pass(step) for name, step in steps.items()}
-    data = pd.concat(parts, names=["label"]).reset_index("label").reset_index(drop=True)
+    frames = {name: count_by_pass(step) for name, step in steps.items()}
+    data = pd.concat(frames, names=["label"]).reset_index("label").reset_index(drop=True)
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     ax = figure.subplots()
     for name, d in data.groupby("label", sort=False):
@@ -158,23 +160,22 @@ def draw_passes(steps: Steps, look: Look) -> Drawing:
     return figure, data
 
 
-def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], look: Look, most: int = 4) -> Drawing | None:
-    """Draw where drafts are accepted: shares [L] of each cell by rank in the order (a mean over 8), and by place in the
-    square picture."""
+def draw_draft_maps(shares: Mapping[str, tuple[np.ndarray, ...]], look: Look, max_cells: int = 4) -> Drawing | None:
+    """Draw the shares [L] of drafts accepted in each cell, by rank in the order (a mean over 8) and by position."""
     if not shares:
         return None
-    drawn = dict(list(shares.items())[:most])
-    widths = {name: round(len(places) ** 0.5) for name, (_, places) in shares.items()}
+    drawn = dict(list(shares.items())[:max_cells])
+    widths = {name: round(len(by_place) ** 0.5) for name, (_, by_place) in shares.items()}
     figure = Figure(figsize=(4.2 + 2.4 * len(drawn), 2.8), layout="constrained")
     first, *rest = figure.subplots(1, 1 + len(drawn), width_ratios=[1.8] + [1] * len(drawn))
-    for ax, (name, (ranks, places)) in zip(rest, drawn.items(), strict=True):
+    for ax, (name, (ranks, by_place)) in zip(rest, drawn.items(), strict=True):
         smooth, (colour, marker) = pd.Series(ranks).rolling(8, min_periods=1, center=True).mean(), look[name]
         marks = {"marker": marker, "ms": 4, "markevery": max(1, len(ranks) // 5)}
         first.plot(range(1, len(ranks) + 1), smooth, color=colour, label=name, **marks)
-        image = show_map(ax, places, widths[name], wrap_label(name, 26), vmin=0, vmax=1, cmap="YlGn")
+        image = show_map(ax, by_place, widths[name], wrap_label(name, 26), vmin=0, vmax=1, cmap="YlGn")
         ax.set(xticks=[], yticks=[])
     first.set(xlabel="place in the order", ylabel="share of drafts accepted", ylim=(0, 1.02))
     figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.colorbar(image, ax=rest, shrink=0.8)
-    data = map_data({name: places for name, (_, places) in shares.items()}, widths, "accepted_here")
+    data = make_map_data({name: by_place for name, (_, by_place) in shares.items()}, widths, "accepted_here")
     return figure, data.assign(accepted_at_rank=np.concatenate([ranks for ranks, _ in shares.values()]))

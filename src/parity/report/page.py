@@ -20,20 +20,19 @@ from parity_certify.page import COLOURS
 from parity.base.files import publish
 from parity.experiment.stand_in import BANNER
 from parity.report import shared_sections, summary_page
-from parity.report.blocks import Grid, Plot, Section, visible, walk
+from parity.report.blocks import Grid, Plot, Section, escape_controls, walk_blocks
 from parity.report.collect import Gathered
 
 FRONT = ("verdicts", "files")  # sections of the front page
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def environment() -> jinja2.Environment:
-    """Load the templates beside this module. `draw(block)` is the macro of a block's class: what is in it is
-    escaped."""
+def load_templates() -> jinja2.Environment:
+    """Load the templates beside this module. `draw(block)` is the macro of a block's class, which escapes its text."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=lambda value: escape_controls(value) if type(value) is str else value,
     )  # fmt: skip
 
     def draw(block: Any) -> str:
@@ -44,12 +43,12 @@ def environment() -> jinja2.Environment:
     return templates
 
 
-def sections(gathered: Gathered) -> list[Section]:
-    """List every section of an experiment, what decides first: verdicts, the figures it was made for, then each kind of
-    model, and what is looked up last."""
-    own = [section for kind in gathered.kinds for section in import_module(f"parity.report.{kind}").sections(gathered)]
-    study, closing = shared_sections.study(gathered), shared_sections.closing(gathered)
-    return [summary_page.verdicts(gathered), *study, *own, *closing, summary_page.files(gathered)]
+def list_sections(gathered: Gathered) -> list[Section]:
+    """List every section: verdicts, the study's figures, then each kind of model, and last what is looked up."""
+    sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
+    for kind in gathered.kinds:
+        sections += import_module(f"parity.report.{kind}").make_sections(gathered)
+    return [*sections, *shared_sections.make_closing_sections(gathered), summary_page.make_files_section(gathered)]
 
 
 class Group(NamedTuple):
@@ -59,47 +58,51 @@ class Group(NamedTuple):
     links: list[tuple[str, str]]  # address and title of each section
 
 
-def contents_of(parts: list[Section], here: list[Section], elsewhere: str) -> list[Group]:
-    """List the contents: of sections on this page their place, of others the file with them."""
+def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:
+    """List the contents: for sections on this page their place, for others their file."""
     groups: dict[str, Group] = {}
-    for section in parts:
-        title, _, part = section.title.partition(": ")
-        file = "" if section in here else f"{section.id}.html" if section.apart else elsewhere
-        groups.setdefault(title, Group(title, [])).links.append((f"{file}#{section.id}", part.capitalize() or title))
+    for section in sections:
+        title, _, subtitle = section.title.partition(": ")
+        file = "" if section in on_page else f"{section.id}.html" if section.separate else elsewhere
+        link = (f"{file}#{section.id}", subtitle.capitalize() or title)
+        groups.setdefault(title, Group(title, [])).links.append(link)
     return list(groups.values())
 
 
-def build(
-    experiment: str, parts: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
+def build_page(
+    experiment: str, sections: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
 ) -> tuple[str, dict[str, pd.DataFrame]]:
     """Build the page's HTML, and the data of each figure by name.
 
-    elsewhere   the file with all sections but those apart, if this page has not all
+    elsewhere   the file with all sections but the separate ones, if this page has not all
     banner      shown above everything; marks every table and figure
-    only        ids of the sections that this page has; all but those apart, if empty
+    only        ids of the sections that this page has; all but the separate ones, if empty
     """
-    blocks = walk([block for section in parts for block in section.body])
+    blocks = walk_blocks([block for section in sections for block in section.body])
     data = {block.name: block.data for block in blocks if isinstance(block, Plot | Grid)}
-    here = [section for section in parts if (section.id in only if only else not section.apart)]
-    contents = contents_of(parts, here, elsewhere)
+    on_page = [section for section in sections if (section.id in only if only else not section.separate)]
+    contents = list_contents(sections, on_page, elsewhere)
     names = [*summary_page.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
     script = (TEMPLATES / "page.js").read_text()
     digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     first = {group.links[0][0]: group.links for group in contents if len(group.links) > 1}
-    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "contents": contents, "first": first}
-    context |= {"files": names, "banner": banner, "script": Markup(script), "digest": digest}
-    return environment().get_template("page.html.j2").render(context), data
+    html = load_templates().get_template("page.html.j2").render(
+        title=f"Parity: {experiment}", sections=on_page, contents=contents, first=first, files=names, banner=banner,
+        script=Markup(script), digest=digest,
+    )  # fmt: skip
+    return html, data
 
 
-def write(gathered: Gathered, page: Path) -> None:
-    """Write the page, the front page `index.html` that leads to its parts, a file for each section apart, and
+def write_page(gathered: Gathered, page: Path) -> None:
+    """Write the page, the front page `index.html` that leads to its sections, a file for each separate section, and
     `figures/<name>.csv` beside them, each file published whole."""
-    parts, name = sections(gathered), gathered.settings.experiment
+    sections = list_sections(gathered)
+    name = gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""
-    html, data = build(name, parts, banner=banner)
+    html, data = build_page(name, sections, banner=banner)
     for figure, frame in data.items():
         publish(page.parent / "figures" / f"{figure}.csv", frame.to_csv(index=False).encode())
-    fronts = {"index": FRONT} | {section.id: (section.id,) for section in parts if section.apart}
+    fronts = {"index": FRONT} | {section.id: (section.id,) for section in sections if section.separate}
     for file, only in fronts.items():
-        publish(page.with_name(f"{file}.html"), build(name, parts, page.name, banner, only)[0].encode())
+        publish(page.with_name(f"{file}.html"), build_page(name, sections, page.name, banner, only)[0].encode())
     publish(page, html.encode())

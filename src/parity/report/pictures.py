@@ -13,9 +13,9 @@ from PIL import Image
 
 from parity.base.errors import ParityError
 from parity.decode.shard_io import Shard
-from parity.report.blocks import Grid, Packed, Words, excerpt, packed, records
+from parity.report.blocks import Grid, Packed, Words, cut_caption, list_records, pack
 from parity.report.collect import Gathered, follows_plain, group_same, name_group
-from parity.report.settings import read
+from parity.report.settings import parse_settings
 
 KIND = "discrete"
 SHOWN = 8  # rows of pictures that are read without scripts
@@ -38,158 +38,164 @@ class Column:
     plain: bool = False  # they are plain decoding's
 
 
-def encoded(picture: Image.Image, quality: int) -> str:
+def encode_picture(picture: Image.Image, quality: int) -> str:
     stream = io.BytesIO()
     picture.save(stream, format="WEBP", quality=quality, method=4)
     return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
-    """Encode uint8 [H, W, 3] as a data URI of at most `side` pixels, compressed: the exact picture is in its cell's
-    folder."""
+def make_thumbnail(pixels: np.ndarray, side: int = 256) -> str:
+    """Encode uint8 [H, W, 3] as a compressed data URI of at most `side` pixels."""
     picture = Image.fromarray(pixels)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return encoded(picture, 88)
+    return encode_picture(picture, 88)
 
 
 class Sheets(NamedTuple):
     uris: list[str]
-    of: list[int]  # the sheet of each column: columns of the same pictures share one
+    sheet_of: list[int]  # the number of each column's sheet: columns of the same pictures share one
     side: int  # of a picture, pixels
 
 
-def sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
+def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
     """Place pictures [n, H, W, 3] of each column on a sheet, ACROSS in a row, of at most 96 pixels each; of the first
     prompts, as many as take `room` bytes in all. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
-    of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
-    distinct = [columns[of.index(k)] for k in range(len(numbers))]
+    sheet_of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
+    distinct = [columns[sheet_of.index(k)] for k in range(len(numbers))]
     shown, side = len(columns[0]), min(96, max(columns[0].shape[1:3]))
     while True:
-        uris = [sheet(pixels[:shown], side) for pixels in distinct]
+        uris = [draw_sheet(pixels[:shown], side) for pixels in distinct]
         if (size := sum(map(len, uris))) <= room or shown <= ACROSS:
-            return Sheets(uris, of, side), shown
+            return Sheets(uris, sheet_of, side), shown
         shown = max(ACROSS, min(shown - ACROSS, int(shown * room / size)) // ACROSS * ACROSS)
 
 
-def sheet(pixels: np.ndarray, side: int) -> str:
-    whole = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
-    for i, one in enumerate(pixels):
-        picture = Image.fromarray(one).resize((side, side), Image.Resampling.LANCZOS)
-        whole.paste(picture, (i % ACROSS * side, i // ACROSS * side))
-    return encoded(whole, 65)
+def draw_sheet(pixels: np.ndarray, side: int) -> str:
+    canvas = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
+    for i, picture_pixels in enumerate(pixels):
+        picture = Image.fromarray(picture_pixels).resize((side, side), Image.Resampling.LANCZOS)
+        canvas.paste(picture, (i % ACROSS * side, i // ACROSS * side))
+    return encode_picture(canvas, 65)
 
 
-def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's
-    first baseline's). Without a decoder, the other columns replace it."""
+def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
+    """Order the prompts by their worst differences, which are returned too: the least of (a decoder's cosine - its
+    model's first baseline's). Without a decoder, the other columns replace it."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
-    others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
-    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in others], 0)  # of those that have a cosine
+    decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
+    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # of those that have a cosine
     order = np.argsort(worst, kind="stable")
     return order, worst[order]
 
 
-def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
-    """Show the same prompts, cell by cell, and their captions. Pictures that no network judged have no cosine."""
-    columns, captions = [], []
-    groups = {row["label"]: own for own in group_same(records(g.rows(KIND))) for row in own}
-    for label, cell in g.cells(KIND).items():
-        own = groups[label]
-        shared = cell.role == "method" and follows_plain(own)
-        drawn = f"plain decoding, seed {cell.spec['seed']}: " * shared + name_group(own, "label")
-        features = g.files.features(cell)
-        pixels, captions = g.files.pixels(cell, COMPETE), [excerpt(c) for c in features["captions"][:COMPETE].tolist()]
+def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
+    """List the pictures of the same prompts cell by cell, and the captions. Unjudged pictures have no cosine."""
+    columns: list[Column] = []
+    captions: list[str] = []
+    groups = {row["label"]: group for group in group_same(list_records(g.select_rows(KIND))) for row in group}
+    for label, cell in g.map_cells(KIND).items():
+        group = groups[label]
+        shared = cell.role == "method" and follows_plain(group)
+        drawn = f"plain decoding, seed {cell.spec['seed']}: " * shared + name_group(group, "label")
+        features = g.files.read_features(cell)
+        pixels = g.files.read_pixels(cell, COMPETE)
+        captions = [cut_caption(c) for c in features["captions"][:COMPETE].tolist()]
         cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
-        place = (cell.role != "method", cell.spec["model"], cell.spec["method"])
-        columns.append(Column(label, pixels, cosine, *place, drawn, shared or cell.role != "method"))
+        fields = (cell.role != "method", cell.spec["model"], cell.spec["method"])
+        columns.append(Column(label, pixels, cosine, *fields, drawn, shared or cell.role != "method"))
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
         raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
     return columns, captions
 
 
-def blocks(g: Gathered) -> list[Any]:
-    """Replay and all prompts; then the prompts on which a decoder falls furthest behind plain decoding, the worst
-    first, each picture once, plain decoding's of every seed first. Pictures that no network judged stand in the order
-    of their prompts."""
-    columns, captions = columns_of(g)
+def show_pictures(g: Gathered) -> list[Any]:
+    """Show replay and all prompts; then the prompts on which a decoder falls furthest behind plain decoding, the worst
+    first, each picture once, plain decoding's first. Unjudged pictures are in the order of their prompts."""
+    columns, captions = list_columns(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
-    order, worst = worst_first(columns)
+    order, worst = order_worst_first(columns)
     ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
     ranking |= {c.label: c.cosine[order] for c in columns}
     rows, different = [], list({(c.model, c.drawn): c for c in reversed(columns)}.values())[::-1]
     different.sort(key=lambda c: not c.plain)
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(thumbnail(c.pixels[i], 96), c.drawn, figure(c.cosine[i], ".3f")) for c in different]
-        rows.append((captions[i], figure(w, "+.3f"), row))
+        row = [(make_thumbnail(c.pixels[i], 96), c.drawn, format_number(c.cosine[i], ".3f")) for c in different]
+        rows.append((captions[i], format_number(w, "+.3f"), row))
     grid = Grid("pictures", [(c.drawn, c.method) for c in different], rows, pd.DataFrame(ranking))
-    shards = {label: g.files.shard(cell) for label, cell in g.cells(KIND).items()}
-    every = len(shards[columns[0].label].step)
-    among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
+    shards = {label: g.files.read_shard(cell) for label, cell in g.map_cells(KIND).items()}
+    n_prompts = len(shards[columns[0].label].step)
+    scope = len(captions) if len(captions) == n_prompts else f"the first {len(captions)} of {n_prompts:,}"
     text = UNJUDGED if np.isnan(worst).all() else WORST
-    return [text.format(shown=len(rows), all=among), *views(g, columns, captions, shards), grid]
+    return [text.format(shown=len(rows), all=scope), *make_views(g, columns, captions, shards), grid]
 
 
-def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
+def make_views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
     """Show all prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
-        own = [c for c in columns if c.model == model]
-        order, worst = worst_first(own)
-        drawn, shown = sheets([c.pixels[order] for c in own], BYTES // len(models))
-        order, every = order[:shown], len(shards[own[0].label].step)
-        base = next((c for c in own if c.baseline), own[0])
-        tokens = max(shards[c.label].step.shape[1] for c in own)
-        content = [column(g, c, shards[c.label], order, base, number) for c, number in zip(own, drawn.of, strict=True)]
+        model_columns = [c for c in columns if c.model == model]
+        order, worst = order_worst_first(model_columns)
+        drawn, shown = make_sheets([c.pixels[order] for c in model_columns], BYTES // len(models))
+        order = order[:shown]
+        n_prompts = len(shards[model_columns[0].label].step)
+        base = next((c for c in model_columns if c.baseline), model_columns[0])
+        tokens = max(shards[c.label].step.shape[1] for c in model_columns)
+        pairs = zip(model_columns, drawn.sheet_of, strict=True)
+        content = [describe_column(g, c, shards[c.label], order, base, sheet) for c, sheet in pairs]
         judged = not np.isnan(worst).all()
-        about = f"{shown} of {every:,} prompts{JUDGED * judged}. Pictures are compressed." + LEFT * (shown < every)
-        yield packed("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
+        about = f"{shown} of {n_prompts:,} prompts{JUDGED * judged}. Pictures are compressed."
+        about += LEFT * (shown < n_prompts)
+        yield pack("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
             "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
-            "captions": [captions[i] for i in order], "worst": rounded(worst[:shown]), "about": about, "replay": REPLAY,
+            "captions": [captions[i] for i in order], "worst": round_values(worst[:shown]), "about": about,
+            "replay": REPLAY,
         })  # fmt: skip
 
 
-def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column, sheet: int) -> dict[str, Any]:
+def describe_column(g: Gathered, c: Column, shard: Shard, order: Any, base: Column, sheet: int) -> dict[str, Any]:
     """Collect what the views show of a cell: its figures, and the pass in which each token became final."""
-    step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
+    step = shard.step[order]
+    options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
     content: dict[str, Any] = {
         "label": c.label, "drawn": c.drawn, "method": c.method, "plain": c.baseline, "sheet": sheet,
-        "cosine": rounded(c.cosine[order]),
-        "difference": rounded(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
+        "cosine": round_values(c.cosine[order]),
+        "difference": round_values(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
         "passes": float(step.max(1).mean()),
     }  # fmt: skip
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
-        kept, window = [np.bincount(row)[1:].tolist() for row in step], int(options.get("window", 0))
-        return content | {"kept": kept, "window": window if window and is_sliding_window(kept, nodes, window) else 0}
+        n_kept = [np.bincount(row)[1:].tolist() for row in step]
+        window = int(options.get("window", 0))
+        is_sliding = window > 0 and is_sliding_window(n_kept, nodes, window)
+        return content | {"kept": n_kept, "window": window if is_sliding else 0}
     return content | {"step": step.tolist(), "parallel": True}
 
 
-def is_sliding_window(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Return whether the tokens evaluated are those of a window of this size that moves on by what was kept: then it is
-    known where each pass had its drafts."""
-    for row, total in zip(kept, nodes.tolist(), strict=True):
-        begins = np.concatenate([[0], np.cumsum(row)[:-1]])
-        if np.minimum(window, sum(row) - begins).sum() != total:
+def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
+    """Return whether the tokens evaluated are those of a window of this size that moves on by what was kept."""
+    for row, total in zip(n_kept, nodes.tolist(), strict=True):
+        starts = np.concatenate([[0], np.cumsum(row)[:-1]])
+        if np.minimum(window, sum(row) - starts).sum() != total:
             return False
     return True
 
 
-def rounded(values: np.ndarray) -> list[float | None]:
+def round_values(values: np.ndarray) -> list[float | None]:
     return [None if np.isnan(v) else round(float(v), 4) for v in values]
 
 
-def figure(value: float, form: str) -> str:
+def format_number(value: float, form: str) -> str:
     """Format a number, "" for NaN."""
     return "" if np.isnan(value) else format(value, form)
 
 
-def alike(g: Gathered) -> list[str]:
-    """Find which cells drew the same tokens, picture by picture: their figures are the same, and no mistake."""
-    groups = group_same(records(g.rows(KIND)))
-    return [SAME.format(name_group(own, "label")) for own in groups if len(own) > 1]
+def list_identical(g: Gathered) -> list[str]:
+    """Say which cells drew the same tokens for every prompt: their identical figures are no mistake."""
+    groups = group_same(list_records(g.select_rows(KIND)))
+    return [SAME.format(name_group(group, "label")) for group in groups if len(group) > 1]
 
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."

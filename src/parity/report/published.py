@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from parity.experiment.options import is_plain_decoding, methods, options
-from parity.report.blocks import missing, records
-from parity.report.settings import NAMED, Row, read, settings_of
+from parity.report.blocks import is_missing, list_records
+from parity.report.settings import NAMED, Row, list_settings, parse_settings
 
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
@@ -32,68 +32,73 @@ def read_published(files: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(papers, ignore_index=True) if papers else pd.DataFrame(columns=COLUMNS[:9])
 
 
-def agrees(wanted: Any, value: Any) -> bool:
+def is_wanted(wanted: Any, value: Any) -> bool:
     return wanted is None or value in (wanted if isinstance(wanted, list) else [wanted])
 
 
-def describes(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
+def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
     """Return whether a published number describes a row of ours. `vocab` is the codebook's size by discrete model."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
-    settings, size = settings_of(row), vocab.get(row["model"], 0)
+    settings, size = list_settings(row), vocab.get(row["model"], 0)
     settings.pop("batch", None)  # need not agree: the nearest comes first
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1
-    for name, wanted in read(paper["conditions"]).items():
+    for name, wanted in parse_settings(paper["conditions"]).items():
         value = settings.get(name)
         if name == "sampling.top_k" and name in settings:  # 0, and more than there are, leave all
             wanted, value = (min(k, size) if k else size for k in (wanted, value))
-        if name in settings and not agrees(wanted, value):
+        if name in settings and not is_wanted(wanted, value):
             return False
-    own, stated = read(row["options"]), read(paper["options"])
+    our_options = parse_settings(row["options"])
+    stated = parse_settings(paper["options"])
     free = OPEN.get(paper["kind"], set()) - set(stated)
     defaults = options(paper["kind"], paper["method"], {}) if paper["method"] else {}
-    return all(agrees(wanted, own.get(name)) for name, wanted in (defaults | stated).items() if name not in free)
+    required = {name: wanted for name, wanted in (defaults | stated).items() if name not in free}
+    return all(is_wanted(wanted, our_options.get(name)) for name, wanted in required.items())
 
 
-def likeness(paper: Row, row: Row) -> tuple[float, ...]:
-    """Rate how like a row is to what the paper ran. Texts: the longest, for the papers' are longer still. Continuous
-    tokens: the options of the paper's code, then its pre-filling, then its batch."""
+def rate_likeness(paper: Row, row: Row) -> tuple[float, ...]:
+    """Rate how like a row is to what the paper ran. For text, prefer the longest: the papers' are longer still. For
+    continuous tokens, prefer the options of the paper's code, then its pre-filling, then its batch."""
     if paper["kind"] == "anysubset":
-        return (settings_of(row).get("length", 0),)
-    own, batch = read(row["options"]), read(paper["conditions"]).get("batch")
-    wanted = (options(paper["kind"], paper["method"], {}) | read(paper["options"])).get("prefill")
-    released = sum(own.get(name) == v for name, v in RELEASED.items())
-    return released, own.get("prefill") == wanted, 0.0 if batch is None else -abs(math.log(row["batch"] / batch))
+        return (list_settings(row).get("length", 0),)
+    our_options = parse_settings(row["options"])
+    batch = parse_settings(paper["conditions"]).get("batch")
+    wanted = (options(paper["kind"], paper["method"], {}) | parse_settings(paper["options"])).get("prefill")
+    released = sum(our_options.get(name) == v for name, v in RELEASED.items())
+    batch_likeness = 0.0 if batch is None else -abs(math.log(row["batch"] / batch))
+    return released, our_options.get("prefill") == wanted, batch_likeness
 
 
-def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
-    """Find the rows of ours to stand beside a published number: of images each, else the one most like it that has the
-    figure."""
-    described = [row for row in rows if describes(paper, row, vocab)]
+def find_matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
+    """Find the rows of ours to show beside a published number: of images all, else the most similar with the figure."""
+    described = [row for row in rows if is_match(paper, row, vocab)]
     if paper["kind"] == "discrete" or not described:
         return described
-    return [max(described, key=lambda row: (not missing(row.get(paper["metric"])), *likeness(paper, row)))]
+    return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row)))]
 
 
-def changes(paper: Row, row: Row, baseline: float | None, base: Row | None, same: bool) -> dict[str, Any]:
-    """Compute both figures' changes from plain decoding, and of the `same` network ours less theirs: of ratios
+def compute_changes(paper: Row, row: Row, baseline: float | None, base: Row | None, is_same: bool) -> dict[str, Any]:
+    """Compute both figures' changes from plain decoding and, if `is_same` network, ours less theirs: of ratios
     themselves, else of the changes. Figures of two networks differ by the networks, so their difference says nothing of
     the method."""
-    metric, value = paper["metric"], row.get(paper["metric"])
-    if missing(value):
+    metric = paper["metric"]
+    value = row.get(metric)
+    if is_missing(value):
         return {}
     if metric in RATIOS:
-        return {"difference": value - paper["value"]} if same else {}
-    if base is None or row is base or missing(base.get(metric)) or any(word in metric for word in APART):
+        return {"difference": value - paper["value"]} if is_same else {}
+    if base is None or row is base or is_missing(base.get(metric)) or any(word in metric for word in APART):
         return {}
-    ours, paper_change = value - base[metric], None if baseline is None else paper["value"] - baseline
-    difference = ours - paper_change if same and paper_change is not None else None
+    ours = value - base[metric]
+    paper_change = None if baseline is None else paper["value"] - baseline
+    difference = ours - paper_change if is_same and paper_change is not None else None
     return {"our_change": ours, "change": paper_change, "difference": difference}
 
 
-def beside(
-    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], more: Sequence[Row] = (),
+def join_published(
+    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], extra_rows: Sequence[Row] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Join the papers' figures with ours where the experiment has a matching cell.
@@ -104,17 +109,18 @@ def beside(
     more                rows of ours that are of no cell: answers of the model itself
     """
     table = ["paper", "table", "model", "conditions", "metric"]
-    baselines = {tuple(p[name] for name in table): p["value"] for p in records(papers[::-1]) if is_plain(p)}
-    cells: list[Row] = [*records(summary), *more]
+    baselines = {tuple(p[name] for name in table): p["value"] for p in list_records(papers[::-1]) if is_plain(p)}
+    cells: list[Row] = [*list_records(summary), *extra_rows]
     by_key = {row["key"]: row for row in cells}
     rows = [row for row in cells if row["role"] != "control"]
     result = []
-    for paper in records(papers):
+    for paper in list_records(papers):
         baseline = None if is_plain(paper) else baselines.get(tuple(paper[name] for name in table))
-        for row in matches(paper, rows, vocab):
-            same = (networks or {}).get(row.get("model", "")) == paper["model"]
+        for row in find_matches(paper, rows, vocab):
+            same_network = (networks or {}).get(row.get("model", "")) == paper["model"]
             ours = {"ours": row.get(paper["metric"]), "our_options": row["options"], "key": row["key"]}
-            result.append({**paper, **ours, **changes(paper, row, baseline, by_key.get(row.get("reference")), same)})
+            changes = compute_changes(paper, row, baseline, by_key.get(row.get("reference")), same_network)
+            result.append({**paper, **ours, **changes})
     return pd.DataFrame(result, columns=COLUMNS)
 
 
@@ -122,11 +128,11 @@ def is_plain(paper: Row) -> bool:
     """Return whether a published row is of plain decoding."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(
-        kind, method, options(kind, method, {}) | read(paper["options"])
+        kind, method, options(kind, method, {}) | parse_settings(paper["options"])
     )
 
 
-def answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def list_answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """List accuracies of a text model itself as rows to match: of no method."""
     empty = {"kind": "anysubset", "model": "", "method": "", "options": "{}", "role": "method"}
     return [{**empty, "task": a["task_kind"], "key": a["task_kind"], "accuracy": a["accuracy"]} for a in accuracy]

@@ -6,8 +6,8 @@ from typing import Any
 from parity.equality.self_tests import SelfTests
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.report import tables
-from parity.report.blocks import Details, Entry, Section, Words, words
-from parity.report.tables import Column, chip, estimated, p_value, show, text
+from parity.report.blocks import Details, Entry, Section, Words, format_text
+from parity.report.tables import Column, format_p_value, show_chip, show_estimate, show_table, show_text
 
 CALIBRATED = "Can the tests be trusted: do they find what is wrong, and seldom reject what is right?"
 RAN = (
@@ -29,9 +29,13 @@ def describe_outcome(row: Mapping[str, Any]) -> str:
     """Say in how many samples a planted decoder was rejected."""
     hits, samples, required = row["hits"], row["samples"], row["as_required"]
     if not row["fault"]:
-        more = "by chance, and not again on the other seed" if required else "a false alarm"
-        return f"correct, rejected in {hits} of {samples} samples{f': {more}' * bool(hits)}"
+        explanation = "by chance, and not again on the other seed" if required else "a false alarm"
+        return f"correct, rejected in {hits} of {samples} samples{f': {explanation}' * bool(hits)}"
     return f"found in {hits} of {samples} samples{': too few sequences for it' * (required is None)}"
+
+
+def show_largest_p(row: Mapping[str, Any]) -> Entry:
+    return Entry(format_p_value(row["largest_p"]), format_text(row["model"]))
 
 
 def warn_of_failures(tests: SelfTests) -> str:
@@ -49,23 +53,25 @@ def show_self_tests(tests: SelfTests) -> Section:
     about = {"date": tests.date, "minutes": tests.seconds / 60}
     body: list[Any] = [RAN.format(**about)]
     body += [] if tests.is_current() else [Words(CHANGED.format(**about), "warning")]
-    body += [Words("Can the tests fail?", "heading"), show(faulty_first, PLANTED, FAULTS)]
-    sizes = show(tests.sizes, SIZES, "Share of true null hypotheses rejected at the nominal level 0.05.")
+    body += [Words("Can the tests fail?", "heading"), show_table(faulty_first, PLANTED, FAULTS)]
+    sizes = show_table(tests.sizes, SIZES, "Share of true null hypotheses rejected at the nominal level 0.05.")
     body += [Words("Are the p-values honest?", "heading"), Details("Measured size of each test", [sizes])]
     return Section("self-tests", "Tests of the tests", CALIBRATED, *body, folded=True)
 
 
 PLANTED = [
-    Column("Decoder", text("decoder"), "a decoder of the test harness, or a method with a change to it"),
-    Column("Fault", lambda r: Entry(words(r["fault"]) or "correct decoder", style="text")),
+    Column("Decoder", show_text("decoder"), "a decoder of the test harness, or a method with a change to it"),
+    Column("Fault", lambda r: Entry(format_text(r["fault"]) or "correct decoder", style="text")),
     Column("n", "n", "sequences or tokens of a sample"),
     Column("Outcome", lambda r: Entry(describe_outcome(r), "", "wrong" if r["as_required"] is False else "text")),
-    Column("Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of all samples, and its model"),
-    Column("Effect", tables.effect, "in that sample, and its unit"),
+    Column("Largest p", show_largest_p, "of all samples, and its model"),
+    Column("Effect", tables.show_effect, "in that sample, and its unit"),
 ]
 SIZES = [
-    Column("Test", text("test")),
+    Column("Test", show_text("test")),
     Column("Replicates", "n"),
-    Column("Rejected", lambda r: estimated(Estimate(r["effect"], None, r["low"], r["high"])), f"{PERCENT} interval"),
-    Column("Verdict", lambda r: chip(r["verdict"])),
+    Column(
+        "Rejected", lambda r: show_estimate(Estimate(r["effect"], None, r["low"], r["high"])), f"{PERCENT} interval"
+    ),
+    Column("Verdict", lambda r: show_chip(r["verdict"])),
 ]

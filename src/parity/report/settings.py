@@ -12,10 +12,10 @@ from typing import Any
 
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import options as complete
-from parity.report.blocks import missing, pairs, written
+from parity.report.blocks import format_setting, format_settings, is_missing
 
 Row = Mapping[str, Any]
-OWN = ("model", "task", "cache", "batch")  # columns that are settings
+COLUMNS = ("model", "task", "cache", "batch")  # columns that are settings
 NAMED: dict[str, dict[str, Any]] = {  # options that go together under a name
     "as released": {
         "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
@@ -25,41 +25,44 @@ NAMED: dict[str, dict[str, Any]] = {  # options that go together under a name
 OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a decoder's docstring
 
 
-def read(text: Any) -> dict[str, Any]:
+def parse_settings(text: Any) -> dict[str, Any]:
     """Read a dict from its JSON; {} where there is none."""
-    return {} if missing(text) else json.loads(text)
+    return {} if is_missing(text) else json.loads(text)
 
 
-def settings_of(row: Row) -> dict[str, Any]:
-    """List all settings but the method, its options and the seed: model, task, its settings, "sampling.<field>", cache
-    and batch."""
-    own = {name: row[name] for name in OWN if not missing(row.get(name))}
-    return own | read(row.get("settings")) | {f"sampling.{k}": v for k, v in read(row.get("sampling")).items()}
+def list_settings(row: Row) -> dict[str, Any]:
+    """List all settings but method, options and seed: model, task, its settings, "sampling.<field>", cache, batch."""
+    settings = {name: row[name] for name in COLUMNS if not is_missing(row.get(name))}
+    settings |= parse_settings(row.get("settings"))
+    return settings | {f"sampling.{k}": v for k, v in parse_settings(row.get("sampling")).items()}
 
 
-def spec_of(row: Row) -> dict[str, Any]:
-    """Read the row as `experiment.study.setting` reads a specification; a task's settings are among the options."""
-    own = {"task_kind" if n == "task" else n: row[n] for n in ("kind", "method", *OWN) if not missing(row.get(n))}
-    return own | {"options": read(row.get("settings")) | read(row["options"]), "sampling": read(row.get("sampling"))}
+def read_spec(row: Row) -> dict[str, Any]:
+    """Read a specification, as `experiment.study.read_setting` takes it; a task's settings are among the options."""
+    names = [name for name in ("kind", "method", *COLUMNS) if not is_missing(row.get(name))]
+    spec = {"task_kind" if name == "task" else name: row[name] for name in names}
+    options = parse_settings(row.get("settings")) | parse_settings(row["options"])
+    return spec | {"options": options, "sampling": parse_settings(row.get("sampling"))}
 
 
-def varying(every: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names whose values are not the same in all of `every`, in the order in which they come."""
-    names = dict.fromkeys(name for one in every for name in one)
-    return [n for n in names if len({json.dumps(one.get(n), sort_keys=True, default=str) for one in every}) > 1]
+def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Find the names whose values are not the same in all mappings, in the order in which they come."""
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
+    values = {n: {json.dumps(m.get(n), sort_keys=True, default=str) for m in mappings} for n in names}
+    return [n for n in names if len(values[n]) > 1]
 
 
-def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
+def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
     """Name a method with those options in `shown` that are not the defaults; those of a named set by its name."""
     default, name = complete(kind, method, {}), method
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
         if all(options.get(k) == v for k, v in chosen.items()):
             name, rest = f"{name} {label}", {k: v for k, v in rest.items() if k not in chosen}
-    return " ".join([name, *(f"{k}={written(v)}" for k, v in rest.items())])
+    return " ".join([name, *(f"{k}={format_setting(v)}" for k, v in rest.items())])
 
 
-def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
+def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
     """Read a decoder's docstring without its options, and what it says of each option."""
     code = read_outline(f"decoders/{kind}", method).functions.get(method)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
@@ -75,20 +78,19 @@ def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
     return "\n".join(rest).strip(), meanings
 
 
-def labels(rows: Sequence[Row]) -> list[str]:
+def make_labels(rows: Sequence[Row]) -> list[str]:
     """Make a short name per row of one kind: its method, of the options in which the method's variants differ those
     that are not the defaults, and what else distinguishes rows."""
-    own = [(str(row["method"]), read(row["options"])) for row in rows]
-    vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
-    names = [variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, own, strict=True)]
-    more = [{**settings_of(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
-    for name in varying(more):
+    methods = [(str(row["method"]), parse_settings(row["options"])) for row in rows]
+    vary = {method: find_varying([o for m, o in methods if m == method]) for method, _ in methods}
+    names = [name_variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, methods, strict=True)]
+    settings = [{**list_settings(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
+    for name in find_varying(settings):
         values: dict[str, set[str]] = {}  # of this setting, by label
-        for label, setting in zip(names, more, strict=True):
+        for label, setting in zip(names, settings, strict=True):
             values.setdefault(label, set()).add(json.dumps(setting.get(name), default=str))
         form = {"model": "{1}: {0}", "task": "{0} ({1})"}.get(name, "{0}, {2}")
-        names = [
-            form.format(label, s.get(name), pairs({name: s.get(name)}, " ")) if len(values[label]) > 1 else label
-            for label, s in zip(names, more, strict=True)
-        ]
+        described = [(s.get(name), format_settings({name: s.get(name)}, " ")) for s in settings]
+        extended = [form.format(label, *words) for label, words in zip(names, described, strict=True)]
+        names = [new if len(values[old]) > 1 else old for old, new in zip(names, extended, strict=True)]
     return [n if names.count(n) == 1 else f"{n} #{names[: i + 1].count(n)}" for i, n in enumerate(names)]

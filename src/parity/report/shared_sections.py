@@ -20,17 +20,17 @@ from parity.report.blocks import (
     Table,
     Terms,
     Words,
-    missing,
-    packed,
-    pairs,
-    records,
-    words,
+    format_settings,
+    format_text,
+    is_missing,
+    list_records,
+    pack,
 )
 from parity.report.collect import Gathered
-from parity.report.figures import data_uri, draw, plot
+from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
-from parity.report.settings import labels, read
-from parity.report.tables import NONE, Column, number, plain, show, text
+from parity.report.settings import make_labels, parse_settings
+from parity.report.tables import NONE, Column, format_number, show_number, show_table, show_text
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
@@ -39,58 +39,54 @@ MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 # --- parts of the sections of a kind
 
 
-def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
+def show_verdicts(g: Gathered, kind: str, caption: str) -> Table | Words:
     """Show every name that a kind's equality rows are judged by."""
-    cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in records(g.summary)}
-    rows = [v | cells.get(v["key"], {"key": ""}) for v in records(g.verdicts) if v["kind"] == kind]
-    return (
-        show(rows, tables.verdict_columns(g.settings.equality.alpha), caption)
-        if rows
-        else Words("no equality test.", "empty")
-    )
+    cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in list_records(g.summary)}
+    rows = [v | cells.get(v["key"], {"key": ""}) for v in list_records(g.verdicts) if v["kind"] == kind]
+    if not rows:
+        return Words("no equality test.", "empty")
+    return show_table(rows, tables.make_verdict_columns(g.settings.equality.alpha), caption)
 
 
 def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Label rows of one table by what differs among them; the caption has what they share."""
-    every = records(rows)
-    return [row | {"label": name} for row, name in zip(every, labels(every), strict=True)]
+    records = list_records(rows)
+    return [row | {"label": name} for row, name in zip(records, make_labels(records), strict=True)]
 
 
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Show figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
-    known = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
-    here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
-    headings = {
-        name: format_label(*meaning) for name, meaning in known.items() if name in here and meaning[1] != MEASURED
-    }
-    if headings:
-        columns = [tables.METHOD, *(Column(heading, name) for name, heading in headings.items())]
-        yield Details("Other figures", [show(rows, columns, "What else was measured.")])
+    meanings = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
+    measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
+    names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
+    if names:
+        columns = [tables.METHOD, *(Column(format_label(*meanings[name]), name) for name in names)]
+        yield Details("Other figures", [show_table(rows, columns, "What else was measured.")])
 
 
 def name_protocol(rows: list[dict[str, Any]]) -> str:
     """Name the protocol by which a published model's pictures were measured, with its digest."""
-    protocols = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
+    protocols = {row["protocol"] for row in rows if not is_missing(row.get("protocol"))}
     return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
 
 
 # --- study
 
 
-def study(g: Gathered) -> list[Section]:
+def make_study_sections(g: Gathered) -> list[Section]:
     """Show the figures that the experiment ends in."""
-    body = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
+    body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in g.list_studies(kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
-def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
+def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
     """Draw a study figure over cells of one kind, with the published numbers of its paper."""
-    known = g.known(kind)
-    drawn = study_figures.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
+    labels = g.label_measures(kind)
+    drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
     printed = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
-    silent = "; ".join(known.get(y, y) for y in figure.y if y not in printed)
+    silent = "; ".join(labels.get(y, y) for y in figure.y if y not in printed)
     caption = figure.reading
     if printed:
         caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
@@ -99,10 +95,10 @@ def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
     return plot(f"{prefix}-{make_slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
 
 
-def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
+def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Draw figures over settings of a kind that take three values or more, but for those that the study shows."""
-    figures = study_figures.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
-    return [study_plot(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
+    figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
+    return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 
 STUDY = "The figures that this experiment was made for: what was measured here, beside what the papers print."
@@ -118,23 +114,30 @@ BOTH = (
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
     """Show the papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
 
-    def stated(heading: str, name: str, detail: str, meaning: str) -> Column:
-        return Column(heading, lambda r: Entry(words(r[name], "any"), pairs(read(r[detail]), ": "), "text"), meaning)
+    def make_option_column(heading: str, name: str, detail: str, meaning: str) -> Column:
+        def show(r: Mapping[str, Any]) -> Entry:
+            return Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
 
-    def figure(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
-        return Column(heading, lambda r: NONE if missing(r[name]) else plain(r[name], digits), meaning)
+        return Column(heading, show, meaning)
+
+    def make_figure_column(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
+        return Column(heading, lambda r: NONE if is_missing(r[name]) else show_number(r[name], digits), meaning)
 
     columns = [
-        Column("Source", text("table", "paper")),
-        stated("Their model", "model", "conditions", "the paper's model, and what it states of the conditions"),
-        stated("Method", "method", "options", "the method, and options that the paper states; others are the defaults"),
+        Column("Source", show_text("table", "paper")),
+        make_option_column(
+            "Their model", "model", "conditions", "the paper's model, and what it states of the conditions"
+        ),
+        make_option_column(
+            "Method", "method", "options", "the method, and options that the paper states; others are the defaults"
+        ),
         Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
-        figure("Published", "value"),
-        figure("Ours", "ours"),
-        *(figure(*column) for column in FROM_PLAIN if rows[column[1]].notna().any()),
+        make_figure_column("Published", "value"),
+        make_figure_column("Ours", "ours"),
+        *(make_figure_column(*column) for column in FROM_PLAIN if rows[column[1]].notna().any()),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
     ]
-    return show(records(rows), columns, caption)
+    return show_table(list_records(rows), columns, caption)
 
 
 FROM_PLAIN: list[Any] = [
@@ -147,29 +150,31 @@ FROM_PLAIN: list[Any] = [
 ]  # fmt: skip
 
 
-def worth_showing(g: Gathered) -> pd.Series:
-    """Select the published rows that the page shows at once: of the study's tables, or else those that compare with
-    ours."""
-    rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
-    if figures:
-        shown = {(paper, place) for paper, places in (parse_source(f.paper) for f in figures) for place in places}
-        at = zip(rows["paper"], rows["table"], strict=True)
-        return pd.Series([pair in shown for pair in at], index=rows.index, dtype=bool)
+def select_worth_showing(g: Gathered) -> pd.Series:
+    """Select the published rows shown at once: of the study's tables, or else those that compare with ours."""
+    rows = g.published
+    sources = [parse_source(f.paper) for kind in g.kinds for f in g.list_studies(kind) if f.paper]
+    if sources:
+        shown = {(paper, table) for paper, table_names in sources for table in table_names}
+        pairs = zip(rows["paper"], rows["table"], strict=True)
+        return pd.Series([pair in shown for pair in pairs], index=rows.index, dtype=bool)
     base = set(g.summary.loc[g.summary["role"] == "reference", "method"])
     compares = rows["change"].notna() | (rows["metric"].isin(RATIOS) & rows["ours"].notna())
     return compares & ~rows["method"].isin(base)
 
 
-def published(g: Gathered) -> Section:
-    names, first = dict(zip(g.summary["key"], g.summary["label"], strict=True)), worth_showing(g)
+def make_published_section(g: Gathered) -> Section:
+    names = dict(zip(g.summary["key"], g.summary["label"], strict=True))
+    first = select_worth_showing(g)
     body: list[Any] = []
     if first.any():
         body.append(show_published(g.published[first], names, PUBLISHED))
     if not first.all():
-        every = show_published(g.published, names, "Other tables, baselines, and figures of a device or network too.")
-        body.append(Details(f"All {len(first)} published figures of these methods", [every]))
+        caption = "Other tables, baselines, and figures of a device or network too."
+        full_table = show_published(g.published, names, caption)
+        body.append(Details(f"All {len(first)} published figures of these methods", [full_table]))
     empty = Words("this experiment reproduces no published table.", "empty")
-    return Section("published", "Published figures", BESIDE, *(body or [empty]), apart=True)
+    return Section("published", "Published figures", BESIDE, *(body or [empty]), separate=True)
 
 
 BESIDE = "What the papers print of these methods, beside what was measured here."
@@ -182,24 +187,24 @@ PUBLISHED = (
 # --- tests
 
 
-def equality(g: Gathered) -> Section:
+def make_equality_section(g: Gathered) -> Section:
     """Show the strongest test of every decoder and layer, and all of them in the page's own view."""
-    rows = labelled(g)
+    rows = label_tests(g)
     if rows.empty:
         return Section("equality", "Equality tests", TESTS, Words("no equality test.", "empty"))
-    best = tables.equality_table(tables.strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
-    table = tables.equality_table(rows, EVERY.format(len(rows)))
+    best = tables.show_equality(tables.select_strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
+    table = tables.show_equality(rows, EVERY.format(len(rows)))
     lines = [[e[:3] if e.detail or e.style else e.text for e in line] for line in table.rows]
     content = {"caption": table.caption, "headings": [heading for heading, _ in table.columns], "rows": lines}
-    every = packed("tests", f"All {len(rows)} tests: equality.csv.", content)
-    return Section("equality", "Equality tests", TESTS, LAYERS, best, every, folded=True)
+    all_tests = pack("tests", f"All {len(rows)} tests: equality.csv.", content)
+    return Section("equality", "Equality tests", TESTS, LAYERS, best, all_tests, folded=True)
 
 
-def labelled(g: Gathered) -> pd.DataFrame:
+def label_tests(g: Gathered) -> pd.DataFrame:
     """Label the tests of decoders by what they judge."""
     rows = g.equality
-    known = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
-    return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
+    labels = {(v["kind"], v["key"]): v["label"] for v in list_records(g.verdicts)}
+    return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
 
 TESTS = "Every test behind the verdicts: for each decoder and layer the strongest one, then all of them."
@@ -223,33 +228,35 @@ STRONGEST = (
 # --- observations and environment
 
 
-def observations(g: Gathered) -> list[Section]:
+def make_observations_sections(g: Gathered) -> list[Section]:
     """Show figures whose data were made elsewhere."""
-    body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
-    return [Section("observations", "What methods rest on", OBSERVED, *body, apart=True)] if body else []
+    drawn = [(e, encode_figure(draw_extra(e))) for e in g.extras]
+    body = [Plot(e.name, e.title, uri, e.caption, e.data, e.title) for e, uri in drawn]
+    return [Section("observations", "What methods rest on", OBSERVED, *body, separate=True)] if body else []
 
 
 OBSERVED = "Observations that the methods rest on, measured along plain decoding."
 
 
-def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Flatten a nested dict as (path, text) lines."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from flat(inner, f"{prefix} · {key}" if prefix else str(key))
+            yield from flatten(inner, f"{prefix} · {key}" if prefix else str(key))
     else:
-        yield prefix, str(value) if isinstance(value, str | bool) and not missing(value) else number(value, 4)
+        yield prefix, str(value) if isinstance(value, str | bool) and not is_missing(value) else format_number(value, 4)
 
 
-def environment(g: Gathered) -> Section:
+def make_environment_section(g: Gathered) -> Section:
     config = g.settings.model_dump(mode="json", exclude_unset=True)
     code = Words(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "code")
-    body = Terms(list(flat(g.environment))), Words("Configuration", "heading"), code
+    body = Terms(list(flatten(g.environment))), Words("Configuration", "heading"), code
     return Section("environment", "Environment", MADE_BY, *body, folded=True)
 
 
 MADE_BY = "The commit, machine, versions, seeds and configuration that produced these numbers."
 
 
-def closing(g: Gathered) -> list[Section]:
-    return [published(g), equality(g), self_tests.show_self_tests(g.self_tests), *observations(g), environment(g)]
+def make_closing_sections(g: Gathered) -> list[Section]:
+    sections = [make_published_section(g), make_equality_section(g), self_tests.show_self_tests(g.self_tests)]
+    return [*sections, *make_observations_sections(g), make_environment_section(g)]

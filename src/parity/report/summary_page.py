@@ -22,49 +22,40 @@ from parity.report.blocks import (
     Sides,
     Terms,
     Words,
-    excerpt,
-    missing,
-    pairs,
-    records,
-    words,
-    written,
+    cut_caption,
+    format_setting,
+    format_settings,
+    format_text,
+    is_missing,
+    list_records,
 )
-from parity.report.collect import (
-    Gathered,
-    follows_plain,
-    group_same,
-    name_group,
-    rank,
-)
+from parity.report.collect import Gathered, follows_plain, group_same, name_group, rank_verdict
 from parity.report.cost import FLAT, draw_gains, predict_gains
-from parity.report.figures import gains, plot, speed_by_passes
-from parity.report.front_table import columns, image_columns, is_judged_here, quality, reference, show_budgets
-from parity.report.pictures import thumbnail
-from parity.report.self_tests import warn_of_failures
-from parity.report.settings import NAMED, explain, read, varying
-from parity.report.shared_sections import TITLES, label_rows
-from parity.report.tables import (
-    BUSY,
-    Column,
-    Row,
-    bound,
-    count_cores,
-    doubt_speed,
-    number,
-    show,
+from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
+from parity.report.front_table import (
+    describe_quality,
+    find_reference,
+    is_judged_here,
+    make_columns,
+    make_image_columns,
+    show_budgets,
 )
+from parity.report.pictures import make_thumbnail
+from parity.report.self_tests import warn_of_failures
+from parity.report.settings import NAMED, explain_decoder, find_varying, parse_settings
+from parity.report.shared_sections import TITLES, label_rows
+from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
 
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
 
 
-def verdicts(g: Gathered) -> Section:
-    """Show the first screen: for each kind of model a table, pictures, figures and the answers to what a reader
-    asks."""
+def make_verdicts_section(g: Gathered) -> Section:
+    """Show for each kind of model a table, pictures, figures and the answers to a reader's questions."""
     doubt = warn_of_failures(g.self_tests)
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     for kind in g.kinds:
-        rows = methods(g, kind)
+        rows = order_methods(g, kind)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
@@ -72,154 +63,164 @@ def verdicts(g: Gathered) -> Section:
             body += show_images(g, rows)
         else:
             count = "calls one after another" if kind == "continuous" else "passes"
-            body.append(show(rows, columns(g, kind, rows), CALLS if kind == "continuous" else READING, "front"))
-            drawn, title = gains(pd.DataFrame(rows), count), f"Times fewer {count}"
-            body += [plot(f"headline-{KINDS[kind]}", title, drawn, BARS), Terms(answers(g, kind, rows))]
-        body += [NAMED_OPTIONS, Terms(named)] if (named := option_meanings(kind, rows)) else []
+            caption = CALLS if kind == "continuous" else READING
+            body.append(show_table(rows, make_columns(g, kind, rows), caption, "front"))
+            bars = draw_gain_bars(pd.DataFrame(rows), count)
+            body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", bars, BARS))
+            body.append(Terms(answer_questions(g, kind, rows)))
+        if meanings := explain_options(kind, rows):
+            body += [NAMED_OPTIONS, Terms(meanings)]
     return Section("verdicts", "Verdicts", FOUND, *body)
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     """Show the table, at equal budgets first where the experiment has them, pictures, figures and answers."""
-    gpu, every = predicted(g.files.local / GPU), g.rows("discrete")
-    first = every[(every["model"] == rows[0]["model"]) & (every["sampling"] == rows[0]["sampling"])]
-    plain = reference(g, rows[0])
-    table = show([plain | {"name": plain["method"]}, *rows], image_columns(g, rows, gpu), "", "front")
+    gpu = read_gpu_seconds(g.files.local / GPU)
+    all_rows = g.select_rows("discrete")
+    first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
+    plain = find_reference(g, rows[0])
+    table = show_table([plain | {"name": plain["method"]}, *rows], make_image_columns(g, rows, gpu), "", "front")
     caption = " ".join(filter(None, [RANKED, describe_load(rows), table.caption]))
-    body: list[Any] = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), gallery(g, rows)]
-    by_passes = plot("speed-by-passes", "Speed against passes", speed_by_passes(first), BY_PASSES)
+    body = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), make_gallery(g, rows)]
+    by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first), BY_COST)
-    return [*body, Sides([[by_passes], [by_cost]]), Terms(answers(g, "discrete", rows))]
+    return [*body, Sides([[by_passes], [by_cost]]), Terms(answer_questions(g, "discrete", rows))]
 
 
-def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
+def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
     """Order a kind's rows but plain decoding's: lossless methods first, then those that gain most, of images by
     `predicted_gain`. `name`: the label without the task of a text."""
-    every = g.rows(kind)
-    parts = every.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", every)]
+    all_rows = g.select_rows(kind)
+    groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", all_rows)]
     names = {
-        r["key"]: r["label"] for _, own in parts for r in (label_rows(own) if kind == "anysubset" else records(own))
+        r["key"]: r["label"]
+        for _, group in groups
+        for r in (label_rows(group) if kind == "anysubset" else list_records(group))
     }
-    rows = [{**r, "name": names[r["key"]]} for r in records(every) if r["role"] == "method"]
+    rows = [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
     if kind != "discrete":
         return rows
-    gains = predict_all(every)
+    gains = predict_all(all_rows)
     rows = [{**r, "predicted_gain": gains[r["key"]]} for r in rows]
-    return sorted(rows, key=lambda r: (rank(r), -r["predicted_gain"] if r["predicted_gain"] > 0 else 0.0))
+    return sorted(rows, key=lambda r: (rank_verdict(r), -r["predicted_gain"] if r["predicted_gain"] > 0 else 0.0))
 
 
 def predict_all(rows: pd.DataFrame) -> dict[str, float]:
-    """Predict, by key, how many times faster than plain decoding each image cell is where a pass costs the same
-    whatever its nodes."""
-    parts = rows.groupby(["model", "sampling"], sort=False)
-    found = [predict_gains(own, FLAT) for _, own in parts]
-    return {key: gain for own in found for key, gain in zip(own["key"], own["gain"], strict=True)}
+    """Predict by key the times faster than plain decoding of each image cell, where nodes cost a pass nothing."""
+    groups = rows.groupby(["model", "sampling"], sort=False)
+    predicted = [predict_gains(group, FLAT) for _, group in groups]
+    return {key: gain for group in predicted for key, gain in zip(group["key"], group["gain"], strict=True)}
 
 
-def most(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     """Find the row with the largest figure of this name."""
-    return max((r for r in rows if not missing(r.get(name))), key=lambda r: r[name], default=None)
+    return max((r for r in rows if not is_missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
-def answers(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Answer the questions that a reader comes with, for one kind of model."""
 
-    def listed(*ranks: int) -> str:
-        return ", ".join(dict.fromkeys(r["name"] for r in rows if rank(r) in ranks))
+    def list_names(*ranks: int) -> str:
+        return ", ".join(dict.fromkeys(r["name"] for r in rows if rank_verdict(r) in ranks))
 
-    exact, lines = [r for r in rows if rank(r) in (0, 1)], []
+    exact, lines = [r for r in rows if rank_verdict(r) in (0, 1)], []
     if not exact:
         lines.append(("Lossless", "none"))
-    if listed(1):
-        lines.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
-    if listed(2, 3):
-        lines.append(("Not decided", listed(2, 3)))
-    if bounded := most(exact, "tv_bound"):
-        models = words(exact[0].get("tested_models"), "small models")
+    if list_names(1):
+        lines.append(("No difference found", f"{list_names(1)}; too few sequences to certify"))
+    if list_names(2, 3):
+        lines.append(("Not decided", list_names(2, 3)))
+    if bounded := find_largest(exact, "tv_bound"):
+        models = format_text(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text}"
+        sure = f"total variation (0: the same law, 1: another) at most {show_bound(bounded['tv_bound']).text}"
         sure += f" with {describe_confidence(g.settings.equality.alpha)} confidence, on {small} a sequence and at the"
         sure += " small options that the table names"
         sure += f"; at the run's own no difference found on {long}" * bool(long)
-        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * teacher_forced(g, exact)))
+        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * is_teacher_forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
         lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
     if kind == "discrete":
-        if best := most(exact, "predicted_gain"):
+        if best := find_largest(exact, "predicted_gain"):
             text = f"{best['label']}, {best['predicted_gain']:.1f} times faster than plain decoding, predicted from"
-            known = predicted(g.files.local / GPU) or any(words(r.get("device")).startswith("cuda") for r in rows)
-            text += " passes and calls counted here" + f". {UNTRIED}" * (not known)
+            ran_on_gpu = any(format_text(r.get("device")).startswith("cuda") for r in rows)
+            measured_on_gpu = ran_on_gpu or read_gpu_seconds(g.files.local / GPU)
+            text += " passes and calls counted here" + f". {UNTRIED}" * (not measured_on_gpu)
             lines.append(("On an idle GPU, lossless", text))
         if sizes := describe_sizes(g, rows):
             lines.append(("Networks", sizes))
-    elif fewest := most(exact, "gain"):
+    elif fewest := find_largest(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
         lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
     item = "text" if kind == "anysubset" else "image"
     lines += [
-        (f"Fastest lossless, {question}", fastest(rows, exact, speed))
-        for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if most(exact, speed)
+        (f"Fastest lossless, {question}", name_fastest(rows, exact, speed))
+        for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if find_largest(exact, speed)
     ]  # fmt: skip
     if level := describe_level(g.settings.equality.alpha, rows):
         lines.append(("Level of the tests", level))
-    lines.append(("Quality", quality(g, kind, rows)))
+    lines.append(("Quality", describe_quality(g, kind, rows)))
     if judge := describe_judge(kind, rows):
         lines.append(("Who judges it", judge))
     return lines
 
 
-def fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
-    """Name the lossless method that was measured to be the fastest, how sure that is, and a lossy one that is
-    faster."""
+def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
+    """Name the lossless method that was measured to be the fastest, how sure that is, and a faster lossy one."""
     sure = [r for r in exact if not doubt_speed(r, speed)]
-    best = most(sure or exact, speed)
+    best = find_largest(sure or exact, speed)
     assert best is not None
-    figure, doubt = estimate_of(best, speed), doubt_speed(best, speed)
+    figure = estimate_of(best, speed)
+    doubt = doubt_speed(best, speed)
     interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
-    ahead = figure.value > 1 if figure.low is None else figure.low > 1
+    is_faster = figure.value > 1 if figure.low is None else figure.low > 1
     answer = f"{best['label']}, {figure.value:.2f} times the speed of plain decoding{interval}"
-    answer = answer if figure.value > 1 else f"none is faster than plain decoding; the nearest: {answer}"
-    answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}" if figure.value > 1 and not ahead else ""
-    answer += f"; a guess ({doubt})" if doubt and ahead else ""
+    if figure.value <= 1:
+        answer = f"none is faster than plain decoding; the nearest: {answer}"
+    elif not is_faster:
+        answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}"
+    if doubt and is_faster:
+        answer += f"; a guess ({doubt})"
     lowest = math.inf if figure.low is None else figure.low
     rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
     answer += f"; intervals that overlap: {', '.join(rivals)}" * bool(rivals)
-    other = most([r for r in rows if rank(r) > 1 and not doubt_speed(r, speed)], speed)
-    if other and other[speed] > max(1, best[speed]):
-        answer += f" (of the others: {other['label']}, {other[speed]:.2f} times)"
+    rival = find_largest([r for r in rows if rank_verdict(r) > 1 and not doubt_speed(r, speed)], speed)
+    if rival and rival[speed] > max(1, best[speed]):
+        answer += f" (of the others: {rival['label']}, {rival[speed]:.2f} times)"
     return answer
 
 
 def describe_load(rows: list[dict[str, Any]]) -> str:
     """Describe the load of the machine while speeds were taken, and whether that is busy; "" where it is not known."""
-    loads = [r["load"] for r in rows if not missing(r.get("load"))]
+    loads = [r["load"] for r in rows if not is_missing(r.get("load"))]
     cores = max((count_cores(r) for r in rows), default=0)
     if not loads or not cores:
         return ""
-    low, high = number(min(loads), 2), number(max(loads), 2)
+    low, high = format_number(min(loads), 2), format_number(max(loads), 2)
     state = "busy" if max(loads) > BUSY * cores else "not busy"
     return f"Load while timing: {low if low == high else f'{low} to {high}'} on {cores} cores ({state})."
 
 
 def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
-    """List the parameters of the target and of each companion, with the methods that need it; "" where none is
-    stored."""
-    cells, sizes, users = g.cells("discrete"), dict[str, int](), dict[str, list[str]]()
+    """List the parameters of the target and of each companion with the methods that need it; "" if none is stored."""
+    cells = g.map_cells("discrete")
+    sizes: dict[str, int] = {}  # by network, as its users
+    users: dict[str, list[str]] = {}
     for row in rows:
-        own = g.files.shard(cells[row["label"]]).provenance.get("parameters") or {}
-        for network, size in own.items():
+        parameters = g.files.read_shard(cells[row["label"]]).provenance.get("parameters") or {}
+        for network, size in parameters.items():
             sizes[network] = size
             users.setdefault(network, []).append(row["method"])
 
     def describe(network: str) -> str:
-        of = "" if network == "target" else f" ({', '.join(dict.fromkeys(users[network]))})"
-        return f"{NETWORKS.get(network, network)} {shorten(sizes[network])}{of}"
+        note = "" if network == "target" else f" ({', '.join(dict.fromkeys(users[network]))})"
+        return f"{NETWORKS.get(network, network)} {shorten_count(sizes[network])}{note}"
 
     return f"parameters: {'; '.join(map(describe, sorted(sizes, key=lambda name: -sizes[name])))}" if sizes else ""
 
 
-def shorten(count: float) -> str:
+def shorten_count(count: float) -> str:
     """Shorten a count of parameters: "3.2 M"."""
     unit, name = next(((unit, name) for unit, name in UNITS if count >= unit), (1, ""))
     return f"{count / unit:.3g} {name}".strip()
@@ -234,83 +235,86 @@ def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
     """Describe what another level of tests than the usual one means for their power; "" at the usual level."""
     if alpha == ALPHA:
         return ""
-    less = "fewer correct methods are rejected, and a fault must be larger to be found"
-    more = "more correct methods are rejected, and smaller faults are found"
-    found = most(rows, "minimum_detectable_effect")
-    size = (
-        f": a total variation of {bound(found['minimum_detectable_effect']).text} four times in five" if found else ""
-    )
-    return f"{alpha:g}, where {ALPHA:g} is usual: {less if alpha < ALPHA else more}{size}"
+    stricter = "fewer correct methods are rejected, and a fault must be larger to be found"
+    looser = "more correct methods are rejected, and smaller faults are found"
+    weakest = find_largest(rows, "minimum_detectable_effect")
+    size = ""
+    if weakest:
+        size = f": a total variation of {show_bound(weakest['minimum_detectable_effect']).text} four times in five"
+    return f"{alpha:g}, where {ALPHA:g} is usual: {stricter if alpha < ALPHA else looser}{size}"
 
 
-def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
+def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
     """Return whether all of these were compared on the model they decoded, each token given those before it."""
     compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
     return {r["key"] for r in rows} <= compared
 
 
-def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Show the first prompts' pictures by plain decoding with each seed there is, the methods' own as those methods
-    drew it that share its noise; by the best lossless method of other pictures, and by the lossy method that gains
-    most."""
-    cells, first = g.cells("discrete"), rows[0]
-    plain = [r for r in records(g.rows("discrete")) if r["role"] in ("reference", "control") and is_like(r, first)]
+def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
+    """Show the first prompts' pictures by plain decoding with each seed (the methods' seed as drawn by a method that
+    shares its noise), by the best lossless method of other pictures, and by the lossy method that gains most."""
+    cells = g.map_cells("discrete")
+    first = rows[0]
+    like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
+    plain = [r for r in like_first if r["role"] in ("reference", "control")]
     groups = group_same([r for r in rows if is_like(r, first)])
-    shared = [own for own in groups if follows_plain(own)]
-    others = [own for own in groups if own not in shared]
-    chosen = [*([r] for r in plain), *shared[:1], *[o for o in others if rank(o[0]) in (0, 1)][:1]]
-    chosen += [o for o in others if rank(o[0]) == 4][:1]
-    parts = []
-    for own in chosen:
-        row = own[0]
-        same = row["role"] == "method" and follows_plain(own)
-        label = f"plain decoding, seed {row['seed']:.0f}" if same or row["role"] != "method" else name_group(own)
-        note = f"as drawn by {name_group(own)}" if same else row["pill"] if row["role"] == "method" else ""
-        pixels = g.files.pixels(cells[row["label"]], PROMPTS)
-        parts.append((label, note, [thumbnail(p, 128) for p in pixels]))
-    captions = [excerpt(c) for c in g.files.features(cells[first["label"]])["captions"][:PROMPTS].tolist()]
-    return Gallery(parts, captions)
+    shared = [group for group in groups if follows_plain(group)]
+    other_groups = [group for group in groups if group not in shared]
+    chosen = [*([r] for r in plain), *shared[:1], *[o for o in other_groups if rank_verdict(o[0]) in (0, 1)][:1]]
+    chosen += [o for o in other_groups if rank_verdict(o[0]) == 4][:1]
+    strips = []
+    for group in chosen:
+        row = group[0]
+        label, note = f"plain decoding, seed {row['seed']:.0f}", ""
+        if row["role"] == "method" and follows_plain(group):
+            note = f"as drawn by {name_group(group)}"
+        elif row["role"] == "method":
+            label, note = name_group(group), row["pill"]
+        pixels = g.files.read_pixels(cells[row["label"]], PROMPTS)
+        strips.append((label, note, [make_thumbnail(p, 128) for p in pixels]))
+    captions = [cut_caption(c) for c in g.files.read_features(cells[first["label"]])["captions"][:PROMPTS].tolist()]
+    return Gallery(strips, captions)
 
 
-def is_like(row: Row, other: Row) -> bool:
+def is_like(row: Row, base: Row) -> bool:
     """Return whether two rows decode the same model under the same sampling settings."""
-    return (row["model"], row["sampling"]) == (other["model"], other["sampling"])
+    return (row["model"], row["sampling"]) == (base["model"], base["sampling"])
 
 
 def describe_same(rows: list[dict[str, Any]]) -> list[str]:
     """Describe which methods drew the same pictures, and why: their change of quality is one figure."""
     lines = []
-    for own in (own for own in group_same(rows) if len(own) > 1):
-        why = f": those of plain decoding with their seed, {own[0]['seed']:.0f}" if follows_plain(own) else ""
-        lines.append(f"The same pictures{why}: {name_group(own)}. Their change of quality is one figure.")
+    for group in (group for group in group_same(rows) if len(group) > 1):
+        reason = f": those of plain decoding with their seed, {group[0]['seed']:.0f}" if follows_plain(group) else ""
+        lines.append(f"The same pictures{reason}: {name_group(group)}. Their change of quality is one figure.")
     return lines
 
 
 # --- options, and other machines
 
 
-def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Explain the options in the methods' names: what their docstrings say of them, and what holds where none is
-    named."""
-    own: dict[str, list[dict[str, Any]]] = {}
+def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Explain the options in the methods' names by their docstrings and defaults."""
+    variants_by_method: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        own.setdefault(row["method"], []).append(read(row["options"]))
+        variants_by_method.setdefault(row["method"], []).append(parse_settings(row["options"]))
     lines = []
-    for method, variants in own.items():
-        default, meanings, names = options(kind, method, {}), explain(kind, method)[1], varying(variants)
+    for method, variants in variants_by_method.items():
+        default, meanings, names = options(kind, method, {}), explain_decoder(kind, method)[1], find_varying(variants)
         for label, chosen in NAMED.items():
-            if any(chosen.items() <= one.items() for one in variants):
-                lines.append((f"{method} {label}", f"with the options of the released code: {pairs(chosen)}"))
+            if any(chosen.items() <= variant.items() for variant in variants):
+                lines.append((f"{method} {label}", f"with the options of the released code: {format_settings(chosen)}"))
                 names = [name for name in names if name not in chosen]
         for name in names:
             meaning = meanings.get(name, "").replace("`", "").rstrip(".")
-            lines.append((f"{method} {name}", f"{meaning}. Default: {written(default[name])}"))
+            lines.append((f"{method} {name}", f"{meaning}. Default: {format_setting(default[name])}"))
     return lines
 
 
-def predicted(file: Path) -> dict[str, str]:
+def read_gpu_seconds(file: Path) -> dict[str, str]:
     """Read for each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
-    content, seconds = json.loads(file.read_text()) if file.is_file() else {}, "seconds an image, predicted"
+    content = json.loads(file.read_text()) if file.is_file() else {}
+    seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
     fastest_last = sorted(rows, key=lambda r: -r[seconds])  # compiled or not: the faster replaces the slower
@@ -372,16 +376,17 @@ WHAT = {
 KEEP = ("--configfile", "--configfiles", "--config", "-C")  # flags that decide which cells an experiment has
 
 
-def command(typed: str, target: str) -> str:
+def make_command(typed: str, target: str) -> str:
     """Write the command that makes a file, under the configuration of the command that was typed."""
-    kept, on = [], False
+    words: list[str] = []
+    is_kept = False
     for word in shlex.split(typed):
-        on = word.partition("=")[0] in KEEP or (on and not word.startswith("-"))
-        kept += [word] if on else []
-    return shlex.join(["uv", "run", "snakemake", "--cores", "all", *kept, "--", target])
+        is_kept = word.partition("=")[0] in KEEP or (is_kept and not word.startswith("-"))
+        words += [word] if is_kept else []
+    return shlex.join(["uv", "run", "snakemake", "--cores", "all", *words, "--", target])
 
 
-def files(g: Gathered) -> Section:
+def make_files_section(g: Gathered) -> Section:
     """Links to every table, and the folder of every cell: by name, for a link breaks when the page is copied."""
     typed = g.environment.get("run", {}).get("command", "")
     folders = {c.key: paths.folder(c) for c in g.files.cells}
@@ -390,10 +395,10 @@ def files(g: Gathered) -> Section:
         Column("Cell", lambda r: Entry(folders[r["key"]], style="file")),
         Column(
             "Command that makes the row again",
-            lambda r: Entry(command(typed, f"{folders[r['key']]}/metrics.json"), style="code"),
+            lambda r: Entry(make_command(typed, f"{folders[r['key']]}/metrics.json"), style="code"),
         ),
     ]
-    table = show(records(g.summary[["label", "key", "method"]]), columns, CELLS)
+    table = show_table(list_records(g.summary[["label", "key", "method"]]), columns, CELLS)
     return Section("files", "Files and commands", BEHIND, Terms(list(WHAT.items())), Words("Cells", "heading"), table)
 
 

@@ -15,7 +15,7 @@ from parity_certify.result_rows import describe_confidence
 from parity_certify.verdict import WITHIN
 
 from parity.metrics.estimates import PERCENT, Estimate, estimate_of
-from parity.report.blocks import Entry, Table, missing, records, words
+from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
 
 NOT_RUN = "not run"
 SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
@@ -36,9 +36,9 @@ Maker = Callable[[Row], Entry]
 # --- numbers
 
 
-def number(value: Any, digits: int = 4) -> str:
+def format_number(value: Any, digits: int = 4) -> str:
     """Format a figure without an error: `digits` significant ones, whole numbers in full."""
-    if missing(value):
+    if is_missing(value):
         return NOT_RUN
     if isinstance(value, bool | str):
         return str(value)
@@ -52,79 +52,77 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def p_value(value: Any) -> str:
-    """Two significant digits; a value too small to represent is shown as a bound."""
-    if missing(value):
+def format_p_value(value: Any) -> str:
+    """Format a p-value with two significant digits; a value too small to represent is shown as a bound."""
+    if is_missing(value):
         return NOT_RUN
     if value <= SMALLEST_P:
         return f"< {SMALLEST_P:.0e}"
     return f"{value:.1e}" if value < 1e-3 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
 
 
-def decimals_for(error: float) -> int:
+def count_decimals(error: float) -> int:
     """Count the decimals that show two significant digits of an error."""
     return min(8, max(0, 1 - math.floor(math.log10(error))))
 
 
-def estimated(figure: Estimate) -> Entry:
+def show_estimate(figure: Estimate) -> Entry:
     """Format a figure, and its interval or else its standard error beneath."""
     value, error, low, high, _ = figure
-    if missing(value):
+    if is_missing(value):
         return ABSENT
-    if low is not None and high is not None and not missing(low) and not missing(high):
-        decimals = decimals_for((high - low) / 4) if high > low else 2
+    if low is not None and high is not None and not is_missing(low) and not is_missing(high):
+        decimals = count_decimals((high - low) / 4) if high > low else 2
         return Entry(f"{value:,.{decimals}f}", f"{low:,.{decimals}f} to {high:,.{decimals}f}")
-    if error is None or missing(error) or not 0 <= error < math.inf:
-        return Entry(number(value))
+    if error is None or is_missing(error) or not 0 <= error < math.inf:
+        return Entry(format_number(value))
     if error < NOUGHT:
-        return Entry(number(value), f"±{SPACE}0")
-    decimals = decimals_for(error)
+        return Entry(format_number(value), f"±{SPACE}0")
+    decimals = count_decimals(error)
     return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
 
 
-def grey(entry: Entry) -> Entry:
-    """Grey a figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is
-    seen; or one of a part of the pictures."""
+def grey_out(entry: Entry) -> Entry:
+    """Grey out a figure of too few rows (`report.collect.is_too_few`), or of a part of the pictures."""
     return entry._replace(style="few")
 
 
-def plain(value: Any, digits: int = 4) -> Entry:
-    return ABSENT if missing(value) else Entry(number(value, digits))
+def show_number(value: Any, digits: int = 4) -> Entry:
+    return ABSENT if is_missing(value) else Entry(format_number(value, digits))
 
 
-def percent(share: Estimate) -> Entry:
+def show_percent(share: Estimate) -> Entry:
     """Format a share, with its standard error beneath."""
-    if missing(share.value):
+    if is_missing(share.value):
         return ABSENT
     text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
     return Entry(text, "" if share.error is None else f"±{SPACE}{100 * share.error:.0f}%")
 
 
-def times(value: Any) -> Entry:
+def show_ratio(value: Any) -> Entry:
     """Format a ratio, as "1.25×"."""
-    return ABSENT if missing(value) else Entry(f"{value:.2f}×")
+    return ABSENT if is_missing(value) else Entry(f"{value:.2f}×")
 
 
-def bound(value: Any) -> Entry:
+def show_bound(value: Any) -> Entry:
     """Round an upper bound up to two significant digits: it must still hold as shown."""
-    if missing(value) or value <= 0:
-        return plain(value)
-    decimals = decimals_for(value)
+    if is_missing(value) or value <= 0:
+        return show_number(value)
+    decimals = count_decimals(value)
     return Entry(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
 
 
-def pill(row: Row, *more: str) -> Entry:
+def show_pill(row: Row, *columns: str) -> Entry:
     """Show a judged row's verdict in a few words, beneath it its note and the columns in `more`."""
-    detail = "; ".join(filter(None, (words(row.get(name)) for name in ("note", *more))))
+    detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
     value = row.get("value")
-    style = "none" if missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
-    return Entry(words(row.get("pill"), NOT_RUN), detail, f"chip {style}")
+    style = "none" if is_missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
+    return Entry(format_text(row.get("pill"), NOT_RUN), detail, f"chip {style}")
 
 
-def chip(outcome: Any) -> Entry:
-    """Show the outcome of a test (`parity_certify.result_rows`) as a coloured label; a figure, such as a bound, is
-    plain."""
-    text = words(outcome, NOT_RUN)
+def show_chip(outcome: Any) -> Entry:
+    """Show the outcome of a test (`parity_certify.result_rows`) as a coloured label, other text as it is."""
+    text = format_text(outcome, NOT_RUN)
     return Entry(text, style=f"chip {OUTCOMES.get(text, 'plain')}")
 
 
@@ -137,22 +135,23 @@ class Column(NamedTuple):
     meaning: str = ""
 
 
-def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
+def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
     """Show a table with a line for each row. A wide one says in its caption what is the same in every line."""
-    every = list(rows)
-    makers = [measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
-    lines = [[maker(row) for maker in makers] for row in every]
-    if len(columns) > WIDE and (same := find_same_columns(lines)):
-        shared = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
+    all_rows = list(rows)
+    makers = [show_measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
+    lines = [[maker(row) for maker in makers] for row in all_rows]
+    if len(columns) > WIDE and (same_columns := find_same_columns(lines)):
+        shared = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same_columns)
         caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
-        differ = [i for i in range(len(columns)) if i not in same]
+        differ = [i for i in range(len(columns)) if i not in same_columns]
         columns, lines = [columns[i] for i in differ], [[line[i] for i in differ] for line in lines]
     if any(entry.style == "few" for line in lines for entry in line):
         caption = f"{caption} {FEW}".strip()
     if any(entry.style == "faint" for line in lines for entry in line):
         caption = f"{caption} {FAINT}".strip()
     heads = [(c.heading, c.meaning) for c in columns]
-    return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
+    classes = [choose_class(row) for row in all_rows]
+    return Table(heads, lines, caption, classes, [format_text(row.get("method")) for row in all_rows], style)
 
 
 BUSY = 1.5  # running processes a core above which a time tells little
@@ -172,21 +171,21 @@ def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
     return [i for i, column in columns if i and len(set(column)) == 1 and not column[0].detail and column[0].text]
 
 
-def mismatch(row: Row) -> bool:
+def is_mismatch(row: Row) -> bool:
     """Return whether the verdict contradicts the claim."""
-    return not missing(row.get("mismatch")) and bool(row["mismatch"])
+    return not is_missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
-def mark(row: Row) -> str:
+def choose_class(row: Row) -> str:
     """Choose the CSS class of a row."""
-    return "mismatch" if mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
+    return "mismatch" if is_mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
 # --- makers of entries
 
 
-def value(name: str, digits: int = 4) -> Maker:
-    return lambda row: plain(row.get(name), digits)
+def show_value(name: str, digits: int = 4) -> Maker:
+    return lambda row: show_number(row.get(name), digits)
 
 
 def explain_missing(figure: Estimate) -> Entry:
@@ -195,38 +194,41 @@ def explain_missing(figure: Estimate) -> Entry:
     return Entry(lacking, which, "none")
 
 
-def measured(name: str, scale: float = 1.0) -> Maker:
+def show_measured(name: str, scale: float = 1.0) -> Maker:
     """Show a figure with what is known of its error beneath it: its interval, or its standard error."""
 
-    def entry(row: Row) -> Entry:
+    def show(row: Row) -> Entry:
         figure = estimate_of(row, name)
         if figure.missing:
             return explain_missing(figure)
-        entry = estimated(figure.times(scale))
+        entry = show_estimate(figure.times(scale))
         if figure.why:  # it is of a part of the pictures
-            return grey(entry._replace(detail=figure.why))
-        weak = name in words(row.get("too_few")).split() and name not in words(row.get("moved")).split()
-        return grey(entry) if weak else entry
+            return grey_out(entry._replace(detail=figure.why))
+        weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
+        return grey_out(entry) if weak else entry
 
-    return entry
+    return show
 
 
-def share(name: str) -> Maker:
-    return lambda row: percent(estimate_of(row, name))
+def show_share(name: str) -> Maker:
+    return lambda row: show_percent(estimate_of(row, name))
 
 
 def show_p_values(name: str) -> Maker:
     """Show Welch's p-value, and the paired one beneath."""
 
-    def entry(row: Row) -> Entry:
-        welch, paired = row.get(f"{name}_welch"), row.get(f"{name}_paired")
-        return NONE if missing(welch) else Entry(p_value(welch), "" if missing(paired) else f"paired {p_value(paired)}")
+    def show(row: Row) -> Entry:
+        welch = row.get(f"{name}_welch")
+        paired = row.get(f"{name}_paired")
+        if is_missing(welch):
+            return NONE
+        return Entry(format_p_value(welch), "" if is_missing(paired) else f"paired {format_p_value(paired)}")
 
-    return entry
+    return show
 
 
-def text(name: str, detail: str = "", absent: str = "any") -> Maker:
-    return lambda row: Entry(words(row.get(name), absent), words(row.get(detail)), "text")
+def show_text(name: str, detail: str = "", absent: str = "any") -> Maker:
+    return lambda row: Entry(format_text(row.get(name), absent), format_text(row.get(detail)), "text")
 
 
 # --- columns that every kind of model has
@@ -247,34 +249,35 @@ def origin_of(row: Row) -> str:
 
 def state_claim(row: Row) -> str:
     """Write a claim with whose it is: "its paper says lossless"."""
-    return "no claim" if missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
+    return "no claim" if is_missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
 
 
-def claimed(row: Row) -> Entry:
+def show_claim(row: Row) -> Entry:
     """Show the claim with whose it is, and whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
-    return Entry(state_claim(row), *((broken, "wrong") if mismatch(row) else ()))
+    return Entry(state_claim(row), *((broken, "wrong") if is_mismatch(row) else ()))
 
 
-def label_entry(row: Row) -> Entry:
+def show_label(row: Row) -> Entry:
     """Show the label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
-    details = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
-    return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=origin_of(row))
+    details = [format_text(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
+    return Entry(format_text(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=origin_of(row))
 
 
-def fewer(row: Row) -> Entry:
-    return times(1 / row.get("nfe_ratio", math.nan))
+def show_fewer(row: Row) -> Entry:
+    return show_ratio(1 / row.get("nfe_ratio", math.nan))
 
 
 def doubt_speed(row: Row, name: str) -> str:
-    """Explain why a measured speed tells little: the machine was busy, its interval is wide, or it was timed once; else
-    ""."""
-    figure, load, cores = estimate_of(row, name), row.get("load"), count_cores(row)
+    """Explain why a measured speed tells little: a busy machine, a wide interval, or a single timing; else ""."""
+    figure = estimate_of(row, name)
+    load = row.get("load")
+    cores = count_cores(row)
     if figure.missing:
         return ""
-    if load is not None and not missing(load) and cores and load > BUSY * cores:
-        return f"busy: load {number(load, 2)} on {cores} cores"
+    if load is not None and not is_missing(load) and cores and load > BUSY * cores:
+        return f"busy: load {format_number(load, 2)} on {cores} cores"
     if figure.low is None or figure.high is None:
         return "timed once"
     return "wide interval" if figure.high > WIDEST * figure.low else ""
@@ -282,67 +285,72 @@ def doubt_speed(row: Row, name: str) -> str:
 
 def count_cores(row: Row) -> int:
     """Count the cores of the machine that a row was timed on; 0 where it is not known."""
-    found = re.search(r"(\d+) cores", words(row.get("machine")))
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+) cores", format_text(row.get("machine")))
+    return int(match[1]) if match else 0
 
 
-def speed_of(name: str) -> Maker:
+def show_speed(name: str) -> Maker:
     """Show a speed with its interval beneath, grey with the reason where it tells little."""
 
-    def entry(row: Row) -> Entry:
-        figure, doubt = estimate_of(row, name), doubt_speed(row, name)
-        known = times(figure.value)
+    def show(row: Row) -> Entry:
+        figure = estimate_of(row, name)
+        doubt = doubt_speed(row, name)
+        shown = show_ratio(figure.value)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
-        known = known._replace(detail="; ".join(filter(None, (interval, doubt))))
-        return known._replace(style="faint") if doubt else known
+        shown = shown._replace(detail="; ".join(filter(None, (interval, doubt))))
+        return shown._replace(style="faint") if doubt else shown
 
-    return entry
-
-
-METHOD = Column("Method", label_entry, "the method, the options in which its variants differ, and the key of its cell")
+    return show
 
 
-def verdict_columns(alpha: float) -> list[Column]:
-    """alpha: the level of tests and bounds."""
+METHOD = Column("Method", show_label, "the method, the options in which its variants differ, and the key of its cell")
+
+
+def make_verdict_columns(alpha: float) -> list[Column]:
+    """Make the columns of verdicts. alpha: the level of tests and bounds."""
     bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on the worst small model"
     return [
         METHOD,
-        Column("Verdict", lambda row: pill(row, "reach"), "does it draw from plain decoding's distribution?"),
-        Column("Claim", claimed, "what is said of the law, and by whom"),
-        Column("TV ≤", lambda row: bound(row.get("tv_bound")), bounded),
-        Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"),
+        Column("Verdict", lambda row: show_pill(row, "reach"), "does it draw from plain decoding's distribution?"),
+        Column("Claim", show_claim, "what is said of the law, and by whom"),
+        Column("TV ≤", lambda row: show_bound(row.get("tv_bound")), bounded),
+        Column(
+            "MDE", lambda row: show_bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"
+        ),
     ]
 
 
 COST = [
     Column("n", "n", "number of images or texts"),
-    Column("Fewer passes", fewer, "passes of plain decoding divided by the method's, counted"),
+    Column("Fewer passes", show_fewer, "passes of plain decoding divided by the method's, counted"),
     Column(
-        "Speed of a batch", speed_of("speedup"),
+        "Speed of a batch", show_speed("speedup"),
         f"time of plain decoding divided by the method's, batches timed in turn, with the {PERCENT} interval",
     ),
 ]  # fmt: skip
 CLOCK = [
-    Column("Speed of one alone", speed_of("speedup_single"), "the same of images or texts decoded alone"),
-    Column("Networks", share("network_share"), "share of the time spent in networks; the rest is the decoder's own"),
+    Column("Speed of one alone", show_speed("speedup_single"), "the same of images or texts decoded alone"),
+    Column(
+        "Networks", show_share("network_share"), "share of the time spent in networks; the rest is the decoder's own"
+    ),
 ]
 
 
 # --- tests of the law
 
 
-def optional(name: str, form: Callable[[Any], str] = number) -> Maker:
+def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Maker:
     """Show a figure that a test may lack: "n/a" if the test was run, else "not run"."""
 
-    def entry(row: Row) -> Entry:
+    def show(row: Row) -> Entry:
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
-        return absent if missing(row.get(name)) else Entry(form(row[name]))
+        return absent if is_missing(row.get(name)) else Entry(form(row[name]))
 
-    return entry
+    return show
 
 
-def seed(row: Row) -> Entry:
-    return optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
+def show_seed(row: Row) -> Entry:
+    return show_optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
 JOINT = ("all four", "joint G", "Valiant-Valiant", "conditionals", "TV certificate", "e-value")
@@ -359,49 +367,48 @@ UNITS = {  # of the effect of a test, by the beginning of its name, the longest 
 }  # fmt: skip
 
 
-def unit_of(test: str) -> str:
+def find_unit(test: str) -> str:
     """Find the unit of a test's effect; "" of a test that is not listed."""
     return UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
 
 
-def effect(row: Row) -> Entry:
-    entry = optional("effect", three)(row)
-    return entry if missing(row.get("effect")) else entry._replace(detail=unit_of(words(row.get("test"))))
+def show_effect(row: Row) -> Entry:
+    entry = show_optional("effect", format_short)(row)
+    return entry if is_missing(row.get("effect")) else entry._replace(detail=find_unit(format_text(row.get("test"))))
 
 
-three = partial(number, digits=3)
+format_short = partial(format_number, digits=3)
 TESTS = Column("Tests", "tests", "number of deciding tests that could be run")
 EQUALITY = [
-    Column("Layer", text("layer")),
-    Column("On", text("model"), "the model that was decoded"),
-    Column("Method", lambda r: Entry(words(r.get("label"), "any"), words(r.get("key")), "name")),
-    Column("Test", text("test", "note")),
-    Column("n", optional("n"), "sequences, tokens or prompts: the units that the test counts"),
-    Column("Statistic", optional("statistic", three)),
-    Column("p", optional("p_value", p_value)),
-    Column("p, Holm", optional("p_holm", p_value), "corrected for all tests of the decoder in the layer"),
-    Column("Effect", effect, "and its unit"),
+    Column("Layer", show_text("layer")),
+    Column("On", show_text("model"), "the model that was decoded"),
+    Column("Method", lambda r: Entry(format_text(r.get("label"), "any"), format_text(r.get("key")), "name")),
+    Column("Test", show_text("test", "note")),
+    Column("n", show_optional("n"), "sequences, tokens or prompts: the units that the test counts"),
+    Column("Statistic", show_optional("statistic", format_short)),
+    Column("p", show_optional("p_value", format_p_value)),
+    Column("p, Holm", show_optional("p_holm", format_p_value), "corrected for all tests of the decoder in the layer"),
+    Column("Effect", show_effect, "and its unit"),
     Column(
         "MDE",
-        optional("minimum_detectable_effect", three),
+        show_optional("minimum_detectable_effect", format_short),
         "smallest effect found with power 0.8, in the unit of the effect",
     ),
-    Column("Verdict", lambda r: chip(r["verdict"])),
-    Column("Seed", seed, "a rejected test is repeated on a fresh seed"),
+    Column("Verdict", lambda r: show_chip(r["verdict"])),
+    Column("Seed", show_seed, "a rejected test is repeated on a fresh seed"),
 ]
 
 
-def equality_table(rows: pd.DataFrame, caption: str) -> Table:
-    return show(records(rows), [EQUALITY[0], *([TESTS] if "tests" in rows else []), *EQUALITY[1:]], caption)
+def show_equality(rows: pd.DataFrame, caption: str) -> Table:
+    return show_table(list_records(rows), [EQUALITY[0], *([TESTS] if "tests" in rows else []), *EQUALITY[1:]], caption)
 
 
-def strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select one row per decoder and layer: its test of the smallest p, "rejected" if any of them is. First runs
-    only."""
+def select_strongest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any of them is."""
     result = []
-    for _, own in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
-        p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
-        best = own.iloc[int(p.fillna(np.inf).argmin())]
-        rejected = bool((own["verdict"] == "rejected").any())
+    for _, group in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
+        p = group["p_holm"].astype(float).fillna(group["p_value"].astype(float))
+        best = group.iloc[int(p.fillna(np.inf).argmin())]
+        rejected = bool((group["verdict"] == "rejected").any())
         result.append({**best, "tests": int(p.notna().sum()), "verdict": "rejected" if rejected else best["verdict"]})
     return pd.DataFrame(result)

@@ -18,9 +18,9 @@ from parity.base.files import dump_canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import claimant, declaration, is_plain_decoding, list_lengths, needs, runs_on_enumerable
 from parity.experiment.schema import Config
-from parity.report.blocks import pairs
-from parity.report.settings import variant as name_of
-from parity.report.tables import bound, number
+from parity.report.blocks import format_settings
+from parity.report.settings import name_variant as name_of
+from parity.report.tables import format_number, show_bound
 
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
 
@@ -30,7 +30,7 @@ class Tested(NamedTuple):
 
     cell: Cell
     ran: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
-    again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
+    repeated: bool  # on a fresh seed, which confirms or clears what was rejected
     test: str  # identifies what was run: cells that share a test have the same, and its rows are counted once
     results: dict[str, Any]
     long: bool = False  # on long models, at its own options
@@ -46,26 +46,30 @@ class Name(NamedTuple):
 
 def name_judged(settings: Config, t: Tested, label: str) -> Name:
     """Name the cell itself, or its variant if that is judged separately from its cells."""
-    kind, method, own = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
+    kind, method, options = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
-        name = name_of(kind, method, own, list(own))
+        name = name_of(kind, method, options, list(options))
         # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
     if kind == "continuous" and t.ran is not None:
-        name = f"{name_of(kind, method, own, list(own))}, on mixtures"
+        name = f"{name_of(kind, method, options, list(options))}, on mixtures"
         return Name(name, name)
     return Name(t.cell.key, label)
 
 
-def judge(
+def judge_tests(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Judge one kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its
-    label) for each name, and the verdict on each cell by its key. labels, and tokens that a run decodes: of cells, by
-    key."""
+    """Judge the tests of one kind's cells. labels, and tokens that a run decodes: of cells, by key.
+
+    Returns the tests' rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its
+    label) for each name, and the verdict on each cell by its key.
+    """
     rows: list[Row] = []
-    shown, claims, counted = {}, {}, set()
+    label_of: dict[str, str] = {}  # by name, as claims and scopes
+    claims: dict[str, str] = {}
     scopes: dict[str, Scope] = {}
+    counted: set[tuple[str, str]] = set()  # names with their tests
     names: dict[str, list[str]] = {}  # under which a cell is judged, by its key
     run_tokens: dict[str, int] = {}  # of the longest run, by name
     for t in tested:
@@ -75,33 +79,32 @@ def judge(
         if not counts or (key, t.test) in counted:
             continue
         counted.add((key, t.test))
-        shown[key], claims[key], own = label, t.cell.claim, t.cell.spec["options"]
+        label_of[key] = label
+        claims[key] = t.cell.claim
+        method, options = t.cell.spec["method"], t.cell.spec["options"]
         exact = t.ran.options if t.ran is not None and not t.long else None
-        longest = next(iter(list_lengths(t.cell.kind, t.cell.spec["method"], own).items()), ("", 0))
-        scopes[key] = Scope(t.cell.kind, longest, own, exact or (scopes[key].exact if key in scopes else None))
-        place = {
-            "key": key,
-            "method": t.cell.spec["method"],
-            "options": dump_canonical(t.ran.options if t.ran else own),
-        }
-        place |= {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
-        rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.results["rows"]]
+        longest = next(iter(list_lengths(t.cell.kind, method, options).items()), ("", 0))
+        scopes[key] = Scope(t.cell.kind, longest, options, exact or (scopes[key].exact if key in scopes else None))
+        fields = {"key": key, "method": method, "options": dump_canonical(t.ran.options if t.ran else options)}
+        fields |= {"repeat": 1, "seed": settings.seeds.again} if t.repeated else {}
+        rows += [r | {"model": r["model"] or t.cell.spec["model"]} | fields for r in t.results["rows"]]
     if any(t.cell.kind == "anysubset" for t in tested):
         for key, repeat in ((key, repeat) for key in claims for repeat in (0, 1)):
-            own_rows = (r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
-            R.adjust_family(own_rows, settings.equality.alpha)
+            family = (r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
+            R.adjust_family(family, settings.equality.alpha)
     judged = judge_decoders(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
-        tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
+        tests = [r for r in rows if r["key"] == v["key"]]
+        scope = scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
         v |= add_reach(v, tests, scope, settings.equality.alpha)
-        v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.own))}
+        v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.options))}
         v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
-        if not is_plain_decoding(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
+        if not is_plain_decoding(scope.kind, v["method"], dict(scope.options)) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
-    of_cell = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
-    final = {key: min(own, key=openness) for key, own in of_cell.items() if own}
-    return rows, [v | {"label": shown[v["key"]]} for v in judged], final
+    of_cell = {key: [by_name[n] for n in cell_names if n in by_name] for key, cell_names in names.items()}
+    final = {key: min(verdicts, key=rank_uncertainty) for key, verdicts in of_cell.items() if verdicts}
+    return rows, [v | {"label": label_of[v["key"]]} for v in judged], final
 
 
 def find_undrafted(rows: Sequence[Row]) -> list[str]:
@@ -113,12 +116,12 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
     return [layer for layer, count in accepted.items() if not count]
 
 
-def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
+def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Make the changes to a verdict that no layer rejects where tests accepted no draft: speculation was not tested."""
     value = verdict["value"]
     if value.within or value.kind not in ("certified", "consistent"):
         return {}
-    reason = f"no draft was accepted in the {where}: speculation was not tested"
+    reason = f"no draft was accepted in the {source}: speculation was not tested"
     value = replace(value, kind="inconclusive", reason=reason, bound=None, estimate=None, interval=None)
     return make_columns(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted", "scope": ""}
 
@@ -139,18 +142,17 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     return verdict | {name: "; ".join(filter(None, (text, remark))) for name, text in shown.items()}
 
 
-def untested(settings: Config, cell: Cell) -> dict[str, Any]:
+def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
     """Make the columns for a cell that no layer tested: why."""
-    known = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
-    why = [] if known else ["with these options it does not run on the small models whose law is known"]
+    is_enumerable = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
+    reasons = [] if is_enumerable else ["with these options it does not run on the small models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
-        why.append(NOT_FORCED)
-    return {"note": "; ".join(why) or "no layer tests it"}
+        reasons.append(NOT_FORCED)
+    return {"note": "; ".join(reasons) or "no layer tests it"}
 
 
-def openness(verdict: dict[str, Any]) -> int:
-    """Rank several verdicts on a cell: one that found a fault decides, else one that left something open,
-    else the first, which is the exact layer's."""
+def rank_uncertainty(verdict: dict[str, Any]) -> int:
+    """Rank verdicts on a cell: a fault decides, else what was left open, else the first, which is the exact layer's."""
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
@@ -165,13 +167,13 @@ class Scope(NamedTuple):
 
     kind: str
     longest: tuple[str, int]  # the option that says how far a pass looks, and its value; ("", 0) if none does
-    own: Mapping[str, Any]  # the cell's options
-    exact: Mapping[str, Any] | None  # those of the exact layer; None where it was not run
+    options: Mapping[str, Any]  # the cell's
+    exact: Mapping[str, Any] | None  # options of the exact layer; None where it was not run
     tokens: int = 0  # that a run decodes
 
 
 def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
-    return pairs({name: options[name] for name in names}, " ")
+    return format_settings({name: options[name] for name in names}, " ")
 
 
 def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
@@ -191,15 +193,13 @@ def describe_models(lengths: Sequence[int]) -> str:
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """Describe what the exact layer's verdict says in plain words: on which models of how many tokens, at which
-    options, and within which margin."""
-    vectors = kind == "continuous"
-    place = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
+    """Describe the exact layer's verdict: on which models of how many tokens, at which options, within which margin."""
+    models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
+    conditions = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
     if value.kind == "lossy":
-        return f"on the worst of the {'mixtures in place of a diffusion head' if vectors else 'small models'} {place}"
-    models = "mixtures in place of a diffusion head" if vectors else "small models"
+        return f"on the worst of the {models} {conditions}"
     margin = "" if value.margin is None else f"within {value.margin:g} "
-    return f"{margin if value.kind == 'certified' else 'no difference '}on {models} {place}"
+    return f"{margin if value.kind == 'certified' else 'no difference '}on {models} {conditions}"
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
@@ -219,7 +219,9 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
         effect = "" if worst["effect"] is None else f", effect {worst['effect']:.3g}"
         return f"rejected ({worst['test']}{effect} on {worst['model']})"
     shift = find_shift(rows)
-    return "not rejected" if shift is None else f"not rejected (a shift of {number(shift, 2)} per token would be found)"
+    if shift is None:
+        return "not rejected"
+    return f"not rejected (a shift of {format_number(shift, 2)} per token would be found)"
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
@@ -234,49 +236,52 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
     """
     exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
-    (place, largest), p = scope.longest, judged["p_decoders"].get("long")
+    option, largest = scope.longest
+    p = judged["p_decoders"].get("long")
     rejected = p is not None and p <= alpha
-    names = [k for k in scope.own if scope.exact is not None and exact and scope.own[k] != scope.exact.get(k)]
+    names = [k for k in scope.options if scope.exact is not None and exact and scope.options[k] != scope.exact.get(k)]
     cut = list_options(scope.exact or {}, names)  # options that the exact layer cut, as it ran them
-    own = list_options(scope.own, names) or (f"{place} {largest}" if place else "its own options")
-    whole = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
-    deep = p is not None and 2 * largest <= min(long)  # the long layer did, on models of twice their places
-    tested, untested = [], [] if whole or deep else [own]
+    own = list_options(scope.options, names) or (f"{option} {largest}" if option else "its own options")
+    by_exact = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
+    by_long = p is not None and 2 * largest <= min(long)  # the long layer did, on models of twice their positions
+    tested = []
+    untested = [] if by_exact or by_long else [own]
     if exact:
         tested.append(f"joint law tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
         outcome = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
         tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
-    if other := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
-        tested.append(f"own model and options: {', '.join(other)}")
+    if layers := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
+        tested.append(f"own model and options: {', '.join(layers)}")
     value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
-    why = f"{place} {largest} is more than half of them" if long else "not tested on a model whose law is known"
-    lacking = [why if long else f"{name} {why}" for name in untested if exact or long]
+    reason = f"{option} {largest} is more than half of them" if long else "not tested on a model whose law is known"
+    lacking = [reason if long else f"{name} {reason}" for name in untested if exact or long]
 
     # the scope
-    lossy, far = value.kind == "lossy", f"on {describe_range(long)}" if deep else ""
-    if deep and max(long) < scope.tokens:
-        far = f"up to {max(long)} of {scope.tokens}"
-    here = describe_exact(value, exact, cut, scope.kind) if exact else ""
+    tokens = f"on {describe_range(long)} tokens" if by_long else ""
+    if by_long and max(long) < scope.tokens:
+        tokens = f"up to {max(long)} of {scope.tokens} tokens"
+    on_exact = describe_exact(value, exact, cut, scope.kind) if exact else ""
     shift = find_shift([r for r in rows if r["layer"] == "long"])
-    unseen = "no difference" if shift is None else f"nothing beyond {number(shift, 2)} a token"
-    again = "rejected" if rejected else "not rejected" if lossy else unseen
-    if value.kind == "inconclusive" or value.within or not (exact or deep):
+    outcome = "no difference" if shift is None else f"nothing beyond {format_number(shift, 2)} a token"
+    if rejected or value.kind == "lossy":
+        outcome = "rejected" if rejected else "not rejected"
+    if value.kind == "inconclusive" or value.within or not (exact or by_long):
         line = ""
-    elif lossy and value.estimate is None:
-        line = (f"at {own} {far} tokens" if deep else "at its own options") if rejected else ""
+    elif value.kind == "lossy" and value.estimate is None:
+        line = (f"at {own} {tokens}" if by_long else "at its own options") if rejected else ""
     elif not exact:
-        line = f"at {own} {far} tokens"
-    elif not deep:
-        line = here if whole else f"{here}; {own} on no model whose law is known"
+        line = f"at {own} {tokens}"
+    elif not by_long:
+        line = on_exact if by_exact else f"{on_exact}; {own} on no model whose law is known"
     else:
-        line = f"{here}; at {own} {again} {far} tokens" if cut else f"{here}; {again} {far} tokens"
+        line = f"{on_exact}; at {own} {outcome} {tokens}" if cut else f"{on_exact}; {outcome} {tokens}"
     return {
         "value": value,
         "pill": write_pill(value, ("mixture" if scope.kind == "continuous" else "small model") if exact else ""),
         "scope": line,
         "reach": "; ".join([*tested, *lacking]),
-        "tested_options": dump_canonical(scope.exact if exact else scope.own),
+        "tested_options": dump_canonical(scope.exact if exact else scope.options),
         "tested_models": "; ".join(describe_models(lengths) for lengths in (exact, long) if lengths),
         "own_options": "not tested" if untested else "tested",
     }
@@ -288,6 +293,7 @@ def write_pill(value: Verdict, model: str = "") -> str:
         return value.words
     if value.kind == "lossy":
         worst = f" on the worst {model}" * bool(model)
-        return "lossy" if value.estimate is None else f"lossy{worst}, TV = {number(value.estimate, 2)}"
-    place = f" on {model}s" * bool(model)
-    return f"{value.kind}{place}" if value.bound is None else f"{value.kind}{place}, TV ≤ {bound(value.bound).text}"
+        return "lossy" if value.estimate is None else f"lossy{worst}, TV = {format_number(value.estimate, 2)}"
+    models = f" on {model}s" * bool(model)
+    bound = "" if value.bound is None else f", TV ≤ {show_bound(value.bound).text}"
+    return f"{value.kind}{models}{bound}"

@@ -7,7 +7,7 @@ import torch
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.weights import read_shapes, save_weights, tensors
-from parity.experiment import weights
+from parity.experiment import model_checks
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete.load import load, load_encoder
 from tests.families import manifest
@@ -104,7 +104,7 @@ def test_sizes_that_no_picture_has(given, parts):
         family="chameleon", source="files", files={"model": "/m"}, sha256={"model": "0" * 64}, network=given
     )
     with pytest.raises(ConfigError) as error:
-        weights.check_network("lumina", spec)
+        model_checks.check_network("lumina", spec)
     one_line(error, *parts)
 
 
@@ -112,8 +112,8 @@ def test_a_part_that_a_family_lacks_and_an_embedded_model_that_is_none():
     files = {"model": "/", "text": "/"}
     spec = ModelSpec(family="janus", source="files", files=files, sha256=dict.fromkeys(files, "0" * 64))
     with pytest.raises(ConfigError) as error:
-        weights.check_files("pro", spec)
+        model_checks.check_files("pro", spec)
     one_line(error, "files.text", "allowed: model")
     with pytest.raises(ConfigError) as error:
-        weights.check_trained("pro", ModelSpec(family="janus"))
+        model_checks.check_trained("pro", ModelSpec(family="janus"))
     one_line(error, "'janus'", "no model of it is embedded")

@@ -21,7 +21,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.weights import load_weights, parts
 from parity.embedded.tokenizer import VOCAB, encode
-from parity.experiment.weights import check_tokenizer
+from parity.experiment.model_checks import check_tokenizer
 
 if TYPE_CHECKING:
     from transformers import T5EncoderModel

@@ -1,0 +1,274 @@
+"""Check the models that a configuration names before any job: sizes, files, companions, captions, text folders, pairs.
+Every check raises ConfigError. Imports no torch."""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.base.files import foreign_json, header, sums
+from parity.experiment import weights
+from parity.experiment.module_metadata import read_constant
+from parity.experiment.options import needs
+from parity.experiment.schema import HUB, PINNED, ModelSpec, PromptSpec
+from parity.experiment.weights import find_kind, find_pair_folder, list_embedded_files, read_family, read_sizes
+
+# keys of config.json that a drafter has in common with its target
+WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
+TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
+
+
+# --- sizes
+
+
+def check_network(model: str, spec: ModelSpec) -> None:
+    """Check that a published model's sizes are those of its family, and such that a network can have."""
+    family = read_family(spec.family)
+    if spec.source == "embedded" or not family.get("sizes"):
+        return
+    for key, allowed in chain(list_wrong_values(family, spec.network), list_wrong_relations(family, spec.network)):
+        value = {**family["sizes"], **spec.network}[key]
+        raise ConfigError(f"models.{model}.network.{key} = {value}: {allowed}")
+
+
+def list_wrong_values(family: dict[str, Any], network: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the sizes that are unknown or no number, with what is allowed."""
+    for key, value in network.items():
+        is_integer = isinstance(family["sizes"].get(key), int)
+        if key not in family["sizes"]:
+            yield key, f"unknown size; allowed: {', '.join(family['sizes'])}"
+        elif (is_integer and not isinstance(value, int)) or not 0 <= value <= 10**9:
+            yield key, f"allowed: {'a whole' if is_integer else 'a'} number, 0 to 1e9"
+
+
+def list_wrong_relations(family: dict[str, Any], network: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the sizes that are too small, too large or do not divide, with what is allowed."""
+    values = {**family["sizes"], **network}
+    for key, minimum in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
+        if values.get(key, minimum) < minimum:
+            yield key, f"allowed: {minimum} or more"
+    for key, maximum in family.get("at_most", {}).items():
+        if values[key] > maximum:
+            yield key, f"allowed: at most {maximum}"
+    for key, step in family.get("multiples", {}).items():
+        if values[key] % step and values.get("line"):
+            yield key, f"allowed: a multiple of {step}"
+    for key, multiple in family.get("divides", {}).items():
+        if not values[key] or values[multiple] % values[key]:
+            yield key, f"allowed: a divisor of {multiple}, {values[multiple]}"
+
+
+# --- files
+
+
+def check_files(model: str, spec: ModelSpec) -> None:
+    """Check that a published model names every component that its family needs, with its digest, in files that exist or
+    at addresses that do not move."""
+    if spec.source == "embedded" or spec.folder:
+        return
+    family = read_family(spec.family)
+    needed = family.get("files", ("target",))
+    classes = {**family.get("sizes", {}), **spec.network}.get("classes")
+    for component in needed:
+        if component not in spec.files and not (component == "text" and classes):
+            raise ConfigError(f"models.{model}.files = {sorted(spec.files)}: needs {component}")
+    allowed = (*needed, *family.get("also", ("draft", "kl", "tokenizer")))
+    for component, file in spec.files.items():
+        key = f"models.{model}.files.{component}"
+        if component not in allowed:
+            raise ConfigError(f"{key}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
+        check_signed(model, spec, component)
+        if is_remote(file):
+            check_address(key, file)
+        elif is_local(spec, component) and not Path(file).exists():
+            raise ConfigError(f"{key} = {file!r}: no such file")
+
+
+def is_remote(file: str) -> bool:
+    return file.startswith(("https://", "http://", HUB))
+
+
+def is_local(spec: ModelSpec, component: str) -> bool:
+    """Return whether a component is a file of this machine, and not one of the model's repository."""
+    file = spec.files[component]
+    return spec.source == "files" or Path(file).is_absolute() or (component == "text" and not file.endswith("/"))
+
+
+def check_signed(model: str, spec: ModelSpec, component: str) -> None:
+    """Check that a component has a digest. Those of a text model's folders are taken here; a tokenizer's folder has no
+    weights."""
+    is_own_folder = find_kind(spec.family) == "anysubset" and not is_remote(spec.files[component])
+    if component not in spec.sha256 and component != "tokenizer" and not is_own_folder:
+        raise ConfigError(f"models.{model}.sha256: needs {component}; `python -m parity.models pin` finds it")
+
+
+def check_address(key: str, file: str) -> None:
+    """Check that an address is of a host, or of a repository at a commit."""
+    if not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
+        raise ConfigError(
+            f"{key} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the"
+            " 40-hex commit; a branch would move"
+        )
+
+
+def check_trained(model: str, spec: ModelSpec) -> None:
+    """Check that an embedded model is of a size that was trained here."""
+    if spec.source != "embedded":
+        return
+    file = list_embedded_files(spec)["transformer"]
+    if spec.grid != 16 and not (weights.EMBEDDED / file).exists():
+        raise ConfigError(
+            f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
+            " `snakemake train_embedded`"
+        )
+
+
+# --- companions
+
+
+def check_needs(method: str, model: str, spec: ModelSpec) -> None:
+    """Check that a model has the companion that a method needs, and that it is this model's."""
+    companion = needs("discrete", method)
+    if not companion:
+        return
+    key = f"image.methods.{method}: models.{model}"
+    if spec.source == "embedded":
+        file = weights.EMBEDDED / f"{companion}.safetensors"
+        if spec.grid != 16:
+            raise ConfigError(f"{key}.grid = {spec.grid} has no {companion}; allowed: 16, or source files")
+        if not file.exists():
+            raise ConfigError(
+                f"{key} has no {companion} yet: {file.name} is missing; make it with `snakemake train_embedded`"
+            )
+    elif companion not in spec.files:
+        raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs a {companion} trained for this model")
+    else:
+        file = Path(spec.files[companion])
+    if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
+        check_companion(model, spec, file, companion)
+
+
+def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> None:
+    """Check that a drafter was trained for this target, and a draft model for one of its size."""
+    trained_for = header(file) or read_target_sizes(file)
+    if "model" in spec.files:
+        expected = read_target_sizes(Path(spec.files["model"]))
+    else:
+        sizes = read_sizes(spec)
+        expected = {key: sizes[key] for key in ("vocab", "grid")}
+    if component == "drafter" and "grid" in expected and "input_type" not in trained_for:
+        digests = sums(weights.EMBEDDED) if spec.source == "embedded" else spec.sha256
+        name = list_embedded_files(spec)["transformer"] if spec.source == "embedded" else "transformer"
+        expected["target"] = digests.get(name)
+    for key, value in expected.items():
+        if trained_for.get(key) != value:
+            label = "the SHA-256 of its target" if key == "target" else f"its {key}"
+            raise ConfigError(
+                f"models.{model}: {component} {file.name} was trained for another target: {label} is"
+                f" {str(trained_for.get(key))[:16]}; allowed: {str(value)[:16]}"
+            )
+
+
+def read_target_sizes(path: Path) -> dict[str, Any]:
+    """Read the sizes of its target from the config.json of a released drafter, a folder or the file's: WORDS, if both
+    are folders in transformers' layout; {} if there are none."""
+    try:
+        config = foreign_json((path if path.is_dir() else path.parent) / "config.json")
+        if "input_type" not in config:
+            return {word: config[word] for word in WORDS}
+        tokens = config.get("block_size") or TOKENS[config["input_type"]]
+        return {"vocab": config["vocab_size"], "grid": round(tokens**0.5), "input_type": config["input_type"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+# --- text models
+
+
+def check_text_folders(model: str, files: dict[str, str]) -> None:
+    """Check that the folders of a text model, by component, are as transformers saves them."""
+    for component, folder in files.items():
+        if folder.startswith(HUB):
+            continue
+        if component in ("tokenizer", "judge") or (component == "xlnet" and "tokenizer" not in files):
+            check_tokenizer(Path(folder), f"models.{model}.files.{component}")
+        if component != "tokenizer" and not Path(folder, "config.json").is_file():
+            raise ConfigError(
+                f"models.{model}.files.{component} = {folder!r}: needs config.json; allowed: a folder as transformers"
+                " saves it, or hub:owner/name@commit"
+            )
+
+
+def check_tokenizer(folder: Path, label: str) -> None:
+    """Check that a folder has a readable tokenizer. The error begins with `label`."""
+    if not any(Path(folder, name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        hint = " of its spiece.model (docs/howto/checkpoint.md says how)" if list(folder.glob("spiece.model")) else ""
+        raise ConfigError(f"{label} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{hint}")
+
+
+# --- continuous models
+
+
+def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
+    """Check that a model that reads captions has them, and that one that reads none has none."""
+    is_embedded = spec.source == "embedded"
+    reads = not is_embedded and read_constant("models/continuous", spec.family, "PROMPT") is not None
+    if reads and captions is None:
+        raise ConfigError(f"continuous.captions: {model} reads captions; needed: {{file: captions, one a line}}")
+    if captions is not None and not reads:
+        problem = "reads no captions of yours" if is_embedded else "reads no captions"
+        raise ConfigError(f"continuous.captions.file = {captions.file!r}: {model} {problem}; allowed: no captions")
+
+
+def check_pair(model: str, has_draft: bool, spec: ModelSpec) -> None:
+    """Check that a continuous model and, if a method drafts, its draft model are there, of sizes that fit."""
+    if spec.source != "embedded" and not spec.folder:
+        check_published_pair(f"models.{model}", has_draft, spec)
+    else:
+        check_pair_folder(f"models.{model}", has_draft, spec)
+
+
+def check_published_pair(key: str, has_draft: bool, spec: ModelSpec) -> None:
+    """Check the files and sizes of a pair that is published."""
+    if "released" not in read_family(spec.family):
+        raise ConfigError(f"{key}.source = {spec.source!r}: {spec.family} has no published files; allowed: embedded")
+    if has_draft and "draft" not in spec.files:
+        raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs draft, for a method that drafts")
+    for name, value in spec.network.items():
+        if name not in ("grid", "cell") or not isinstance(value, int) or not 1 <= value <= 256:
+            raise ConfigError(f"{key}.network.{name} = {value}: allowed: grid and cell, 1 to 256")
+    sizes = read_sizes(spec)
+    if sizes["grid"] % sizes.get("cell", 1):
+        raise ConfigError(f"{key}.network = {sizes}: grid; allowed: a multiple of cell")
+
+
+def check_pair_folder(key: str, has_draft: bool, spec: ModelSpec) -> None:
+    """Check a pair in a folder: its files are there, say their sizes, and agree."""
+    folder = find_pair_folder(spec)
+    if spec.folder and not (folder / "SHA256SUMS").exists():
+        raise ConfigError(
+            f"{key}.folder = {spec.folder!r}: no SHA256SUMS in it; allowed: a folder that `convert` wrote"
+        )
+    target = read_pair_header(key, folder / f"{spec.family}.safetensors", spec)
+    if not has_draft:
+        return
+    draft = read_pair_header(key, folder / f"{spec.family}-draft.safetensors", spec)
+    nouns = {"grid": "tokens a side", "dim": "numbers a token", "classes": "classes", "latents": "latents"}
+    for name, noun in nouns.items():
+        if str(draft.get(name)) != str(target.get(name)):
+            raise ConfigError(
+                f"{key}: draft and target differ in {noun}: {draft.get(name)} and {target.get(name)}; allowed: the same"
+            )
+
+
+def read_pair_header(key: str, file: Path, spec: ModelSpec) -> dict[str, Any]:
+    """Read the sizes in the header of a pair's file. Raises ConfigError if it is missing or has none."""
+    if not file.exists():
+        remedy = f"allowed: what {file.parent} holds" if spec.folder else "make it with `snakemake train_continuous`"
+        raise ConfigError(f"{key}: {file.name} is missing; {remedy}")
+    sizes = header(file)
+    if "grid" not in sizes:
+        raise ConfigError(f"{key}: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote")
+    return sizes
