@@ -27,7 +27,7 @@ class Mended:
         return (ids, logits) if logits is None else self.mend(input_ids, ids, logits)
 
 
-class universal(Mended):  # named as on the command line
+class universal(Mended):  # noqa: N801  # named as on the command line
     """Universal assisted decoding with overlapping vocabularies: the pruned head's logits are in the order of
     `target_to_assistant_input_ids`, but are recorded in the order of the assistant's tokens."""
 
@@ -41,7 +41,7 @@ class universal(Mended):  # named as on the command line
         return ids, mended
 
 
-class gemma4(Mended):
+class gemma4(Mended):  # noqa: N801
     """The Gemma 4 assistant drafts the likeliest token and records the whole law: draw the token from that law. Mends
     drafts of one token, whose law depends on no other draft."""
 

@@ -46,7 +46,7 @@ class Scheme:
 
 
 def scheme_of(changes: dict[str, Any]) -> Scheme:
-    """A scheme from what is changed of it; ParityError for a key that it does not have."""
+    """Make a scheme from its changed fields. Raises ParityError for a key that it does not have."""
     names = [f.name for f in fields(Scheme)]
     if wrong := sorted(set(changes) - set(names)):
         raise ParityError(f"--scheme {wrong[0]}: unknown key; allowed: {', '.join(names)}")
@@ -54,7 +54,7 @@ def scheme_of(changes: dict[str, Any]) -> Scheme:
 
 
 def masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """The share of each row that is masked [batch]."""
+    """Draw the share of each row that is masked [batch]."""
     done = 1.0 if step >= scheme.warmup else step / scheme.warmup
     low, high = (scheme.start + done * (bound - scheme.start) for bound in (scheme.low, scheme.high))
     u = rng.random(batch) if scheme.independent else (rng.random() + rng.permutation(batch) / batch) % 1
@@ -118,7 +118,7 @@ def xlnet(job: Job) -> Recipe:
 
 
 def judge(job: Job) -> Recipe:
-    """A small GPT-2 over the same words, without dropout. Its log: nats per word, in the end also on held-out texts."""
+    """Train a small GPT-2 over the same words, without dropout. Its log: nats per word, last also on held-out texts."""
     tokens, test = texts(job), texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.list_words()

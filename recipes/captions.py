@@ -31,7 +31,7 @@ TRIES = 200_000  # seeds tried: 127 plain captions are held out, and about one d
 
 
 def captions(kind: str, count: int) -> list[str]:
-    """The first `count` distinct held-out captions of a kind, by seed; ParityError where there are not as many."""
+    """List the first `count` distinct held-out captions of a kind, by seed. Raises ParityError if there are fewer."""
     chosen: dict[str, None] = {}
     for seed in range(TRIES):
         scene, _ = draw_scene(seed, test=True)

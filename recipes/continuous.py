@@ -33,8 +33,8 @@ KL_WEIGHT = 3e-4  # of the mean over entries; at 3e-3 colours shift and textures
 
 
 def kl(job: Job) -> Recipe:
-    """The KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out pictures; the header
-    has the scale that gives latents a deviation of one."""
+    """Train the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out pictures; the
+    header has the scale that gives latents a deviation of one."""
     _, pixels = pictures(job)
     torch.manual_seed(job.seed)
     net = KL(KL_CONFIG).to(memory_format=torch.channels_last)
@@ -69,8 +69,8 @@ def kl(job: Job) -> Recipe:
 
 
 def classifier(job: Job) -> Recipe:
-    """The classifier of class-conditional Scenes. Half of every batch has been through `kl` and back, so that it learns
-    what a model drew and not how sharp a decoder is.
+    """Train the classifier of class-conditional Scenes. Half of every batch has been through `kl` and back, so that it
+    learns what a model drew and not how sharp a decoder is.
 
     Its log ends with the accuracy on captions held out, as drawn and through `kl`.
     """
@@ -156,7 +156,7 @@ def diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tenso
 
 
 def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generator) -> Tensor:
-    """The diffusion loss of tokens [n, L, D] of which a random part is masked, given labels or prompts: a scalar."""
+    """Compute the diffusion loss of tokens [n, L, D], a random part masked, given labels or prompts: a scalar."""
     n, L = tokens.shape[:2]
     masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < mask_counts(rng, n, L)[:, None])
     with short_bf16():
@@ -167,7 +167,7 @@ def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generato
 
 
 def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """The velocity's squared error, at a time of its own for each cell: logit-normal."""
+    """Compute the velocity's squared error, at a logit-normal time for each cell."""
     cells = fold(tokens, net.config.cell)
     t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
     noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
@@ -250,8 +250,8 @@ FAMILIES = {
 
 
 def pair(job: Job) -> Recipe:
-    """The target or the draft of a family. Its log: the loss on training and on held-out pictures. The header names the
-    latents, because a draft must draw its target's."""
+    """Train the target or the draft of a family. Its log: the loss on training and on held-out pictures. The header
+    names the latents, because a draft must draw its target's."""
     family = FAMILIES[job.name.removesuffix("-draft")]
     (tokens, given), test = family.data(job, False), family.data(job, True)
     config = replace(family.target, **family.draft) if job.name.endswith("-draft") else family.target

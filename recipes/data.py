@@ -23,7 +23,7 @@ CROP = 32
 
 @cache
 def drawn(generator: ModuleType, count: int, test: bool, threads: int) -> list[Any]:
-    """The columns of `count` examples of a generator, from seeds in a row; pictures and numbers as arrays."""
+    """Draw `count` examples of a generator, from seeds in a row: their columns, pictures and numbers as arrays."""
     first = FIRST_TEST if test else FIRST
     with Pool(threads) as pool:
         rows = pool.starmap(generator.draw_example, [(first + i, test) for i in range(count)], chunksize=256)
@@ -68,7 +68,7 @@ def texts(job: Job, test: bool = False) -> Tensor:
 
 
 def autoencoder_batch(job: Job, pixels: np.ndarray, step: int, rng: np.random.Generator) -> Tensor:
-    """The pictures [B, 3, H, W] of a step of an image tokenizer.
+    """Draw the pictures [B, 3, H, W] of a step of an image tokenizer.
 
     The first four fifths of the steps see random crops of 32x32 (the networks are convolutional, and a crop costs a
     quarter), the rest whole pictures; `job.batch` counts crops.
@@ -83,7 +83,7 @@ def autoencoder_batch(job: Job, pixels: np.ndarray, step: int, rng: np.random.Ge
 
 
 def reconstruction_error(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean absolute error of pictures y made from x, and the loss: this, squares and edges."""
+    """Compute the mean absolute error of pictures y made from x, and the loss: this, squares and edges."""
     edges = (y.diff(dim=-1) - x.diff(dim=-1)).abs().mean() + (y.diff(dim=-2) - x.diff(dim=-2)).abs().mean()
     l1 = (y - x).abs().mean()
     return l1, l1 + 2 * F.mse_loss(y, x) + edges

@@ -79,7 +79,7 @@ QUESTIONS = {
 
 
 def answers(scene: scenes.Scene) -> list[int]:
-    """The index of each question's answer."""
+    """Find the index of each question's answer."""
     words = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
     for i in (0, 1):
         for what in OF_THINGS:
@@ -194,7 +194,7 @@ def llamagen(job: Job) -> Recipe:
 
 
 def target_of(job: Job) -> tuple[Transformer, nn.Module]:
-    """The trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
+    """Load the trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
     target, t5 = load_network(Transformer, LlamaGenConfig, job.weights("llamagen")), make_t5_encoder().eval()
     load_weights(t5, job.weights("text"))
     return target.requires_grad_(False), t5.requires_grad_(False)
@@ -204,8 +204,8 @@ SCALES = 1.0, 3.0  # guidance of a draft model's training
 
 
 def draft(job: Job) -> Recipe:
-    """A draft model that learns the target's guided law (distillation for speculative decoding: Zhou et al. 2024), at
-    scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats per token, in the
+    """Train a draft model on the target's guided law (distillation for speculative decoding: Zhou et al. 2024), at
+    scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats per token, at the
     end on held-out captions, in the middle of SCALES."""
     target, t5 = target_of(job)
     config = LLAMAGENS[job.name]
@@ -262,7 +262,7 @@ def drafter(job: Job) -> Recipe:
     mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
 
     def truth(rows, rng):
-        """The target's features [B, L + 1, dim] and law [B, L, V] of pictures, some of them without their captions."""
+        """Compute the target's features [B, L + 1, dim] and law [B, L, V] of pictures, some without captions."""
         dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
         features = target.features(*embedded(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
@@ -287,8 +287,8 @@ def drafter(job: Job) -> Recipe:
 
 
 def clip(job: Job) -> Recipe:
-    """The embedded CLIP, an open_clip model from a custom configuration. Its log ends with the held-out retrieval rate:
-    the share of pictures whose own caption is the nearest of 100."""
+    """Train the embedded CLIP, an open_clip model from a custom configuration. Its log ends with the held-out retrieval
+    rate: the share of pictures whose own caption is the nearest of 100."""
     captions, pixels = pictures(job)
     ids, _ = encode_ids(captions, CONTEXT)
     torch.manual_seed(job.seed)

@@ -41,7 +41,7 @@ class Job:
         return self.work / f"{self.name}.safetensors"
 
     def weights(self, recipe: str) -> Path:
-        """What another recipe wrote; ParityError if it has not yet."""
+        """Find what another recipe wrote. Raises ParityError if it has not yet."""
         file = self.work / f"{recipe}.safetensors"
         if not file.exists():
             raise ParityError(f"{file}: no such file, and {self.name} reads it; run recipe {recipe} first")

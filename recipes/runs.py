@@ -97,7 +97,7 @@ class Run:
         return "t5" if self.name == "text" else self.name
 
     def recipe(self, job: Any) -> Any:
-        """The `loop.Recipe` of a `loop.Job`."""
+        """Make the `loop.Recipe` of a `loop.Job`."""
         return importlib.import_module(f"recipes.{self.kind}").RECIPES[self.name](job)
 
 
@@ -105,7 +105,7 @@ RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
 
 
 def of_kind(kind: str) -> list[Run]:
-    """The runs whose weights are installed together."""
+    """List the runs whose weights are installed together."""
     return [run for run in RUNS.values() if run.kind == kind]
 
 
@@ -121,7 +121,7 @@ def log_table(log: list[dict[str, float]]) -> list[str]:
 
 
 def model_card(run: Run, record: dict[str, Any]) -> str:
-    """A model card in Markdown: what it is, the data, and what the run recorded."""
+    """Write a model card in Markdown: what it is, the data, and what the run recorded."""
     facts = [
         f"# {run.installed}",
         "",

@@ -42,7 +42,7 @@ class Job:
     began: float = field(default_factory=time.monotonic)
 
     def progress(self) -> str:
-        """What the job says of itself, in the file beside its log: '32 of 64 images, 512 passes'."""
+        """Read what the job says of itself, in the file beside its log: '32 of 64 images, 512 passes'."""
         return "".join(read(Path(f"{log}.now"))[:80].strip() for log in self.logs)
 
     def share(self) -> float:
@@ -51,7 +51,7 @@ class Job:
         return min(1.0, float(counts[1]) / int(counts[2])) if counts and int(counts[2]) else 0.0
 
     def error(self) -> tuple[str, list[str]]:
-        """The line that a failed job ended with, and the end of its log."""
+        """Read the line that a failed job ended with, and the end of its log."""
         lines = [line for log in self.logs for line in read(Path(log)).splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith("cost:")]
         ours = [line for line in lines if line.startswith("error:")]
@@ -76,7 +76,7 @@ class Run:
     # What happens
 
     def take(self, record: LogRecord) -> None:
-        """A record of Snakemake's: a job's event, the result, or what a reader must know."""
+        """Take a record of Snakemake's: a job's event, the result, or what a reader must know."""
         from snakemake_logger_plugin_parity import NOISE
 
         event, text = getattr(record, "event", None), record.getMessage()
@@ -171,7 +171,7 @@ class Run:
         return whole / max(1, self.at_once) or None
 
     def view(self) -> Any:
-        """The moving lines: one a running job, one for the whole."""
+        """Draw the moving lines: one a running job, one for the whole."""
         from rich.text import Text
 
         now = time.monotonic()
@@ -199,14 +199,14 @@ class Run:
             self.live = None
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.live is not None:
             self.live.console.print(text, soft_wrap=True)
         else:
             print(text, file=self.stream, flush=True)
 
     def end(self) -> None:
-        """The whole in a line, and the result last."""
+        """Print the whole in a line, and the result last."""
         self.stop_live()
         for job in self.jobs.values():
             self.forget(job)

@@ -19,7 +19,7 @@ __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, on demand: the plugin starts in every run of pytest, without numpy."""
+    """Import the names above on demand: the plugin starts in every run of pytest, without numpy."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"parity_certify.{_WHERE[name]}"), name)

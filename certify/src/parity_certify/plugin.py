@@ -17,9 +17,12 @@ LOOKS = (1.0, 1.5, 2.25)  # times the sequences that a bound below the margin ta
 
 @pytest.fixture
 def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None]) -> Callable[..., Any]:
-    """assert_lossless(sampler, target=..., margin=0.05, false_alarm=1e-6, ...) -> Certificate It fails with what shows
-    the fault again, and passes with the bound that was reached. Where no draft was offered or accepted nothing was
-    tested: it fails as inconclusive.
+    """Fail unless a sampler is certified lossless.
+
+        assert_lossless(sampler, target=..., margin=0.05, false_alarm=1e-6, ...)
+
+    Returns its Certificate, with the bound that was reached. A failure says how to see the fault again. Where no draft
+    was offered or accepted nothing was tested: it fails as inconclusive.
 
     sampler      sample(prompts [n, P], seed) -> tokens [n, L], or parity_certify.Sampled with its counts of drafts
     target       folder of a model of transformers, a parity_certify.Law, or a callable of prefixes with `vocab`

@@ -77,8 +77,8 @@ class Law:
         return not all(isinstance(processor, OF_SCORES) for processor in self.processors)
 
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
-        """logits [R, S, V], of 2B rows where guided, to scores [B, S, V]; prefixes: of row b and slot s the ids
-        before it [n], where a processor needs them."""
+        """Convert logits [R, S, V], of 2B rows where guided, to scores [B, S, V]; prefixes: of row b and slot s the
+        ids before it [n], where a processor needs them."""
         scores = logits.float()
         if self.guidance is not None:
             conditional, unconditional = scores.log_softmax(-1).chunk(2)

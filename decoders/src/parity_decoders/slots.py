@@ -149,8 +149,8 @@ class SlotNetwork:
     def run_pass(
         self, tokens: Tensor, slots: Tensor, places: Tensor, visible: Tensor, last_only: bool = False
     ) -> Tensor:
-        """tokens [R, S], stored at `slots` [R, S], that stand at `places` [R, S] of their row, padding included, and
-        see the slots `visible` [R, S, T], to logits [R, S, V]."""
+        """Compute the logits [R, S, V] of tokens [R, S], stored at `slots` [R, S], that stand at `places` [R, S] of
+        their row, padding included, and see the slots `visible` [R, S, T]."""
         self.cache.slots = slots
         self.cache.end = visible.shape[2]
         options = {"logits_to_keep": 1} if last_only and self.model._supports_logits_to_keep() else {}
@@ -204,7 +204,7 @@ class SlotNetwork:
         return self.run_pass(tokens, slots, self.places, torch.cat([stored, above], 2))
 
     def keep(self, nodes: Tensor) -> None:
-        """nodes [R, W] of the last tree, -1 for none; see TokenModel."""
+        """Keep the nodes [R, W] of the last tree, -1 for none; see TokenModel."""
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
         targets = self.places[row, node]

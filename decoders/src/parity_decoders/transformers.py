@@ -115,7 +115,7 @@ class GenerateModel:
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
-        """nodes [B, W] of the last tree, -1 for none; see TokenModel."""
+        """Keep the nodes [B, W] of the last tree, -1 for none; see TokenModel."""
         tokens, positions = self.nodes
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]

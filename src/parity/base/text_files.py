@@ -52,9 +52,9 @@ def read_comma_separated(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_table(text: str, delimiter: str) -> tuple[list[str], Iterator[dict[str, str]]]:
-    """Return the columns of a table, and its rows as a value by column.
+    r"""Return the columns of a table, and its rows as a value by column.
 
-    delimiter  "," or "\\t"
+    delimiter  "," or "\t"
 
     Raises ValueError if two columns have one name, or a row has more or fewer fields than the header.
     """

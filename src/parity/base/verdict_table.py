@@ -15,7 +15,7 @@ def gain(row: Mapping[str, str]) -> str:
 
 
 def table(summary: Path, width: int = 100) -> str:
-    """A row for each method and variant of summary.csv: what it claims, verdict, gain. ParityError without one."""
+    """Write a row for each method and variant of summary.csv: claim, verdict, gain. Raises ParityError without one."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -104,7 +104,7 @@ class Pair:
 
     @cached_property
     def quality(self) -> dict[str, Estimate]:
-        """b less a of each figure of quality that both have: by prompt where both have the same."""
+        """Differences b - a of each figure of quality that both have: by prompt where both have the same."""
         differences = compute_changes(self.b, self.a, self.records_b, self.records_a)
         return {name.removesuffix("_change"): gap for name, gap in differences.items()}
 

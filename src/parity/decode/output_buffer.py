@@ -20,7 +20,7 @@ class Canvas:
     and behind the first step."""
 
     def __init__(self, blank: Tensor):
-        """blank [B, L] or [B, L, D]: the tokens before the first step."""
+        """Start from `blank` [B, L] or [B, L, D]: the tokens before the first step."""
         self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
         self.steps = 0

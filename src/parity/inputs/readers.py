@@ -84,7 +84,7 @@ def find_flaw(row: dict[str, Any]) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The whole of a UTF-8 file, unpacked if its name ends in .gz."""
+    """Read the whole of a UTF-8 file, unpacked if its name ends in .gz."""
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"data = {str(path)!r}: no regular file; allowed: a file")

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:
-    """A file of ids and pixels uint8 [n, H, W, 3] for each shard, under its name; [] where tokens are no pictures."""
+    """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard, under its name; [] if tokens are no pictures."""
     module = importlib.import_module(f"parity.models.{kind}.load")
     if not hasattr(module, "load_painter"):
         return []

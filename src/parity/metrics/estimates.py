@@ -72,7 +72,7 @@ def estimate_of(row: Mapping[str, Any], name: str) -> Estimate:
 
 
 def prompt_groups(ids: np.ndarray) -> np.ndarray:
-    """Number the prompts of ids [n] "<prompt>/<repeat>": [n] int."""
+    """Find the number [n] int of each prompt in ids [n] "<prompt>/<repeat>"."""
     return np.unique([str(i).rsplit("/", 1)[0] for i in ids], return_inverse=True)[1]
 
 

@@ -24,7 +24,7 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """Number the batch [n] of each row. Rows of one batch are neighbours and share its seconds, passes and size."""
+    """List the batch number [n] of each row. Rows of a batch are neighbours and share its seconds, passes and size."""
     differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
     return np.concatenate([[0], differ.cumsum()])
 

@@ -52,7 +52,7 @@ def format_settings(values: Mapping[str, Any], joint: str = "=") -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Replace characters that control a terminal or a browser (escape, null, direction marks) by \\u001b and so on."""
+    r"""Replace characters that control a terminal or a browser (escape, null, direction marks) by \u001b and so on."""
     return "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
     )

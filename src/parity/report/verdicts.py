@@ -225,8 +225,9 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """Make the changes to a verdict: its value with what was tested and what was not, and
+    """Make the changes to a verdict that say how far it reaches.
 
+    value           the verdict, with what was tested and what was not
     pill            the verdict in a few words; scope: how far it reaches, in a line
     tested_options  JSON of the options of the exact layer
     tested_models   what the exact and the long layer ran on

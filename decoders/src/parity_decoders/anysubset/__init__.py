@@ -1,4 +1,4 @@
-"""Decoders of text in any order, as in `parity_decoders`, with
+"""Decoders of text in any order, called as in `parity_decoders`.
 
 model  a `parity_decoders.protocols.anysubset.AnySubsetModel`
 start  `Infilling`: known tokens, the order of decoding, and where each row begins and ends

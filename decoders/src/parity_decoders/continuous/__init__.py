@@ -1,4 +1,4 @@
-"""How images of continuous tokens are decoded: what `parity_decoders` says, with
+"""Decoders of images of continuous tokens, called as in `parity_decoders`.
 
 model  a `parity_decoders.protocols.continuous.Pair` of target and, where a method needs one, draft model
 start  `Start`: the order in which each image's positions are decoded

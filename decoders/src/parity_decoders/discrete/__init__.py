@@ -1,4 +1,4 @@
-"""Decoders of image tokens, as in `parity_decoders`, with
+"""Decoders of image tokens, called as in `parity_decoders`.
 
 model  a `parity_decoders.protocols.discrete.TokenModel`
 start  [B] int64, the token at position -1

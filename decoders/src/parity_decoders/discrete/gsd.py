@@ -62,7 +62,7 @@ def verify_grouped(
 
 
 def number_groups(p: Tensor, G: int) -> Tensor:
-    """Number the groups [B, W, V] of tokens: disjoint groups of G tokens that are neighbours in the order of p."""
+    """Assign each token the number [B, W, V] of its group: disjoint groups of G neighbours in the order of p."""
     return p.argsort(-1).argsort(-1) // G
 
 

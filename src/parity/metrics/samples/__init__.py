@@ -1,4 +1,4 @@
-"""What metrics read of a cell: a module for each kind of model, with
+"""What metrics read of a cell, a module for each kind of model.
 
 Sample      `Files` with the kind's columns, pictures, texts ..., each computed when it is first asked for
 draw        pictures that quality is compared with

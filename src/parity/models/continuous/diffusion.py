@@ -53,7 +53,7 @@ class Schedule(NamedTuple):
 
     @property
     def log_posterior(self) -> Tensor:
-        """log variance of q(x_{t-1} | x_t, x_0); the last step's variance, zero, is its neighbour's, as published."""
+        """Log variance of q(x_{t-1} | x_t, x_0); the last step's variance, zero, is its neighbour's, as published."""
         variance = self.beta * (1 - self.alpha_bar_before) / (1 - self.alpha_bar)
         return torch.cat([variance[1:2] if len(variance) > 1 else self.beta[:1], variance[1:]]).log()
 

@@ -389,7 +389,7 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
 
 
-def LlamaGen(
+def LlamaGen(  # noqa: N802
     net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
 ) -> Cached:
     """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]. The
