@@ -148,7 +148,7 @@ class Gathered:
     extras: list[Extra]
 
     def select_rows(self, kind: str) -> pd.DataFrame:
-        """Select the summary of one kind, without columns that it has nothing in."""
+        """Select the summary of one kind, without its empty columns."""
         return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
     def map_cells(self, kind: str) -> dict[str, Cell]:
@@ -378,8 +378,7 @@ def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> f
 
 
 def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Return whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image
-    or text has no error and says nothing."""
+    """Return whether a figure says nothing: its interval holds an effect of interest to either side, or n is 1."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
@@ -391,7 +390,7 @@ def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool
 
 
 def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
-    """Names of a row's figures that say nothing."""
+    """List a row's figures that say nothing."""
     return [name for name in QUALITY if is_too_few(row, name, margins)]
 
 

@@ -146,10 +146,7 @@ def list_points(rows: pd.DataFrame, plain: Mapping[str, Any], largest_cost: floa
 def draw_gains(rows: pd.DataFrame) -> Drawing | None:
     """Draw the times faster than plain decoding over what a pass over 32 nodes costs: a line for each method as
     predicted, and the points that were measured here, one image at a time, with their intervals. Lossy methods are
-    broken lines. None where no row has passes and nodes.
-
-    rows   summary rows of one model, plain decoding among them
-    """
+    broken lines. rows: of one model, plain decoding among them. None where no row has passes and nodes."""
     plain, methods = find_plain_row(rows), rows[~is_plain(rows)]
     methods = methods[methods.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
     if plain is None or methods.empty:

@@ -191,9 +191,8 @@ def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
 
 
 def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the measured speed of one image, with its interval, against target passes: a mark for each method in the
-    colour of its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a
-    speed."""
+    """Draw the measured speed of one image with its interval against target passes: a mark a method in the colour of
+    its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
     columns = ["label", "method", "key", "role", "nfe", "nodes_per_pass", "verdict_kind", "load", "machine"]
     names = [f"speedup_single{end}" for end in ENDS]
     data = rows.reindex(columns=[*columns, *names])
@@ -236,9 +235,8 @@ def find_interval(row: Any, name: str) -> tuple[float, float]:
 
 
 def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times the reach of
-    one: sqrt(2) because a point is compared with another noisy point, not with the truth.
-    """
+    """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times one's reach,
+    because a point is compared with another noisy point and not with the truth."""
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
         return None
@@ -297,7 +295,7 @@ def read_extra(file: Path) -> Extra:
 
 
 def draw_extra(e: Extra) -> Figure:
-    """Draw the figure. Raises ParityError that names a column it lacks."""
+    """Draw a figure whose data were made elsewhere. Raises ParityError that names a column it lacks."""
     if lacking := [c for c in NEEDS[e.kind] if c not in e.data]:
         raise ParityError(f"figure {e.name!r}: no column {lacking[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")

@@ -234,7 +234,8 @@ def show_fewer_calls(row: Row) -> Entry:
 
 
 def choose_main_figure(g: Gathered, kind: str) -> str:
-    return QUALITY[kind] if QUALITY[kind] in g.select_rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
+    is_published = kind == "continuous" and QUALITY[kind] not in g.select_rows(kind)
+    return "fid" if is_published else QUALITY[kind]
 
 
 def is_judged_here(rows: Sequence[Row]) -> bool:
@@ -296,8 +297,7 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def show_change(g: Gathered, kind: str, row: Row) -> Entry:
-    """Show what moved, and the change of the main figure with its interval; in grey where nothing moved and the
-    interval holds an effect of interest to either side."""
+    """Show what moved, and the change of the main figure; grey if nothing moved and an effect might not have shown."""
     name = choose_main_figure(g, kind)
     moved = list_moves(g, row)
     if name not in list_changes(row):

@@ -34,10 +34,6 @@ def describe_outcome(row: Mapping[str, Any]) -> str:
     return f"found in {hits} of {samples} samples{': too few sequences for it' * (required is None)}"
 
 
-def show_largest_p(row: Mapping[str, Any]) -> Entry:
-    return Entry(format_p_value(row["largest_p"]), format_text(row["model"]))
-
-
 def warn_of_failures(tests: SelfTests) -> str:
     """Write the sentence on planted decoders that did not go as they must; "" if all did."""
     wrong = [f"{row['decoder']} ({describe_outcome(row)})" for row in tests.failures]
@@ -64,7 +60,11 @@ PLANTED = [
     Column("Fault", lambda r: Entry(format_text(r["fault"]) or "correct decoder", style="text")),
     Column("n", "n", "sequences or tokens of a sample"),
     Column("Outcome", lambda r: Entry(describe_outcome(r), "", "wrong" if r["as_required"] is False else "text")),
-    Column("Largest p", show_largest_p, "of all samples, and its model"),
+    Column(
+        "Largest p",
+        lambda r: Entry(format_p_value(r["largest_p"]), format_text(r["model"])),
+        "of all samples, and its model",
+    ),
     Column("Effect", tables.show_effect, "in that sample, and its unit"),
 ]
 SIZES = [

@@ -112,7 +112,7 @@ BOTH = (
 
 
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
-    """Show the papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
+    """Show the papers' figures beside ours; "n/a" if there is nothing to compare with, or no such measure here."""
 
     def make_option_column(heading: str, name: str, detail: str, meaning: str) -> Column:
         def show(r: Mapping[str, Any]) -> Entry:

@@ -75,9 +75,7 @@ def name_line(spec: dict[str, Any], by: list[str]) -> str:
 def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], labels: Labels) -> pd.DataFrame:
     """List the marks of a figure: a measure with its interval, the interval along x where that is a measure, and as
     `note` the options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none.
-
-    source   "ours" or "paper"
-    """
+    source: "ours" or "paper"."""
     marks = []
     for spec, row in rows:
         options = row.get("own options", spec["options"])  # of a paper without its device and prompts

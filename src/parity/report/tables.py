@@ -105,7 +105,7 @@ def show_ratio(value: Any) -> Entry:
 
 
 def show_bound(value: Any) -> Entry:
-    """Round an upper bound up to two significant digits: it must still hold as shown."""
+    """Round an upper bound up to two significant digits, so that it still holds as shown."""
     if is_missing(value) or value <= 0:
         return show_number(value)
     decimals = count_decimals(value)

@@ -60,11 +60,9 @@ def name_judged(settings: Config, t: Tested, label: str) -> Name:
 def judge_tests(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Judge the tests of one kind's cells. labels, and tokens that a run decodes: of cells, by key.
-
-    Returns the tests' rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its
-    label) for each name, and the verdict on each cell by its key.
-    """
+    """Judge the tests of one kind's cells; labels, and tokens that a run decodes, are by a cell's key. Returns the rows
+    under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label) for each name, and the
+    verdict on each cell by its key."""
     rows: list[Row] = []
     label_of: dict[str, str] = {}  # by name, as claims and scopes
     claims: dict[str, str] = {}
