@@ -32,11 +32,8 @@ def test_a_speed_that_tells_little_is_grey_and_says_why(change, doubt):
 
 def make_row(key, method, drawn, **values):
     fields = {"kind": "discrete", "model": "scenes", "sampling": "{}", "role": "method", "label": key, "name": key}
-    return (
-        fields
-        | {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2}
-        | values
-    )
+    fields |= {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2}
+    return fields | values
 
 
 def test_methods_that_drew_the_same_are_named_once_and_why():

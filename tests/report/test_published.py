@@ -18,10 +18,10 @@ VOCAB = {"scenes": 1024}
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
-def image(method, options_given, role="method", **figures):
+def image(method, variant, role="method", **figures):
     row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
-    key = role if role in ("reference", "control") else f"{method}{options_given}"
-    chosen = json.dumps(options("discrete", method, options_given))
+    key = role if role in ("reference", "control") else f"{method}{variant}"
+    chosen = json.dumps(options("discrete", method, variant))
     return row | {"options": chosen, "key": key, "reference": "reference", **figures}
 
 
@@ -32,21 +32,18 @@ def images():
     return pd.DataFrame(rows)
 
 
-def printed(method="sjd", options=None, metric="clip_score", value=0.32, kind="discrete", **fields_more):
+def paper_row(method="sjd", options=None, metric="clip_score", value=0.32, kind="discrete", **changes):
     fields = {"kind": kind, "paper": "P", "table": "Table 9", "model": "M", "conditions": "{}"}
-    return (
-        fields
-        | {"method": method, "options": json.dumps(options or {}), "metric": metric, "value": value}
-        | fields_more
-    )
+    fields |= {"method": method, "options": json.dumps(options or {}), "metric": metric, "value": value}
+    return fields | changes
 
 
-def join(*lines, rows=None):
+def join_rows(*lines, rows=None):
     return join_published(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
 
 
 def test_a_number_is_joined_with_the_cell_of_its_options():
-    table = join(printed("ar", value=0.3), printed(options={"window": 16}), printed(options={"window": 1}))
+    table = join_rows(paper_row("ar", value=0.3), paper_row(options={"window": 16}), paper_row(options={"window": 1}))
     assert table["method"].tolist() == ["ar", "sjd"]  # the reference, not the control; no cell of window 1
     clip = table.iloc[1]
     assert clip["key"] == "sjd{'window': 16}"
@@ -58,41 +55,42 @@ def test_a_number_is_joined_with_the_cell_of_its_options():
 
 def test_no_difference_is_taken_between_networks():
     lines = [
-        printed(options={"window": 16}),
-        printed(metric="speedup", value=2.0, options={"window": 16}),
-        printed("ar", value=0.3),
+        paper_row(options={"window": 16}),
+        paper_row(metric="speedup", value=2.0, options={"window": 16}),
+        paper_row("ar", value=0.3),
     ]
     for networks in ({}, {"scenes": "another"}, None):
         table = join_published(pd.DataFrame(lines), images(), VOCAB, (), networks)
         assert table["ours"].notna().all()
         assert table["difference"].isna().all()
         assert "Difference" not in [heading for heading, _ in shared_sections.show_published(table, {}, "").columns]
-    assert "Difference" in [heading for heading, _ in shared_sections.show_published(join(*lines), {}, "").columns]
+    assert "Difference" in [heading for heading, _ in shared_sections.show_published(join_rows(*lines), {}, "").columns]
 
 
 def test_unstated_options_are_defaults_and_null_is_anything():
-    assert len(join(printed())) == 1  # window 16
-    assert len(join(printed(options={"window": [4, 64]}))) == 2
-    assert len(join(printed(options={"window": None}))) == 3
-    assert join(printed(options={"init": ["repeat_left"]})).empty
+    assert len(join_rows(paper_row())) == 1  # window 16
+    assert len(join_rows(paper_row(options={"window": [4, 64]}))) == 2
+    assert len(join_rows(paper_row(options={"window": None}))) == 3
+    assert join_rows(paper_row(options={"init": ["repeat_left"]})).empty
 
 
-def vectors(key, options_given, batch=8, **columns):
+def vectors(key, variant, batch=8, **columns):
     row = {"kind": "continuous", "model": "mar", "method": "cspd", "role": "method", "key": key, "batch": batch}
     sampling = json.dumps({"guidance": 3.0, "sampler": "ddpm"} | columns.pop("sampling", {}))
-    chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | options_given))
+    chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | variant))
     return row | {"options": chosen, "sampling": sampling, "acceptance": 0.3, "speedup": 1.2, "fid": 9.0, **columns}
 
 
 def test_the_most_similar_continuous_cell_is_joined():
-    released, said_of = published.RELEASED, printed("cspd", kind="continuous", metric="acceptance")
+    released = published.RELEASED
+    paper = paper_row("cspd", kind="continuous", metric="acceptance")
     rows = [vectors("printed", {}), vectors("one", {"inner_temperature": 42.0})]
     rows += [vectors("prefilled", {**released, "prefill": 0.0})]
     rows += [vectors("small", released, batch=1), vectors("like", released)]
     conditions = {"conditions": json.dumps({"model": "mar", "batch": 8})}
     for n_rows, key in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
-        assert join(said_of | conditions, rows=pd.DataFrame(rows[:n_rows])).iloc[0]["key"] == key
-    assert join(said_of | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
+        assert join_rows(paper | conditions, rows=pd.DataFrame(rows[:n_rows])).iloc[0]["key"] == key
+    assert join_rows(paper | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
 
 
 # --- the files
