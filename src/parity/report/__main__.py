@@ -39,7 +39,7 @@ def main() -> None:
     pin_threads(a.threads)
     try:
         gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
-    except FileNotFoundError as error:  # results are named by what they are made of, as it was when the run was planned
+    except FileNotFoundError as error:  # a result's path depends on its inputs at planning
         raise ParityError(
             f"{error.filename or error}: no such file; a model's folder, prompts or a data file changed after the run"
             " was planned; run again"

@@ -41,7 +41,7 @@ def format_setting(value: Any) -> str:
     """Write a setting as text."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
-    if isinstance(value, list):  # a paper that does not say which
+    if isinstance(value, list):  # any of these: the paper does not say which
         return f"{value[0]} or {len(value) - 1} others"
     return f"{value:g}" if isinstance(value, Number) else str(value)
 
@@ -68,7 +68,7 @@ def cut_caption(text: str) -> str:
 
 class Words(NamedTuple):
     text: str
-    form: str  # "heading", "code", "warning", or "empty": says what this experiment does not have
+    form: str  # "heading", "code", "warning", or "empty": what this experiment lacks
 
 
 class Entry(NamedTuple):
@@ -87,7 +87,7 @@ class Table(NamedTuple):
     rows: list[list[Entry]]
     caption: str = ""
     marks: Sequence[str] = ()  # CSS class of each row
-    methods: Sequence[str] = ()  # of each row: the page's choice of methods hides rows by it
+    methods: Sequence[str] = ()  # of each row; the page's filter of methods hides rows by it
     style: str = ""  # CSS class of the table
 
 

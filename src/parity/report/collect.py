@@ -135,12 +135,12 @@ class Gathered:
     settings: Config
     files: Files
     kinds: list[str]
-    summary: pd.DataFrame  # a row per cell, but for those of role "again", which stand in for what a test rejects
+    summary: pd.DataFrame  # a row per cell, but for those of role "again", which only repeat rejected tests
     equality: pd.DataFrame  # a row per test
     verdicts: pd.DataFrame  # a row per name that equality rows are judged by
     records: pd.DataFrame  # a row per image or text
     papers: pd.DataFrame  # every published number
-    published: pd.DataFrame  # those with ours beside them
+    published: pd.DataFrame  # those that match a cell, joined with our figures
     environment: dict[str, Any]
     self_tests: SelfTests  # of the tests themselves, as they ship
     ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
@@ -192,7 +192,7 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 
     gain   how many times fewer passes; of vectors, fewer calls one after another
     """
-    passes = "nfe" if "nfe" in records else "passes"  # of a row, or else of its batch
+    passes = "nfe" if "nfe" in records else "passes"  # of the row, or of its batch if rows have no count
     count = "depth" if "depth" in records else passes
     gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
     result: dict[str, Any] = {"nfe_ratio": records[passes].sum() / base_records[passes].sum()}
@@ -216,7 +216,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     for cell in kind_cells:
         base = cells.find_reference(cell, kind_cells)
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
-        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
+        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # measured columns replace none
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
         row["drawn"] = digest_tokens(files.read_shard(cell).tokens)
@@ -321,7 +321,7 @@ def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
-RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # of verdicts; 3 where there is none
+RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # by kind of verdict; 3 without one
 
 
 def rank_verdict(row: Mapping[str, Any]) -> int:
@@ -367,7 +367,7 @@ EFFECTS |= {"rouge1": 0.05, "rouge2": 0.05, "rougeL": 0.05}
 MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}
 SHARES = {"perplexity": 0.1, "is": 0.1}
 QUALITY = (*EFFECTS, *MARGINS, *SHARES)
-RECORDED = {"clip_score": "clip"}  # columns of the records that have another name than the figure
+RECORDED = {"clip_score": "clip"}  # figures whose column in the records has another name
 
 
 def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:

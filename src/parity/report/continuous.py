@@ -19,9 +19,9 @@ from parity.report.tables import Column, Row, show_measured, show_share, show_ta
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
-PICTURES = 12  # of a cell on the page
+PICTURES = 12  # shown of each cell
 DRAFTS = ["acceptance", "distance", "right"]
-# Settings that a figure is drawn over where they take three values: its measures, and the paper's table.
+# Settings over which a figure is drawn if they take three values: its measures, and the paper's table.
 SWEPT = {
     "gamma": (["acceptance", "tries", "speedup"], ""),
     "prefill": (["acceptance", "speedup"], ""),
@@ -48,7 +48,7 @@ def predict_seconds(row: Row) -> Entry:
     if row.get("drafted") or any(is_missing(v) for v in counts):
         return Entry("not predicted", "", "none")
     places, rows, depth, rounds = map(float, counts)  # type: ignore[arg-type]
-    if parse_settings(row["options"]).get("iterations"):  # places drawn at once know the same tokens: one evaluation
+    if parse_settings(row["options"]).get("iterations"):  # positions drawn at once share one evaluation of the target
         places = rounds
     return Entry(f"{(PLACE * places + max(CALL * (depth - rounds), ROW * rows)) / 1000:.2f} s")
 

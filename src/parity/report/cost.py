@@ -25,7 +25,7 @@ from parity.report.blocks import list_records
 from parity.report.figures import GREYS, Drawing, choose_look, is_plain
 
 BUDGETS = (16, 32, 64)  # nodes a pass
-AXIS = 32  # nodes of the pass whose cost is the axis of the figure
+AXIS = 32  # the figure's x axis is the cost of a pass over so many nodes
 STEPS = 61  # points of a line
 
 
@@ -34,7 +34,7 @@ class PassCost:
     """The cost of a pass over n nodes, in passes over one: straight lines through points, of which the first is (1, 1);
     beyond the last point costs rise as from the first to it."""
 
-    nodes: tuple[float, ...]  # rising
+    nodes: tuple[float, ...]  # in rising order
     costs: tuple[float, ...]
     source: str  # in words
 

@@ -31,7 +31,7 @@ from parity.report.tables import doubt_speed
 matplotlib.use("Agg")
 matplotlib.rcParams.update({
     **sns.axes_style("whitegrid"),
-    "svg.fonttype": "none",  # letters as text: a reader can search them, and a page is a third as large
+    "svg.fonttype": "none",  # text stays text: a reader can search it, and the page is a third as large
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
     "svg.hashsalt": "parity",  # element names that do not change from build to build
     "text.parse_math": False,  # a `$` in a label is a `$`
@@ -49,7 +49,7 @@ GREYS = ["#30363d", "#8a94a0"]
 # Told apart with every common kind of colour blindness (after Okabe and Ito, and Tol), none too light for a line.
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#332288"]
 PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
-SHADES = (0, -0.4, 0.4)  # of variants of one method
+SHADES = (0, -0.4, 0.4)  # by which variants of one method differ
 QUALITY = {
     "clip_score": ("CLIP-score", "higher is better"), "fid": ("FID", "lower is better"),
     "perplexity": ("perplexity", ""),
@@ -88,7 +88,7 @@ def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence
         nth = variants[method] = variants.get(method, -1) + 1
         number = number_decoders().get(method, len(variants) - 1)
         marker = MARKERS[(number + 3 * (number // len(PALETTE)) + nth) % len(MARKERS)]
-        hue = PALETTE[(number + 5 * (nth // len(SHADES))) % len(PALETTE)]  # a fourth variant has a hue of its own
+        hue = PALETTE[(number + 5 * (nth // len(SHADES))) % len(PALETTE)]  # a fourth variant gets another hue
         chosen[name] = (shade(hue, SHADES[nth % len(SHADES)]), marker)
     return chosen
 
@@ -137,7 +137,7 @@ class Named(NamedTuple):
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
     """Write each name beside its point: at the right above or below it, or else at the left. If a name would cover
     another name or point, or if asked for, a legend below lists all that is drawn."""
-    figure.draw_without_rendering()  # fixes the limits of the axes
+    figure.draw_without_rendering()  # so that the limits of the axes are final
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
         positions = [ax.transData.transform(point[:2]) for point in labels]

@@ -41,12 +41,12 @@ from parity.report.tables import (
     state_claim,
 )
 
-# Of each kind the figure of quality whose change is shown of every method. Of published continuous models, whose
-# classes no classifier of ours reads, FID.
+# By kind the figure of quality whose change is shown for every method. Published continuous models show FID: no
+# classifier of ours reads their classes.
 QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
-SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
+SAME = ("kid", "logp_mean")  # figures that repeat what FID and perplexity say
 FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
-ALONE = "a single prompt has no error"  # why a change is not known whose figures are
+ALONE = "a single prompt has no error"  # the reason why figures are known and their change is not
 
 
 def find_reference(g: Gathered, row: Row) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from parity.report.collect import Gathered, follows_plain, group_same, name_grou
 from parity.report.settings import parse_settings
 
 KIND = "discrete"
-SHOWN = 8  # rows of pictures that are read without scripts
-COMPETE = 256  # prompts that compete for a place among them
-BYTES = 800_000  # of all pictures in the view of all prompts
+SHOWN = 8  # rows of pictures on a page without scripts
+COMPETE = 256  # prompts among which the worst are sought
+BYTES = 800_000  # room for the pictures in the view of all prompts
 ACROSS = 8  # pictures in a row of a sheet
 
 
@@ -31,11 +31,11 @@ class Column:
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
     cosine: np.ndarray  # [n] with the caption, by the network that judges quality
-    baseline: bool = False  # plain sampling: the first one of a model is what differences are taken from
+    baseline: bool = False  # plain decoding; differences are taken from a model's first
     model: str = ""
     method: str = ""
-    drawn: str = ""  # the name for all cells that drew the same pictures
-    plain: bool = False  # they are plain decoding's
+    drawn: str = ""  # names all cells that drew the same pictures
+    plain: bool = False  # the pictures are plain decoding's
 
 
 def encode_picture(picture: Image.Image, quality: int) -> str:
@@ -84,7 +84,7 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     model's first baseline's). Without a decoder, the other columns replace it."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
-    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # of those that have a cosine
+    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # ignores pictures without a cosine
     order = np.argsort(worst, kind="stable")
     return order, worst[order]
 

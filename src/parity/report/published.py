@@ -19,11 +19,11 @@ from parity.report.settings import NAMED, Row, list_settings, parse_settings
 
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
-# Ratios to plain decoding and shares compare as they are; of other figures the changes from plain decoding do.
+# Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
 RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
-APART = ("seconds", "nfe", "aux")  # seconds are of a machine, counts of a text's length: their changes do not compare
+APART = ("seconds", "nfe", "aux")  # seconds depend on the machine, counts on the length: not compared
 RELEASED = NAMED["as released"]
-OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that are open where a paper says nothing of them
+OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that match any value if a paper does not state them
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
@@ -41,12 +41,12 @@ def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, size = list_settings(row), vocab.get(row["model"], 0)
-    settings.pop("batch", None)  # need not agree: the nearest comes first
+    settings.pop("batch", None)  # need not agree; the nearest batch is preferred
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1
     for name, wanted in parse_settings(paper["conditions"]).items():
         value = settings.get(name)
-        if name == "sampling.top_k" and name in settings:  # 0, and more than there are, leave all
+        if name == "sampling.top_k" and name in settings:  # 0 and numbers above the vocabulary keep all tokens
             wanted, value = (min(k, size) if k else size for k in (wanted, value))
         if name in settings and not is_wanted(wanted, value):
             return False

@@ -24,7 +24,7 @@ from parity.report.figures import Drawing, Look, Named, choose_styles, find_inte
 from parity.report.settings import find_varying, name_variant, parse_settings, read_spec
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
-LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 lies beyond the largest value, and its name
+LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 means all: it comes last, under this name
 LEVELS = ("speedup", "perplexity_ratio")  # ratios to plain decoding: a line marks 1
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
@@ -39,7 +39,7 @@ def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) ->
     """List specification and row of each cell that a figure shows."""
     for row in list_records(rows):
         spec = read_spec(row)
-        is_repeated = over_setting and row["role"] == "control"  # the reference's setting once more
+        is_repeated = over_setting and row["role"] == "control"  # it has the reference's setting
         if is_shown(figure.where, spec) and not is_repeated and (over_setting or pd.notna(row.get(figure.x))):
             yield spec, row
 
@@ -78,7 +78,7 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
     source: "ours" or "paper"."""
     marks = []
     for spec, row in rows:
-        options = row.get("own options", spec["options"])  # of a paper without its device and prompts
+        options = row.get("own options", spec["options"])  # without a paper's device and prompts
         marks.append((name_line(spec, figure.by), options, spec, row))
     points = []
     for label, options, spec, row in marks:
@@ -87,7 +87,7 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
         point = {"source": source, "label": label, "note": format_settings({n: options[n] for n in noted})}
         point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
-        if isinstance(x, list) or (x is None and figure.x in labels):  # a paper that does not say which
+        if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say which
             continue
         point["x"] = x
         if figure.x in labels:
@@ -166,7 +166,7 @@ def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str,
     look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": colour if is_ours else "white"}
     look |= {"elinewidth": 0.9, "lw": 1.3, "capsize": 0 if axis is None else 2.5, "label": name}
     rows = rows[rows["position"].notna()].sort_values("position", kind="stable")
-    # Of marks that carry options a line joins those that differ in the last option alone.
+    # If marks carry options, a line joins those that differ in the last option alone.
     option = rows["note"].str.rpartition(", ")[0] if axis is None else rows["series"]
     for _, run in rows.groupby(option, sort=False):
         is_joined = run["note"].nunique() > 1 if axis is None else all(map(is_number, axis))

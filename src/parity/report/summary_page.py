@@ -46,8 +46,8 @@ from parity.report.settings import NAMED, explain_decoder, find_varying, parse_s
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
 
-GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
-PROMPTS = 4  # whose pictures stand on the first screen
+GPU = "gpu.json"  # written by `python benchmarks/gpu.py`, if it was run
+PROMPTS = 4  # whose pictures are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
@@ -317,7 +317,7 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
     seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
-    fastest_last = sorted(rows, key=lambda r: -r[seconds])  # compiled or not: the faster replaces the slower
+    fastest_last = sorted(rows, key=lambda r: -r[seconds])  # compiled and not: the faster replaces the slower
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 

@@ -18,17 +18,17 @@ from parity.metrics.estimates import PERCENT, Estimate, estimate_of
 from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
 
 NOT_RUN = "not run"
-SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
+SMALLEST_P = 1e-300  # smaller p-values are shown as this bound
 SPACE = "\N{NO-BREAK SPACE}"
-NOUGHT = 1e-9  # a smaller error is rounding, as where all figures are the same
-WIDE = 10  # columns of a table that leaves out those with the same entry in every row
+NOUGHT = 1e-9  # a smaller error is rounding: all figures are the same
+WIDE = 10  # a table of more columns leaves out those with the same entry in every row
 KINDS = {"certified": "good", "consistent": "consistent", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
 OUTCOMES = {  # of tests
     NOT_RUN: "none", "identical": "good", WITHIN: "good", "rejected": "bad", "differs by rounding": "bad",
     "differs by more than eps": "bad", "size off": "bad", "size unclear": "unsure", "interval excludes 0": "unsure",
 }  # fmt: skip
 ABSENT = Entry(NOT_RUN, style="none")
-NONE = Entry("n/a", style="none")  # there is no such figure, whatever is run
+NONE = Entry("n/a", style="none")  # no run has such a figure
 Row = Mapping[str, Any]
 Maker = Callable[[Row], Entry]
 
@@ -131,7 +131,7 @@ def show_chip(outcome: Any) -> Entry:
 
 class Column(NamedTuple):
     heading: str
-    entry: Maker | str  # a name: the figure of that name, as `measured` writes it
+    entry: Maker | str  # a name: that figure, as `show_measured` writes it
     meaning: str = ""
 
 
@@ -154,8 +154,8 @@ def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = ""
     return Table(heads, lines, caption, classes, [format_text(row.get("method")) for row in all_rows], style)
 
 
-BUSY = 1.5  # running processes a core above which a time tells little
-WIDEST = 2.0  # times its lower end, the upper end of an interval that still tells something
+BUSY = 1.5  # load per core above which a time tells little
+WIDEST = 2.0  # an interval tells little if its upper end exceeds this multiple of its lower end
 FAINT = (
     "Grey speeds tell little: the machine was busy (load above 1.5 a core), the interval spans more than a factor of"
     " two, or a single pair was timed."
@@ -202,7 +202,7 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
         if figure.missing:
             return explain_missing(figure)
         entry = show_estimate(figure.times(scale))
-        if figure.why:  # it is of a part of the pictures
+        if figure.why:  # measured on a part of the pictures
             return grey_out(entry._replace(detail=figure.why))
         weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
         return grey_out(entry) if weak else entry
@@ -354,7 +354,7 @@ def show_seed(row: Row) -> Entry:
 
 
 JOINT = ("all four", "joint G", "Valiant-Valiant", "conditionals", "TV certificate", "e-value")
-UNITS = {  # of the effect of a test, by the beginning of its name, the longest that fits
+UNITS = {  # of a test's effect, by the longest beginning of its name that is listed
     **dict.fromkeys(JOINT, "total variation"), "pairs": "total variation", "positions": "shift a token",
     "slots": "shift a token", "transitions": "shift a token", "distances": "shift a token",
     "likelihood": "nats a token", "order": "nats a token", "likelihood spread": "share of the variance",

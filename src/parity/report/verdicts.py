@@ -29,7 +29,7 @@ class Tested(NamedTuple):
     """The tests of a cell in one file: rows, and figures that go with them."""
 
     cell: Cell
-    ran: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
+    ran: Variant | None  # the variant that ran on models of known law; None if the cell's own model was tested
     repeated: bool  # on a fresh seed, which confirms or clears what was rejected
     test: str  # identifies what was run: cells that share a test have the same, and its rows are counted once
     results: dict[str, Any]
@@ -41,7 +41,7 @@ class Name(NamedTuple):
 
     key: str
     label: str
-    counts: bool = True  # the rows of this cell are among those that are judged
+    counts: bool = True  # whether this cell's rows are judged
 
 
 def name_judged(settings: Config, t: Tested, label: str) -> Name:
@@ -49,7 +49,7 @@ def name_judged(settings: Config, t: Tested, label: str) -> Name:
     kind, method, options = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, options, list(options))
-        # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
+        # Controls differ from references by chance alone, uncached cells from cached by rounding: not tested again.
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
     if kind == "continuous" and t.ran is not None:
         name = f"{name_of(kind, method, options, list(options))}, on mixtures"
