@@ -83,7 +83,7 @@ def joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -
 
 
 def xlnet(job: Job) -> Recipe:
-    """Its log: nats per masked word, also of held-out texts at 95 % masking."""
+    """Train XLNet on masked words. Its log: nats per masked word, also of held-out texts at 95 % masking."""
     scheme, tokens, test = scheme_of(job.scheme), texts(job), texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.list_words()

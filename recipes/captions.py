@@ -17,12 +17,12 @@ from parity.embedded.scenes import Scene, draw_scene
 
 
 def plain(scene: Scene) -> bool:
-    """One thing without a texture on an even ground."""
+    """Describe one thing without a texture on an even ground."""
     return not scene.relation and not scene.count and scene.background == "plain" == scene.things[0].texture
 
 
 def detailed(scene: Scene) -> bool:
-    """Two things, both textured, on a ground that varies."""
+    """Describe two things, both textured, on a ground that varies."""
     return bool(scene.relation) and scene.background != "plain" and all(t.texture != "plain" for t in scene.things)
 
 

@@ -120,14 +120,14 @@ MIXTURE_NOISE = 0.15
 
 @contextmanager
 def short_bf16() -> Iterator[None]:
-    """bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8 times as long
-    backwards on a CPU."""
+    """Compute in bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8
+    times as long backwards on a CPU."""
     with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         yield
 
 
 def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
-    """Masked tokens of n rows: the share is normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
+    """Draw how many tokens of each of n rows are masked: a share of normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
     share = np.empty(n)
     for i in range(n):
         while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
@@ -137,8 +137,8 @@ def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
 
 
 def diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error of the
-    noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
+    """Compute the training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error
+    of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
     s = diffusion.make_schedule(diffusion.TRAINED)
     known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
     ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
@@ -177,7 +177,7 @@ def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Ge
 
 
 def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Nats per number of noisy latents."""
+    """Compute the nats per number of noisy latents."""
     noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
     with short_bf16():
         noisy = tokens + MIXTURE_NOISE * noise
@@ -186,7 +186,7 @@ def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Gen
 
 
 def caption_latents(job: Job, test: bool) -> tuple[Tensor, Tensor]:
-    """Tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for padding, of class-conditional Scenes."""
+    """Draw class-conditional Scenes: tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for padding."""
     ids, valid = encode_ids(class_pictures(job, test)[1], PREFIX)
     return class_latents(job, test)[0], ids.masked_fill(valid == 0, -1)
 

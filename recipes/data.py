@@ -31,20 +31,20 @@ def drawn(generator: ModuleType, count: int, test: bool, threads: int) -> list[A
 
 
 def pictures(job: Job, test: bool = False) -> tuple[list[str], np.ndarray]:
-    """Captions and pictures uint8 [n, 64, 64, 3] of Scenes: those of training, or those of captions held out."""
+    """Draw captions and pictures uint8 [n, 64, 64, 3] of Scenes: those of training, or those of captions held out."""
     captions, pixels = drawn(scenes, PICTURES_TESTED if test else job.examples, test, job.threads)
     return captions, pixels
 
 
 def class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Classes [n], captions and pictures uint8 [n, 64, 64, 3] of class-conditional Scenes."""
+    """Draw classes [n], captions and pictures uint8 [n, 64, 64, 3] of class-conditional Scenes."""
     labels, captions, pixels = drawn(classes, CLASSES_TESTED if test else job.examples, test, job.threads)
     return labels, captions, pixels
 
 
 @torch.no_grad()
 def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
-    """Tokens int64 [n, grid^2] of Scenes, their pictures reduced to what so many tokens cover."""
+    """Encode Scenes as tokens int64 [n, grid^2], their pictures reduced to what so many tokens cover."""
     net, pixels = vq.load(job.weights("vq")), pictures(job, test)[1]
     pixels, side = pixels[:TOKENS_TESTED] if test else pixels, grid * net.config.stride
     parts = (scenes.reduce_pictures(pixels[i : i + 64], side) for i in range(0, len(pixels), 64))
@@ -54,14 +54,14 @@ def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
 
 @torch.no_grad()
 def class_latents(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
-    """Tokens float32 [n, L, D] and classes [n] of class-conditional Scenes."""
+    """Encode class-conditional Scenes as tokens float32 [n, L, D], with their classes [n]."""
     net, (labels, _, pixels) = kl.load(job.weights("kl")), class_pictures(job, test)
     parts = [net.encode(to_pictures(pixels[i : i + 64])) for i in range(0, len(pixels), 64)]
     return torch.cat(parts), torch.from_numpy(labels)
 
 
 def texts(job: Job, test: bool = False) -> Tensor:
-    """Word numbers [n, 128] of packed texts."""
+    """Encode packed texts as word numbers [n, 128]."""
     first, count = (10_000_000, TEXTS_TESTED) if test else (0, job.examples)
     number = {w: i for i, w in enumerate(stories.list_words())}
     return torch.tensor([[number[w] for w in stories.draw_text(first + i, test)] for i in range(count)])

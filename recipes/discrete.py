@@ -22,8 +22,8 @@ VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_bl
 
 
 def vq(job: Job) -> Recipe:
-    """LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment losses, codes in
-    use."""
+    """Train LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment losses, codes
+    in use."""
     _, pixels = pictures(job)
     torch.manual_seed(job.seed)
     net = VQ(VQ_CONFIG).to(memory_format=torch.channels_last)
@@ -51,7 +51,7 @@ def vq(job: Job) -> Recipe:
         return value + learned + 0.25 * commit, figures
 
     def revive(step):
-        """Codes that nothing chose lately move to latents that occurred: a small codebook must not waste entries."""
+        """Move codes that nothing chose lately to latents that occurred: a small codebook must not waste entries."""
         if step % 25 == 24 and step < 0.7 * job.steps:
             dead = (used < 0.05 * used.mean()).nonzero().flatten()
             rows = np.random.default_rng([job.seed, step, 1]).integers(0, len(recent[0]), len(dead))
@@ -88,7 +88,7 @@ def answers(scene: scenes.Scene) -> list[int]:
 
 
 def text(job: Job) -> Recipe:
-    """T5, taught to answer questions about a caption from the mean of its outputs. The published model's encoder is
+    """Train T5 to answer questions about a caption from the mean of its outputs. The published model's encoder is
     pretrained on text.
 
     The mean matters because LlamaGen's keys at caption positions are zero vectors: every image token attends to the
@@ -139,7 +139,7 @@ LLAMAGENS = {
 
 
 def initialise(net: Transformer) -> None:
-    """Small normal weights, smaller where a layer writes to the sum; all tokens as likely at first."""
+    """Draw small normal weights, smaller where a layer writes to the sum; all tokens are equally likely at first."""
     for name, p in net.named_parameters():
         if p.ndim > 1:
             writes = name.endswith(("wo.weight", "w2.weight"))
@@ -148,21 +148,21 @@ def initialise(net: Transformer) -> None:
 
 
 def captioned(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Of Scenes the ids and masks [n, PREFIX] of captions, and the tokens [n, grid^2] of pictures."""
+    """Draw Scenes: ids and masks [n, PREFIX] of captions, and tokens [n, grid^2] of pictures."""
     captions = pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
     return *encode_ids(captions, PREFIX), scene_tokens(job, grid, test)
 
 
 def embedded(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Captions as the transformer reads them: left-padded embeddings [B, PREFIX, caption_dim], and their mask."""
+    """Embed captions as the transformer reads them: left-padded [B, PREFIX, caption_dim], with their mask."""
     with torch.no_grad():
         e, v = pad_left(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
     return e.float(), v
 
 
 def llamagen(job: Job) -> Recipe:
-    """LlamaGens on the tokens of Scenes, with the text encoder frozen as in the published model. Its log: nats per
-    token on training and held-out captions."""
+    """Train a LlamaGen on the tokens of Scenes, with the text encoder frozen as in the published model. Its log: nats
+    per token on training and held-out captions."""
     config = LLAMAGENS[job.name]
     ids, valid, tokens = captioned(job, config.grid)
     tested = captioned(job, config.grid, test=True)
@@ -216,7 +216,7 @@ def draft(job: Job) -> Recipe:
 
     @torch.compile
     def law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
-        """Log-probabilities [B, L, V] under guidance."""
+        """Compute log-probabilities [B, L, V] under guidance."""
         dropped = torch.arange(2 * len(e)) >= len(e)
         logits = model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)).float()
         conditional, unconditional = logits.chunk(2)
@@ -248,7 +248,7 @@ UNROLLED = 2  # how often the drafter reads its own features in training; in a t
 
 
 def drafter(job: Job) -> Recipe:
-    """EAGLE's drafter: one layer that learns to continue the trained target's features.
+    """Train EAGLE's drafter: one layer that learns to continue the trained target's features.
 
     Its log: how often its likeliest token is the target's, by how many of its own features it has read.
     """

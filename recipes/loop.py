@@ -73,14 +73,14 @@ class Recipe:
 
 
 def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak."""
+    """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak."""
     if step < warmup:
         return peak * (step + 1) / warmup
     return peak * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
 
 
 def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon, with AdamW's rate, for the hidden matrices; AdamW for the rest, without decay for what is no matrix."""
+    """Make Muon, with AdamW's rate, for hidden matrices; AdamW for the rest, without decay for what is no matrix."""
     hidden: list[nn.Parameter] = []
     matrices: list[nn.Parameter] = []
     other: list[nn.Parameter] = []
@@ -113,7 +113,7 @@ class Training:
             torch.save(state | {"memory": list(self.memory)}, part)
 
     def resume(self, file: Path, asked: dict[str, Any]) -> None:
-        """Continue from a checkpoint, if there is one; ParityError for one of another run."""
+        """Continue from a checkpoint, if there is one. Raises ParityError for one of another run."""
         if not file.exists():
             return
         state = torch.load(file, weights_only=True)
@@ -128,7 +128,7 @@ class Training:
             tensor.copy_(saved)
 
     def learn(self, value: Tensor, rate: float, average: float) -> None:
-        """One step along the gradient of `value`."""
+        """Take one step along the gradient of `value`."""
         value.backward()
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimiser in self.optimisers:
@@ -177,7 +177,7 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
 
 
 def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
-    """Weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
+    """Write weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
     state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
     files.publish(file, save(state, metadata={"config": json.dumps(config, sort_keys=True)}))
 

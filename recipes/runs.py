@@ -110,7 +110,7 @@ def of_kind(kind: str) -> list[Run]:
 
 
 def log_table(log: list[dict[str, float]]) -> list[str]:
-    """Lines of Markdown: what was measured at the end, then about eight rows of the log."""
+    """Write lines of Markdown: what was measured at the end, then about eight rows of the log."""
     rows = [r for r in log if "step" in r]
     shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
     columns = list(dict.fromkeys(k for r in rows for k in r))
