@@ -404,8 +404,8 @@ def compute_changes(
         ours, theirs = estimate_of(row, name), estimate_of(base, name)
         column = RECORDED.get(name, name)
         if column in records and column in base_records and records["id"].tolist() == base_records["id"].tolist():
-            gap = records[column].to_numpy(float) - base_records[column].to_numpy(float)
-            gap = pd.Series(gap, records["id"]).dropna()
+            difference = records[column].to_numpy(float) - base_records[column].to_numpy(float)
+            gap = pd.Series(difference, records["id"]).dropna()
             if len(gap):
                 change = mean_and_error(gap.to_numpy(), prompt_groups(gap.index.to_numpy()))
                 result[f"{name}_change"] = Estimate(*change)
