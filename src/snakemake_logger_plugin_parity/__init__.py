@@ -41,19 +41,19 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
-        asked, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
+        settings, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
         style = getattr(self.settings, "style", None) or "auto"
         if style not in STYLES:
             raise ValueError(f"--logger-parity-style {style}: allowed: {', '.join(STYLES)}")
-        quiet = set(asked.quiet or ())
+        quiet = set(settings.quiet or ())
         self.plain = ColorizingTextHandler(
-            nocolor=asked.nocolor,
+            nocolor=settings.nocolor,
             stream=stream,
-            formatter=DefaultFormatter(quiet, asked.show_failed_logs),
-            filter=DefaultFilter(quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds),  # type: ignore[arg-type]
+            formatter=DefaultFormatter(quiet, settings.show_failed_logs),
+            filter=DefaultFilter(quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds),  # type: ignore[arg-type]
         )
         self.run = None
-        if style != "plain" and not (asked.dryrun or asked.verbose or asked.debug_dag or quiet):
+        if style != "plain" and not (settings.dryrun or settings.verbose or settings.debug_dag or quiet):
             from snakemake_logger_plugin_parity.run import Run
 
             self.run = Run(stream, live=style == "live" or (style == "auto" and stream.isatty()), print_as=self.plain)

@@ -18,16 +18,16 @@ KILLED = "died with <Signals.SIGTERM"  # of a job that got the signal too
 OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  # what FAILED and the last line say
 
 
-def clock(seconds: float) -> str:
-    """4 s, 3:07, 1:02:03."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
+def format_clock(seconds: float) -> str:
+    """Format seconds as 4 s, 3:07, 1:02:03."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    hours, rest = divmod(total, 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
-def read(file: Path) -> str:
+def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -41,18 +41,18 @@ class Job:
     logs: list[str]
     began: float = field(default_factory=time.monotonic)
 
-    def progress(self) -> str:
+    def read_progress(self) -> str:
         """Read what the job says of itself, in the file beside its log: '32 of 64 images, 512 passes'."""
-        return "".join(read(Path(f"{log}.now"))[:80].strip() for log in self.logs)
+        return "".join(read_text(Path(f"{log}.now"))[:80].strip() for log in self.logs)
 
     def share(self) -> float:
-        """How much of it is done, 0 to 1, where it says so."""
-        counts = re.match(r"([\d.]+) of (\d+)", self.progress())
+        """Read how much of the job is done, 0 to 1; 0 if it does not say."""
+        counts = re.match(r"([\d.]+) of (\d+)", self.read_progress())
         return min(1.0, float(counts[1]) / int(counts[2])) if counts and int(counts[2]) else 0.0
 
-    def error(self) -> tuple[str, list[str]]:
+    def read_error(self) -> tuple[str, list[str]]:
         """Read the line that a failed job ended with, and the end of its log."""
-        lines = [line for log in self.logs for line in read(Path(log)).splitlines()]
+        lines = [line for log in self.logs for line in read_text(Path(log)).splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith("cost:")]
         ours = [line for line in lines if line.startswith("error:")]
         return (ours or lines or ["its log is empty"])[-1], [] if ours else lines[-TAIL:]
@@ -91,7 +91,7 @@ class Run:
             if not self.stopped:
                 self.say("stopping when the running jobs have ended")
             self.stopped = True
-        elif any(part in text for part in OF_A_JOB) and (self.stopped or self.failed or self.jobs):
+        elif any(phrase in text for phrase in OF_A_JOB) and (self.stopped or self.failed or self.jobs):
             return
         elif record.levelno >= WARNING or (
             # before the jobs everything, for it may be what was asked for
@@ -129,25 +129,25 @@ class Run:
         self.took[job.rule].append(seconds)
         self.left[job.rule] = self.left.get(job.rule, 1) - 1
         self.forget(job)
-        self.say(f"[{self.done:{len(str(self.total))}}/{self.total}] {job.name}: {clock(seconds)}")
+        self.say(f"[{self.done:{len(str(self.total))}}/{self.total}] {job.name}: {format_clock(seconds)}")
 
     def on_job_error(self, event: dict[str, Any]) -> None:
         job = self.jobs.pop(event["jobid"], None) or Job(event["rule_name"], event["rule_name"], event.get("log") or [])
         self.forget(job)
-        line, tail = job.error()
-        self.stopped = self.stopped or line in STOPPED
+        reason, tail = job.read_error()
+        self.stopped = self.stopped or reason in STOPPED
         if self.stopped:
             return
         self.failed.add(event["jobid"])
         logs = [f"log: {log}" for log in job.logs] or ["it has no log"]
-        self.say("\n  ".join([f"FAILED {job.name}", line, *(f"| {text}" for text in tail), *logs]))
+        self.say("\n  ".join([f"FAILED {job.name}", reason, *(f"| {text}" for text in tail), *logs]))
 
     def on_progress(self, event: dict[str, Any]) -> None:
         self.total = event["total"]
 
-    def not_shown(self, event: dict[str, Any]) -> None: ...
+    def ignore(self, event: dict[str, Any]) -> None: ...
 
-    on_shellcmd = on_job_started = on_resources_info = on_debug_dag = not_shown
+    on_shellcmd = on_job_started = on_resources_info = on_debug_dag = ignore
 
     # What is shown
 
@@ -155,20 +155,22 @@ class Run:
         for log in job.logs:
             Path(f"{log}.now").unlink(missing_ok=True)
 
-    def remaining(self) -> float | None:
-        """Seconds that are left: of a running job by its progress, of others by what jobs of the same rule took. None
-        while too little is known."""
+    def estimate_remaining(self) -> float | None:
+        """Estimate the remaining seconds: of a running job by its progress, of others by what jobs of the same rule
+        took. None while too little is known."""
         if self.done * 20 < self.total or not self.took:
             return None
         mean = {rule: sum(took) / len(took) for rule, took in self.took.items()}
         any_job = sum(map(sum, self.took.values())) / sum(map(len, self.took.values()))
-        waiting, whole = dict(self.left), 0.0
+        waiting = dict(self.left)
+        seconds = 0.0
         for job in self.jobs.values():
-            spent, share = time.monotonic() - job.began, job.share()
-            whole += spent * (1 - share) / share if share else max(0.0, mean.get(job.rule, 0.0) - spent)
+            spent = time.monotonic() - job.began
+            share = job.share()
+            seconds += spent * (1 - share) / share if share else max(0.0, mean.get(job.rule, 0.0) - spent)
             waiting[job.rule] = waiting.get(job.rule, 1) - 1
-        whole += sum(max(0, n) * mean.get(rule, any_job) for rule, n in waiting.items())
-        return whole / max(1, self.at_once) or None
+        seconds += sum(max(0, n) * mean.get(rule, any_job) for rule, n in waiting.items())
+        return seconds / max(1, self.at_once) or None
 
     def view(self) -> Any:
         """Draw the moving lines: one a running job, one for the whole."""
@@ -176,12 +178,16 @@ class Run:
 
         now = time.monotonic()
         jobs = sorted(self.jobs.values(), key=lambda job: job.began)
-        lines = ["  ".join(filter(None, (job.name, job.progress(), clock(now - job.began)))) for job in jobs[:SHOWN]]
+        lines = [
+            "  ".join(filter(None, (job.name, job.read_progress(), format_clock(now - job.began))))
+            for job in jobs[:SHOWN]
+        ]
         lines += [f"... and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
-        left, whole = self.remaining(), f"{self.done} of {self.total} jobs, {clock(now - self.began)}"
-        whole += f", about {clock(left)} left" if left is not None else ""
-        whole += f", {len(self.failed)} failed" if self.failed else ""
-        return Text("\n".join([*lines, whole]), no_wrap=True, overflow="ellipsis")
+        remaining = self.estimate_remaining()
+        summary = f"{self.done} of {self.total} jobs, {format_clock(now - self.began)}"
+        summary += f", about {format_clock(remaining)} left" if remaining is not None else ""
+        summary += f", {len(self.failed)} failed" if self.failed else ""
+        return Text("\n".join([*lines, summary]), no_wrap=True, overflow="ellipsis")
 
     def start_live(self) -> None:
         if not self.is_live or self.live is not None:
@@ -215,7 +221,7 @@ class Run:
             self.say("stopped; the same command continues")
         elif self.done or self.failed:
             wrong = f", {len(self.failed)} failed" if self.failed else ""
-            self.say(f"{self.done} of {self.total} jobs in {clock(time.monotonic() - self.began)}{wrong}")
+            self.say(f"{self.done} of {self.total} jobs in {format_clock(time.monotonic() - self.began)}{wrong}")
         for text in self.last:
             self.say(text)
         self.done, self.failed, self.stopped, self.last = 0, set(), False, []

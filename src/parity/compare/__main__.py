@@ -65,10 +65,10 @@ def format_difference(figure: Estimate | None) -> str:
     """Write a difference with its interval: "-0.02 (-0.07 to +0.03)"; "" where there is none."""
     if figure is None:
         return ""
-    below, above = figure.reach() or (0.0, 0.0)
-    if not below + above > 0:
+    down, up = figure.reach() or (0.0, 0.0)
+    if not down + up > 0:
         return f"{figure.value:+.3g}" if figure.value else "0"
-    return f"{figure.value:+.3g} ({figure.value - below:+.3g} to {figure.value + above:+.3g})"
+    return f"{figure.value:+.3g} ({figure.value - down:+.3g} to {figure.value + up:+.3g})"
 
 
 def join_change(a: str, b: str) -> str:

@@ -99,8 +99,8 @@ class Pair:
         a, b = self.records_a, self.records_b
         if self.count in a and a["id"].tolist() == b["id"].tolist():
             return mean_by_prompt(b.assign(gap=b[self.count] - a[self.count]), "gap")
-        before, after = self.passes
-        return Estimate(after.value - before.value, math.hypot(before.error or 0.0, after.error or 0.0))
+        first, second = self.passes
+        return Estimate(second.value - first.value, math.hypot(first.error or 0.0, second.error or 0.0))
 
     @cached_property
     def quality(self) -> dict[str, Estimate]:
@@ -157,17 +157,17 @@ class Comparison:
 
     def list_unpaired(self) -> Iterator[tuple[Path, list[str]]]:
         """Yield each folder with the labels of its rows that the other folder lacks."""
-        for own, other in ((self.a, self.b), (self.b, self.a)):
-            rows = [row for identity, row in own.rows.items() if identity not in other.rows]
-            yield own.folder, [words_of(row, "label") or row["method"] for row in rows]
+        for folder_results, counterpart in ((self.a, self.b), (self.b, self.a)):
+            rows = [row for identity, row in folder_results.rows.items() if identity not in counterpart.rows]
+            yield folder_results.folder, [words_of(row, "label") or row["method"] for row in rows]
 
 
 def compare_results(a: Path, b: Path) -> Comparison:
     """Pair the rows of two folders. Raises ParityError if a folder holds no results, or if they share no row."""
     first, second = read_results(a), read_results(b)
     if not set(first.kinds) & set(second.kinds):
-        held = f"{a} holds {', '.join(first.kinds)}, {b} holds {', '.join(second.kinds)}"
-        raise ParityError(f"{held}; allowed: two folders with a kind of model in common")
+        kinds = f"{a} holds {', '.join(first.kinds)}, {b} holds {', '.join(second.kinds)}"
+        raise ParityError(f"{kinds}; allowed: two folders with a kind of model in common")
     pairs = [
         Pair(first.rows[identity], row, first.records_of(first.rows[identity]), second.records_of(row))
         for identity, row in second.rows.items()

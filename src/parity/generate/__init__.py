@@ -121,21 +121,21 @@ class Generator:
         loaded = self.load_networks(method)
         spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
         for first in range(0, len(words), batch):
-            part = {name: column[first : first + batch] for name, column in rows.items()}
+            batch_rows = {name: column[first : first + batch] for name, column in rows.items()}
             start = time.perf_counter()
-            begun = loop.start_decoding(self.kind, loaded, spec)(part, loop.noise_of(part, loaded, spec))
-            model, starts, steps = begun
+            decoding = loop.start_decoding(self.kind, loaded, spec)(batch_rows, loop.noise_of(batch_rows, loaded, spec))
+            model, starts, steps = decoding
             noted = loop.report_progress(steps, first, len(words), None)
-            done = loop.import_kind(self.kind).record(model, starts, noted)
-            columns = loop.import_kind(self.kind).columns(part, model, starts, done)
-            seconds = (time.perf_counter() - start) / len(part["ids"])
+            filled = loop.import_kind(self.kind).record(model, starts, noted)
+            columns = loop.import_kind(self.kind).columns(batch_rows, model, starts, filled)
+            seconds = (time.perf_counter() - start) / len(batch_rows["ids"])
             passes = columns["depth"] if self.kind == "continuous" else columns["nfe"]
-            passes = torch.as_tensor(passes).expand(len(part["ids"]))
+            passes = torch.as_tensor(passes).expand(len(batch_rows["ids"]))
             facts = {"model": self.case.model, "revision": self.case.setting["revision"], "method": method}
             facts |= {"options": chosen, "seed": seed}
-            images, texts = self.finish(loaded, done.tokens, part)
+            images, texts = self.finish(loaded, filled.tokens, batch_rows)
             yield [
-                Made(word, images[i], texts[i], done.tokens[i], int(passes[i]), seconds, facts)
+                Made(word, images[i], texts[i], filled.tokens[i], int(passes[i]), seconds, facts)
                 for i, word in enumerate(words[first : first + batch])
             ]
 
@@ -168,9 +168,9 @@ class Generator:
         words = load_vocabulary(self.manifest)
         packed: list[Row] = []
         for text in texts:
-            known = text.split(BLANK)
-            pieces = [(words.encode(known[0].strip()), False)]
-            for piece in known[1:]:
+            segments = text.split(BLANK)
+            pieces = [(words.encode(segments[0].strip()), False)]
+            for piece in segments[1:]:
                 pieces += [([words.mask], True), (words.encode(piece.strip()), False)]
             packed += [hide(*pieces)] * n
         ids = [f"{i:05d}/{r:03d}" for i in range(len(texts)) for r in range(n)]
@@ -197,7 +197,7 @@ def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
     if not file.is_file():
         raise ParityError(f"--configfile {file}: no such file; allowed: an experiment, in a clone of the project")
     config, _ = read_config(file)
-    found = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
-    if model and model not in found:
-        raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(found)}")
-    return Generator(found[model or next(iter(found))], config)
+    cases = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
+    if model and model not in cases:
+        raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(cases)}")
+    return Generator(cases[model or next(iter(cases))], config)
