@@ -76,15 +76,16 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
     """List the marks of a figure: a measure with its interval, the interval along x where that is a measure, and as
     `note` the options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none.
     source: "ours" or "paper"."""
-    marks = []
+    marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     for spec, row in rows:
-        options = row.get("own options", spec["options"])  # without a paper's device and prompts
+        options = row["own options"] if "own options" in row else spec["options"]  # not a paper's device and prompts
         marks.append((name_line(spec, figure.by), options, spec, row))
     points = []
     for label, options, spec, row in marks:
         differing = find_varying([line_options for name, line_options, *_ in marks if name == label])
         noted = [n for n in sorted(differing) if n in options and n not in (figure.x, *figure.by)]
-        point = {"source": source, "label": label, "note": format_settings({n: options[n] for n in noted})}
+        note = format_settings({n: options[n] for n in noted})
+        point: dict[str, Any] = {"source": source, "label": label, "note": note}
         point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say which
