@@ -30,7 +30,9 @@ def test_what_a_user_can_mend_is_one_line(error, words, capsys):
     with pytest.raises(SystemExit) as stopped:
         run_command(main)
     said = capsys.readouterr().err
-    assert stopped.value.code == 1 and said.startswith(f"error: {words}") and said.count("\n") == 1
+    assert stopped.value.code == 1
+    assert said.startswith(f"error: {words}")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,9 @@ def test_what_a_bug_raises_is_a_traceback(error):
 def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
     assert list(progress(range(40), 40, "cells")) == list(range(40))
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10 and lines[0] == "cells: 4 of 40" and lines[-1] == "cells: 40 of 40"
+    assert len(lines) == 10
+    assert lines[0] == "cells: 4 of 40"
+    assert lines[-1] == "cells: 40 of 40"
 
 
 def test_threads_are_those_of_the_machine_also_where_a_process_has_no_affinity(monkeypatch):
@@ -77,7 +81,9 @@ def ran(monkeypatch, capsys, *given):
 
 def test_stages_are_subcommands(monkeypatch, capsys):
     code, said = ran(monkeypatch, capsys, "equality", "exact", "--help")
-    assert code == 0 and "usage: parity equality exact" in said.out
+    assert code == 0
+    assert "usage: parity equality exact" in said.out
     code, said = ran(monkeypatch, capsys, "certfy")
-    assert code == 2 and said.err.startswith("error: command 'certfy': allowed: certify, ")
+    assert code == 2
+    assert said.err.startswith("error: command 'certfy': allowed: certify, ")
     assert said.err.count("\n") == 1

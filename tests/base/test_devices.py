@@ -38,8 +38,10 @@ def test_each_job_has_a_device_of_its_own(tmp_path, monkeypatch, capsys):
     assert devices.claim_device("cuda", 2, tmp_path) == "cuda:1"
     assert "all 2 devices are held by other jobs; waiting" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "18")
-    assert devices.claim_device("cuda", 1, tmp_path) == "cuda:0" and not capsys.readouterr().err
-    assert devices.claim_device("cpu") == "cpu" and devices.claim_device("cuda:1") == "cuda:1"
+    assert devices.claim_device("cuda", 1, tmp_path) == "cuda:0"
+    assert not capsys.readouterr().err
+    assert devices.claim_device("cpu") == "cpu"
+    assert devices.claim_device("cuda:1") == "cuda:1"
     for file in held:
         file.close()
 
@@ -85,7 +87,8 @@ ROWS = {"ids": np.array([str(i) for i in range(17)])}
 
 def test_out_of_memory_halves_the_batch_says_so_and_keeps_the_tokens(leaf, capsys):
     done = loop.decode("discrete", Loaded(), SPEC, ROWS, 12)
-    assert leaf.seen == [12, 6, 3, 3, 3, 3, 3, 2] and done.ids.tolist() == ROWS["ids"].tolist()
+    assert leaf.seen == [12, 6, 3, 3, 3, 3, 3, 2]
+    assert done.ids.tolist() == ROWS["ids"].tolist()
     said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
     assert said == [f"out of memory: batch {n} on cpu; {n // 2} from here on, with the same tokens" for n in (12, 6)]
     leaf.fits = 100

@@ -28,7 +28,8 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeyp
     with pytest.raises(OSError, match="No space"):
         files.write_json(path, {"a": 2})
     monkeypatch.undo()
-    assert files.read_json(path) == {"a": 1} and [p.name for p in tmp_path.iterdir()] == ["x.json"]
+    assert files.read_json(path) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_killed_writer_never_leaves_half_a_file(tmp_path):

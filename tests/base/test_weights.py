@@ -58,7 +58,8 @@ def file(tmp_path):
 
 def test_a_network_is_read_by_what_its_file_says(file):
     net = load_network(Net, Sizes, file, ignored=("made_of",))
-    assert net.config == Sizes(3, (1, 2)) and not net.training
+    assert net.config == Sizes(3, (1, 2))
+    assert not net.training
     assert all(v.dtype == torch.float32 and torch.equal(v, v.half().float()) for v in net.state_dict().values())
     assert dict(tensors(file, dtype=torch.float64))["norm.bias"].dtype == torch.float64
 
@@ -199,7 +200,8 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     first = sha256(file)
     assert not kept()  # it was written just now: its time may not tell the next change
     os.utime(file, ns=(1, 10**18))
-    assert sha256(file) == first and kept()
+    assert sha256(file) == first
+    assert kept()
     with monkeypatch.context() as m:
         m.setattr(digests.hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
         assert sha256(file) == first
@@ -229,7 +231,8 @@ def test_a_pickle_gives_its_tensors_and_executes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     raw, mean = {"x": torch.zeros(2)}, {"x": torch.ones(2), "step": 3}
     torch.save({"model": raw, "model_ema": mean, "args": argparse.Namespace(lr=1.0)}, "average.pth")
-    assert torch.equal(unpickle(Path("average.pth"))["x"], torch.ones(2)) and len(unpickle(Path("average.pth"))) == 1
+    assert torch.equal(unpickle(Path("average.pth"))["x"], torch.ones(2))
+    assert len(unpickle(Path("average.pth"))) == 1
     torch.save(raw, "plain.pth")
     assert list(unpickle(Path("plain.pth"))) == ["x"]
     torch.save({"model": Evil()}, "evil.pth")
@@ -237,7 +240,8 @@ def test_a_pickle_gives_its_tensors_and_executes_nothing(tmp_path, monkeypatch):
     for name, words in {"evil.pth": "safely", "text.pth": "safely", "gone.pth": "no such file"}.items():
         with pytest.raises(ParityError, match=words) as error:
             unpickle(Path(name))
-        assert "\n" not in str(error.value) and name in str(error.value)
+        assert "\n" not in str(error.value)
+        assert name in str(error.value)
     assert not Path("evil-was-here").exists()
 
 
@@ -269,7 +273,8 @@ def test_what_holds_no_weights_is_one_line(tmp_path, name):
         torch.save(held, tmp_path / name)
     with pytest.raises(ParityError, match=words) as told:
         read_shapes(tmp_path / name)
-    assert "\n" not in str(told.value) and name in str(told.value)
+    assert "\n" not in str(told.value)
+    assert name in str(told.value)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
@@ -283,7 +288,8 @@ def test_a_file_that_is_cut_off_says_so_to_its_end(tmp_path, name, share):
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     with pytest.raises(ParityError, match=r"cut off.*(get it again|says \d+)|might be corrupted\.$") as told:
         read_shapes(file)
-    assert "\n" not in str(told.value) and name in str(told.value)
+    assert "\n" not in str(told.value)
+    assert name in str(told.value)
 
 
 def test_headers_say_what_is_read_without_torch(tmp_path):
@@ -319,9 +325,12 @@ def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
     full, before = Buffered(Sizes(5)), torch.random.get_rng_state()
     file = save(tmp_path / "w.safetensors", full.state_dict())
     net = load_built(partial(Buffered, Sizes(5)), file, dtype=dtype)
-    assert torch.equal(torch.random.get_rng_state(), before) and not net.training
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not net.training
     assert all(torch.equal(v, full.state_dict()[k].to(dtype)) for k, v in net.state_dict().items())
-    assert net.table.dtype == dtype and torch.equal(net.table, full.table.to(dtype)) and net.linear.weight.requires_grad
+    assert net.table.dtype == dtype
+    assert torch.equal(net.table, full.table.to(dtype))
+    assert net.linear.weight.requires_grad
     x = torch.ones(1, 5, dtype=dtype)
     assert torch.equal(net.linear(x), full.to(dtype).linear(x))
 

@@ -26,25 +26,33 @@ def test_a_row_alone_is_the_row_in_a_batch_and_a_shard_says_how_it_came_about(jo
     """Tokens and steps do not depend on the batch; on the seed they do. Every column is filled in; plain decoding was
     timed beside the first batches of the job, and beside no other."""
     together, alone = decoded(job), decoded(job, batch=1, code="1")
-    assert same(alone.tokens, together.tokens, job.kind) and np.array_equal(alone.step, together.step)
-    assert alone.batch.tolist() == [1, 1, 1] and together.batch.tolist() == [3, 3, 3]
+    assert same(alone.tokens, together.tokens, job.kind)
+    assert np.array_equal(alone.step, together.step)
+    assert alone.batch.tolist() == [1, 1, 1]
+    assert together.batch.tolist() == [3, 3, 3]
     if job.kind == "anysubset":  # the fastest
         assert not same(decoded(job.asked(seed=3)).tokens, together.tokens, job.kind)
-    assert set(NEEDED) <= set(alone.columns) and all(len(c) == 3 for c in alone.columns.values())
-    assert alone.ids.dtype.kind == "U" and (alone.step.max(1) >= 1).all() and (alone.passes >= 1).all()
+    assert set(NEEDED) <= set(alone.columns)
+    assert all(len(c) == 3 for c in alone.columns.values())
+    assert alone.ids.dtype.kind == "U"
+    assert (alone.step.max(1) >= 1).all()
+    assert (alone.passes >= 1).all()
     timed = np.arange(3) < PACED
-    assert np.array_equal(np.isfinite(alone.plain_seconds), timed) and (alone.plain_seconds[timed] > 0).all()
+    assert np.array_equal(np.isfinite(alone.plain_seconds), timed)
+    assert (alone.plain_seconds[timed] > 0).all()
     assert ((alone.network_seconds > 0) & (alone.network_seconds < alone.seconds)).all()
     singles = [getattr(alone, name)[timed] for name in ("seconds", "plain_seconds")]
     assert np.array_equal([alone.single_seconds[timed], alone.plain_single_seconds[timed]], singles)  # batches of one
-    assert alone.provenance["spec"] == job.spec and alone.provenance["code"] == "1"
+    assert alone.provenance["spec"] == job.spec
+    assert alone.provenance["code"] == "1"
 
 
 @pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
 def test_a_job_is_refilled_where_its_method_can_be(job, decoded):
     """Asked for, of images alone, whose methods say so; where a GPU is not, not by itself."""
     apart, one = decoded(job, batch=2), decoded(job, batch=2, code="1", refill="on")
-    assert same(one.tokens, apart.tokens, job.kind) and np.array_equal(one.step, apart.step)
+    assert same(one.tokens, apart.tokens, job.kind)
+    assert np.array_equal(one.step, apart.step)
     assert apart.batch.tolist() == [2, 2, 1] == apart.at_once.tolist()
     assert one.batch.tolist() == ([3] * 3 if job.kind == "discrete" else [2, 2, 1])
     assert one.at_once.tolist() == ([2] * 3 if job.kind == "discrete" else [2, 2, 1])
@@ -85,7 +93,8 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, decoded, damage):
 def test_a_job_of_several_shards_decodes_those_that_are_not_kept(job, decoded, capsys):
     """The same rows in one file, a shard lost alone decoded again; plain decoding is timed beside the first."""
     whole, some = decoded(job), decoded(job, shards=2, code="1")
-    assert np.array_equal(some.ids, whole.ids) and same(some.tokens, whole.tokens, job.kind)
+    assert np.array_equal(some.ids, whole.ids)
+    assert same(some.tokens, whole.tokens, job.kind)
     assert np.isfinite(some.plain_seconds).tolist() == [True, False, False]
     kept = {file: read_shard(file) for file in job.store.iterdir() if len(read_shard(file).ids) < 3}
     assert sorted(len(shard.ids) for shard in kept.values()) == [1, 2]
@@ -94,7 +103,8 @@ def test_a_job_of_several_shards_decodes_those_that_are_not_kept(job, decoded, c
     with pytest.raises(FileNotFoundError, match="manifest"):
         decoded(job, shards=2, code="1", checkpoint=NOWHERE)
     again = decoded(job, shards=2, code="1")
-    assert "1 of 2 shards" in capsys.readouterr().out and same(again.tokens, whole.tokens, job.kind)
+    assert "1 of 2 shards" in capsys.readouterr().out
+    assert same(again.tokens, whole.tokens, job.kind)
     assert np.array_equal(again.seconds[:1], some.seconds[:1])  # of the one that was kept
     assert same(decoded(job, shards=2, code="1", checkpoint=NOWHERE).tokens, whole.tokens, job.kind)
 
@@ -107,7 +117,9 @@ def test_a_killed_job_leaves_nothing_and_its_repetition_is_the_whole(job, decode
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         line = process.stderr.readline()
         process.kill()
-    assert line.endswith("1 of 3\n") and not job.store.exists() and not (job.folder / "0-of-1.npz").exists()
+    assert line.endswith("1 of 3\n")
+    assert not job.store.exists()
+    assert not (job.folder / "0-of-1.npz").exists()
     again = decoded(job, batch=1)
     assert np.array_equal(again.tokens, decoded(job, code="1").tokens)
 
@@ -130,4 +142,5 @@ def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
 
     monkeypatch.setattr(command, "lock_shard", lock_shard)
     monkeypatch.setattr(command.loop, "decode", lambda *_: pytest.fail("decoded twice"))
-    assert np.array_equal(decoded(job).tokens, whole.tokens) and waited == [file]
+    assert np.array_equal(decoded(job).tokens, whole.tokens)
+    assert waited == [file]

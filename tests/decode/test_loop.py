@@ -60,7 +60,8 @@ def test_batches_are_paired_with_plain_decoding_in_turn(paced):
     warm = [min(WARM, L), WARM] if paced else []
     assert [m.passes for m in runs[: len(warm)]] == warm
     expected = {0: own[:3], 1: [L, *own[:3]], 2: [L, own[0], own[1], L, own[2]]}[paced]
-    assert [m.passes for m in runs[len(warm) :]] == expected and max(own) < L
+    assert [m.passes for m in runs[len(warm) :]] == expected
+    assert max(own) < L
     assert is_timed(shard.plain_seconds) == [i < 2 * paced for i in range(7)] == is_timed(shard.load)
 
 
@@ -84,7 +85,8 @@ def test_timing_changes_no_token():
 def test_plain_decoding_is_its_own_measure():
     loaded = Loaded()
     shard = decode("discrete", loaded, cell("ar"), ROWS, 2, 1)
-    assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2]) and shard.single_pass_cost[0] == 1
+    assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
+    assert shard.single_pass_cost[0] == 1
     assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (2 + 4)
 
 
@@ -93,7 +95,8 @@ def test_calls_of_a_companion_are_counted_apart():
     loaded = Loaded(drafts=True)
     shard = decode("discrete", loaded, cell("spec", gamma=2), ROWS, 7)
     target = loaded.models[0]
-    assert target.passes == shard.passes[0] and (shard.draft_calls == target.draft.passes).all()
+    assert target.passes == shard.passes[0]
+    assert (shard.draft_calls == target.draft.passes).all()
     assert shard.passes[0] < shard.draft_calls[0] < shard.draft_tokens[0]
     assert (decode("discrete", Loaded(), cell(window=3), ROWS, 7).draft_calls == 0).all()
 
@@ -119,7 +122,10 @@ def test_batches_of_other_numbers_of_passes_are_one_shard():
     """`kept` has a column a pass: as wide as the longest batch, zeros behind the end of a shorter one."""
     shards = [decode("discrete", Loaded(), cell(window=3), ROWS, batch) for batch in (1, 2, 7)]
     for s in shards:
-        assert s.kept.shape == (7, s.nfe.max()) and (s.kept.sum(1) == L).all()
-        assert np.array_equal((s.kept > 0).sum(1), s.nfe) and (s.passes >= s.nfe).all()
-        assert np.array_equal(s.tokens, shards[0].tokens) and np.array_equal(s.kept, shards[0].kept)
+        assert s.kept.shape == (7, s.nfe.max())
+        assert (s.kept.sum(1) == L).all()
+        assert np.array_equal((s.kept > 0).sum(1), s.nfe)
+        assert (s.passes >= s.nfe).all()
+        assert np.array_equal(s.tokens, shards[0].tokens)
+        assert np.array_equal(s.kept, shards[0].kept)
     assert len(set(shards[0].passes)) > 1

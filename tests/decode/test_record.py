@@ -27,8 +27,11 @@ RAGGED = [
 
 def test_ragged_rows_are_written_where_they_stand():
     done = discrete.record(MODEL, T([0, 0]), iter(RAGGED))
-    assert done.tokens.tolist() == [[1, 2, 4, 3], [3, 1, 2, 4]] and done.step.tolist() == [[1, 1, 2, 2], [1, 2, 2, 2]]
-    assert done.nfe.tolist() == [2, 2] and done.kept.tolist() == [[2, 2], [1, 3]] and done.passes == 2
+    assert done.tokens.tolist() == [[1, 2, 4, 3], [3, 1, 2, 4]]
+    assert done.step.tolist() == [[1, 1, 2, 2], [1, 2, 2, 2]]
+    assert done.nfe.tolist() == [2, 2]
+    assert done.kept.tolist() == [[2, 2], [1, 3]]
+    assert done.passes == 2
     assert done.nodes.tolist() == [3 + 2, 3 + 3]  # slots past the end are not evaluated
 
 
@@ -40,8 +43,11 @@ def test_tokens_may_be_final_anywhere_and_rows_end_at_their_own_pass():
         Step(T([[0, 0], [1, 2]]), T([0, 2]), T([[4, 4], [2, 3]])),
     ]
     done = discrete.record(forced, T([0, 0]), iter(steps))
-    assert done.tokens.tolist() == [[2, 4, 3, 1], [3, 4, 1, 2]] and done.step.tolist() == [[1, 0, 1, 1], [1, 0, 2, 2]]
-    assert done.nfe.tolist() == [1, 2] and done.nodes.tolist() == [7, 2 + 2] and done.kept.tolist() == [[3, 0], [1, 2]]
+    assert done.tokens.tolist() == [[2, 4, 3, 1], [3, 4, 1, 2]]
+    assert done.step.tolist() == [[1, 0, 1, 1], [1, 0, 2, 2]]
+    assert done.nfe.tolist() == [1, 2]
+    assert done.nodes.tolist() == [7, 2 + 2]
+    assert done.kept.tolist() == [[3, 0], [1, 2]]
 
 
 # --- any-subset: five words and the mask; row 0 ends at position 4
@@ -60,7 +66,9 @@ def test_loops_fill_in_what_is_missing_and_nothing_else():
     done = anysubset.record(SUBSET, TASK, iter(FILLS))
     assert done.tokens.tolist() == [[1, 3, 4, 2, 5], [2, 3, 1, 0, 4]]
     assert done.step.tolist() == [[0, 1, 2, 0, 0], [1, 0, 1, 2, 0]]
-    assert done.nfe.tolist() == [2, 2] and done.loops.tolist() == [2, 1] and done.aux.tolist() == [4, 0]
+    assert done.nfe.tolist() == [2, 2]
+    assert done.loops.tolist() == [2, 1]
+    assert done.aux.tolist() == [4, 0]
     assert done.accepted_drafts.tolist() == [1, 0]
     none = anysubset.record(SUBSET, TASK, (fill._replace(accepted_drafts=None) for fill in FILLS))
     assert none.accepted_drafts.tolist() == [-1, -1]
@@ -89,11 +97,14 @@ DRAWS = [
 
 def test_places_are_written_at_their_positions_and_counted_by_place():
     done = continuous.record(PAIR, START, iter(DRAWS))
-    assert done.tokens[..., 0].tolist() == [[2, 4, 1], [3, 5, 6]] and done.tokens.dtype == torch.float64
-    assert done.step.tolist() == [[1, 1, 2], [1, 2, 2]] and done.steps.tolist() == [2, 2]
+    assert done.tokens[..., 0].tolist() == [[2, 4, 1], [3, 5, 6]]
+    assert done.tokens.dtype == torch.float64
+    assert done.step.tolist() == [[1, 1, 2], [1, 2, 2]]
+    assert done.steps.tolist() == [2, 2]
     assert done.accepted.tolist() == [[1, -1, -1], [0, 1, -1]]
     assert done.distance.isnan().tolist() == [[False, True, True], [False, False, True]]
-    assert done.tries.tolist() == [5, 0] and done.gave_up.tolist() == [1, 0]
+    assert done.tries.tolist() == [5, 0]
+    assert done.gave_up.tolist() == [1, 0]
 
 
 # --- decoders that stop early, or draw what is no token
@@ -154,9 +165,12 @@ def test_the_clock_of_a_model_counts_its_halves_and_those_of_its_rows():
     inner.rows(T([0])).log_density(torch.zeros(4, 1))
     inner.propose(None)
     counts = clocked.counts
-    assert (counts["passes"], counts["conditions"], counts["head_calls"]) == (1, 4, 7) and clocked.dim == 1
+    assert (counts["passes"], counts["conditions"], counts["head_calls"]) == (1, 4, 7)
+    assert clocked.dim == 1
     timed = {"network_seconds", "head_seconds", "density_seconds", "residual_seconds"}
-    assert timed < set(counts) and all(counts[k] > 0 for k in timed)
+    assert timed < set(counts)
+    assert all(counts[k] > 0 for k in timed)
     assert clocked.depth.tolist() == [1 + 7, 1]  # what an image waited for: the law was one row's
     clocked.chain(None).take(T([2, 3])).predict(torch.zeros(2, 5, 1), 1)  # five points of each of row 1's tokens
-    assert clocked.depth.tolist() == [8, 2] and (counts["head_calls"], counts["head_rows"]) == (8, 7 * 4 + 10)
+    assert clocked.depth.tolist() == [8, 2]
+    assert (counts["head_calls"], counts["head_rows"]) == (8, 7 * 4 + 10)

@@ -50,10 +50,13 @@ HOW = {"device": "cpu", "spec": {"seed": 1}}
 def test_a_shard_comes_back_and_its_columns_are_attributes(tmp_path):
     write_shard(tmp_path / "s.npz", columns(), HOW)
     back = read_shard(tmp_path / "s.npz")
-    assert back.provenance == HOW and set(back.columns) == set(columns()) and is_whole(tmp_path / "s.npz")
+    assert back.provenance == HOW
+    assert set(back.columns) == set(columns())
+    assert is_whole(tmp_path / "s.npz")
     for name, value in columns().items():
         assert np.array_equal(getattr(back, name), value, equal_nan=value.dtype.kind == "f"), name
-    assert back.tokens.dtype == np.int32 and not hasattr(back, "nodes")
+    assert back.tokens.dtype == np.int32
+    assert not hasattr(back, "nodes")
     with pytest.raises(AttributeError, match="no column nodes"):
         _ = back.nodes
 
@@ -70,7 +73,9 @@ def test_damage_is_a_named_error_or_changes_nothing(tmp_path_factory, where, how
     try:
         back = read_shard(path)
     except ParityError as error:
-        assert str(path) in str(error) and "damaged" in str(error) and not is_whole(path)
+        assert str(path) in str(error)
+        assert "damaged" in str(error)
+        assert not is_whole(path)
     else:
         assert np.array_equal(back.tokens, columns()["tokens"])
 
@@ -82,7 +87,8 @@ def test_a_file_that_lacks_a_column_is_no_shard(tmp_path, name):
     write_arrays(tmp_path / "s.npz", **held)
     with pytest.raises(ParityError, match=rf"s\.npz: damaged \(no {name}\); delete it and run again"):
         read_shard(tmp_path / "s.npz")
-    assert not is_whole(tmp_path / "s.npz") and not is_whole(tmp_path / "none.npz")
+    assert not is_whole(tmp_path / "s.npz")
+    assert not is_whole(tmp_path / "none.npz")
 
 
 def test_shards_join_in_order_whatever_their_passes(tmp_path):
@@ -91,7 +97,8 @@ def test_shards_join_in_order_whatever_their_passes(tmp_path):
     for path, part in zip(paths, parts, strict=True):
         write_shard(path, part, HOW)
     whole = read_shards(paths)
-    assert whole.ids.tolist() == [f"{i:05d}/000" for i in range(6)] and whole.kept.shape == (6, 7)
+    assert whole.ids.tolist() == [f"{i:05d}/000" for i in range(6)]
+    assert whole.kept.shape == (6, 7)
     assert whole.kept.sum(1).tolist() == whole.passes.tolist() == [4] * 3 + [7] * 2 + [2]
     assert read_shards(reversed(paths)).ids[0] == "00005/000"
     assert join([{"x": np.zeros((2, 3, 4))}] * 2)["x"].shape == (4, 3, 4)
@@ -102,7 +109,8 @@ def test_inputs_must_be_the_rows_of_the_shard(tmp_path):
     for k, part in enumerate((ids[:1], ids[1:])):
         write_arrays(tmp_path / f"{k}.npz", ids=part, x=np.zeros((len(part), 2)), extra=np.array("of all rows"))
     paths = [tmp_path / "0.npz", tmp_path / "1.npz"]
-    assert set(read_rows(paths[0])) == {"ids", "x"} and rows_of(paths, Shard(columns()))["x"].shape == (3, 2)
+    assert set(read_rows(paths[0])) == {"ids", "x"}
+    assert rows_of(paths, Shard(columns()))["x"].shape == (3, 2)
     with pytest.raises(ParityError, match=r"first: 00001/000 against 00000/000\); run the cell again"):
         rows_of(reversed(paths), Shard(columns()))
 
@@ -141,5 +149,6 @@ def test_a_stored_file_is_put_in_its_place_whole(tmp_path, monkeypatch, hard):
 
         monkeypatch.setattr(os, "link", refuse)
     link(tmp_path / "stored", out)
-    assert out.read_bytes() == b"new" and [p.name for p in out.parent.iterdir()] == ["0.npz"]
+    assert out.read_bytes() == b"new"
+    assert [p.name for p in out.parent.iterdir()] == ["0.npz"]
     assert out.samefile(tmp_path / "stored") == hard

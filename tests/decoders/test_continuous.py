@@ -59,7 +59,8 @@ def test_a_draft_model_that_is_the_target_leaves_plain_sampling(given):
     ids = [str(i) for i in range(3)]
     plain, fast = decode(pair(TARGET, 3), ids), decode(pair(TARGET, 3), ids, cspd, **given)
     assert (plain.tokens - fast.tokens).abs().max() < 1e-9
-    assert (fast.accepted != 0).all() and (fast.steps <= plain.steps).all()
+    assert (fast.accepted != 0).all()
+    assert (fast.steps <= plain.steps).all()
     other = decode(pair(DRAFT, 3), ids, cspd, **given)
     assert (plain.tokens - other.tokens).abs().max() > 1e-3  # the comparison can fail
 
@@ -67,7 +68,8 @@ def test_a_draft_model_that_is_the_target_leaves_plain_sampling(given):
 def test_a_step_asks_the_target_once_and_the_draft_model_once_a_draft():
     models = pair(DRAFT, 2)
     decode(models, ["a", "b"])
-    assert models.target.counts["conditions"] == 32 and models.target.counts["passes"] == 16
+    assert models.target.counts["conditions"] == 32
+    assert models.target.counts["passes"] == 16
     models = pair(TARGET, 2)
     decode(models, ["a", "b"], cspd, gamma=4, prefill=0.0)
     assert models.target.counts["passes"] == 4  # 5 + 5 + 5 + 1 tokens
@@ -80,12 +82,14 @@ def test_a_step_asks_the_target_once_and_the_draft_model_once_a_draft():
 )
 def test_parallel_sampling_fills_the_image_once(iterations, schedule):
     known = count_known(iterations, schedule, 16)
-    assert known[-1] == 16 and known == sorted(known)
+    assert known[-1] == 16
+    assert known == sorted(known)
     assert len(set(known)) == (iterations or 16) or schedule == "cosine"
     if schedule == "cosine" and iterations == 5:
         assert known == [1, 4, 7, 12, 16]  # as published: the cosine's share stays masked
     done = decode(pair(DRAFT, 2), ["a", "b"], iterations=iterations, schedule=schedule)
-    assert done.tokens.isfinite().all() and done.step.max() <= (iterations or 16)
+    assert done.tokens.isfinite().all()
+    assert done.step.max() <= (iterations or 16)
 
 
 # --- on mixtures, whose densities are in closed form
@@ -105,7 +109,9 @@ def test_on_a_mixture_it_is_exact_and_a_sampler_that_gives_up_is_not():
         tests = continuous_rows(done.tokens.numpy(), models.target.mixture, rng=np.random.default_rng(6), bins=4)
         p[name] = min(r["p_holm"] for r in tests if r["decides"])
         assert (done.gave_up > 0).float().mean() < 0.01 if name == "exact" else done.gave_up.sum() > n / 10
-    assert p["exact"] > 0.01 and p["gives up"] < 1e-3 and p["zero"] < 1e-3
+    assert p["exact"] > 0.01
+    assert p["gives up"] < 1e-3
+    assert p["zero"] < 1e-3
 
 
 @pytest.mark.parametrize("give_up", ["target", "zero", "error"])
@@ -115,7 +121,8 @@ def test_giving_up_is_an_error_or_counted(give_up):
             on_mixtures(50, tries=1, give_up=give_up)
     else:
         _, done = on_mixtures(50, tries=1, give_up=give_up)
-        assert done.gave_up.sum() > 0 and ((done.tokens == 0).any() == (give_up == "zero"))
+        assert done.gave_up.sum() > 0
+        assert (done.tokens == 0).any() == (give_up == "zero")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
         assert len(set(zip(tokens, parents, strict=True))) == 11
         for node in range(11):
             path = up(parents, node)
-            assert path == sorted(path) and depths[node] == len(path)
+            assert path == sorted(path)
+            assert depths[node] == len(path)
             drawn = [tokens[n] for n in path]
             given = torch.tensor([[0, *drawn[:-1]]])
             law = TabularModel(table(5, 5), 5, 1).draft.logits(given, torch.arange(-1, len(drawn) - 1)[None])
@@ -55,7 +56,8 @@ def test_similarity_is_of_candidate_sequences_beside_each_other():
     tree = tree_of(TabularModel(table(6, 4), 4, 5), 5, 12, 3, 4)
     assert torch.allclose(measure_similarity(tree, codes[:1].expand(6, -1), 3, 0.9, 1), torch.ones(5).double())
     found = measure_similarity(tree, codes, 3, 0.9, 1)
-    assert (found < 1).all() and not torch.equal(found, measure_similarity(tree, codes, 3, 0.1, 1))
+    assert (found < 1).all()
+    assert not torch.equal(found, measure_similarity(tree, codes, 3, 0.1, 1))
 
 
 def test_rejected_candidates_take_their_look_alikes_with_them():
@@ -107,9 +109,11 @@ def test_speculative_sampling_accepts_all_of_its_own_model_s_drafts(gamma, sampl
     logits = table(4, 6, pair=sampling is not None)
     d = drafted(logits, logits, gamma, sampling=sampling)
     sizes = [min(gamma + 1, 6 - n) for n in range(0, 6, gamma + 1)]
-    assert (d.kept == torch.tensor(sizes)).all() and (d.nodes == 6).all()
+    assert (d.kept == torch.tensor(sizes)).all()
+    assert (d.nodes == 6).all()
     other = drafted(logits, table(4, 6, seed=9, pair=sampling is not None), gamma, sampling=sampling)
-    assert other.nfe.float().mean() > d.nfe.float().mean() + 0.2 and (other.nodes > 6).float().mean() > 0.2
+    assert other.nfe.float().mean() > d.nfe.float().mean() + 0.2
+    assert (other.nodes > 6).float().mean() > 0.2
 
 
 def test_speculative_sampling_accepts_one_minus_the_total_variation():

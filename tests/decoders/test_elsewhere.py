@@ -185,7 +185,8 @@ def test_what_a_gpu_would_wait_for_or_refuse_is_noticed_with_its_place(nets):
         for net in nets.everything():
             device.put(net)
         _, looks = run("network", nets, "discrete", asks_twice, {}, device)
-        assert all(len(reads) == 2 for reads in looks[1:-1]) and "test_elsewhere.py" in looks[1][0]
+        assert all(len(reads) == 2 for reads in looks[1:-1])
+        assert "test_elsewhere.py" in looks[1][0]
         with pytest.raises(AssertionError, match=r"two devices, at .*cached\.py"):
             run("network", nets, "discrete", forgets_the_device, {}, device)
         x = torch.arange(3, device=DEVICE)

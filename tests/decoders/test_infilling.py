@@ -26,10 +26,13 @@ def test_order_is_prompt_then_the_rest_from_left_to_right():
     known = torch.tensor([[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]).bool()
     order, begin, end = make_lattice(known, torch.tensor([6, 4]))
     assert order.tolist() == [[1, 4, 0, 2, 3, 5], [0, 3, 1, 2, 4, 5]]
-    assert begin.tolist() == [2, 2] and end.tolist() == [6, 4]
+    assert begin.tolist() == [2, 2]
+    assert end.tolist() == [6, 4]
     here = next_ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
-    assert here.rank.tolist() == [[3, 4], [3, 4]] and here.position.tolist() == [[2, 3], [2, 4]]
-    assert here.open.tolist() == [[True, True], [True, False]] and here.asked.tolist() == [[3, 4], [3, 6]]
+    assert here.rank.tolist() == [[3, 4], [3, 4]]
+    assert here.position.tolist() == [[2, 3], [2, 4]]
+    assert here.open.tolist() == [[True, True], [True, False]]
+    assert here.asked.tolist() == [[3, 4], [3, 6]]
 
 
 # --- laws
@@ -108,7 +111,8 @@ def test_assd_quadratic_never_needs_more_passes_than_tokens(k):
         start = prompts(model, 1000, seed)
         done = record(model, start, assd_quadratic(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
-        assert (done.nfe <= tokens).all() and (done.nfe < tokens).any()
+        assert (done.nfe <= tokens).all()
+        assert (done.nfe < tokens).any()
         # a pass keeps its accepted drafts and a word behind them, which a row's last pass may not have
         assert torch.isin(done.nfe + done.accepted_drafts - tokens, torch.tensor([0, 1])).all()
 
@@ -119,7 +123,9 @@ def test_the_controls_break_the_theorem():
     tokens = start.end - start.begin
     assert (record(model, start, sigma_gpt(model, start, noise=noise, orders=2)).nfe > tokens).any()
     done = record(model, start, assd_ngram(model, start, noise=noise, k=3))
-    assert (done.nfe <= tokens).all() and (done.nfe + done.aux > tokens).any() and (done.aux == done.nfe).all()
+    assert (done.nfe <= tokens).all()
+    assert (done.nfe + done.aux > tokens).any()
+    assert (done.aux == done.nfe).all()
 
 
 # --- bad prompts

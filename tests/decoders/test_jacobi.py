@@ -29,14 +29,18 @@ def test_a_new_slot_repeats_the_nearest_token_written_there(init, new):
     """Of positions 0 to 3, which hold 1, 2, 3, 4: to the left of 4 stands 3, above it 2."""
     slots, _, _ = opened(init, [1, 3])
     draft, _, point = slots.make_drafts()
-    assert [draft[0, 3].item(), draft[1, 1].item()] == new and point[0, 3] and point[1, 1]
+    assert [draft[0, 3].item(), draft[1, 1].item()] == new
+    assert point[0, 3]
+    assert point[1, 1]
 
 
 @pytest.mark.parametrize(("init", "source"), [("sample_left", 3), ("sample_above", 2)])
 def test_a_new_slot_draws_from_the_law_predicted_there(init, source):
     slots, p, _ = opened(init, [1, 3])
     draft, q, point = slots.make_drafts()
-    assert torch.equal(q[0, 3], p[0, source]) and torch.equal(q[1, 1], p[1, source]) and not point[0, 3]
+    assert torch.equal(q[0, 3], p[0, source])
+    assert torch.equal(q[1, 1], p[1, source])
+    assert not point[0, 3]
     e = slots.noise.exponential("draft", slots.index, 5)
     assert draft[0, 3] == race(p[0, source], e[0, 3])
     shared, p, _ = opened(init, [1, 3], shared=True)
@@ -55,7 +59,8 @@ def test_refinement_is_what_accelerates():
 def test_forced_tokens_cost_plain_sampling_no_pass():
     forced = torch.tensor([2, -1, 2, 2, -1, 0])
     done = run(ar, table(3, 6), 6, 50, forced=forced)
-    assert (done.nfe == 2).all() and (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
+    assert (done.nfe == 2).all()
+    assert (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
 
 
 @pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])
@@ -75,4 +80,5 @@ def test_groups_are_those_of_the_papers_loop(G, border):
             low, high = place - G // 2, place - G // 2 + G
             near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
             expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
-            assert set(members[b, w][counts[b, w]].tolist()) == expected and int(counts[b, w].sum()) == len(expected)
+            assert set(members[b, w][counts[b, w]].tolist()) == expected
+            assert int(counts[b, w].sum()) == len(expected)

@@ -38,14 +38,16 @@ PLAIN = tokens(ar)
 @pytest.mark.parametrize("init", INITS)
 def test_a_window_of_one_is_plain_decoding(init):
     done = run(sjd, LOGITS, 6, 500, window=1, init=init)
-    assert (done.nfe == 6).all() and (init != "random" or torch.equal(done.tokens, PLAIN))
+    assert (done.nfe == 6).all()
+    assert init != "random" or torch.equal(done.tokens, PLAIN)
 
 
 @pytest.mark.parametrize("window", [1, 2, 4, 9])
 def test_jacobi_with_shared_noise_is_plain_decoding_in_fewer_passes(window):
     done = run(jacobi, LOGITS, 6, 500, window=window, coupling="shared")
     assert torch.equal(done.tokens, PLAIN)
-    assert (done.nfe <= 6).all() and (window == 1) == (done.nfe == 6).all().item()
+    assert (done.nfe <= 6).all()
+    assert (window == 1) == (done.nfe == 6).all().item()
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -67,7 +69,8 @@ def test_coupled_windows_of_random_drafts_are_jacobis():
         run(d, LOGITS, 6, 500, window=3, **o)
         for d, o in ((jacobi, {"coupling": "shared"}), (sjd_coupled, {"init": "random"}))
     )
-    assert torch.equal(own.tokens, coupled.tokens) and torch.equal(own.nfe, coupled.nfe)
+    assert torch.equal(own.tokens, coupled.tokens)
+    assert torch.equal(own.nfe, coupled.nfe)
     assert torch.equal(PLAIN, tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
 
 
@@ -94,13 +97,15 @@ def test_a_draft_model_that_is_the_target_foresees_every_token():
     """So the pass behind the first, whose laws are of noise, ends the picture. Another draft model takes more."""
     given = {"window": 6, "branches": 0, "rounds": 6}
     same, other = (run(mtj_draft, LOGITS, 6, 500, drafts=drafts, **given) for drafts in (LOGITS, None))
-    assert torch.equal(PLAIN, same.tokens) and torch.equal(PLAIN, other.tokens)
+    assert torch.equal(PLAIN, same.tokens)
+    assert torch.equal(PLAIN, other.tokens)
     assert same.nfe.max() == 2 < other.nfe.max()
 
 
 @pytest.mark.parametrize("tree", TREES)
 def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips_vvs_is_lantern(tree):
-    assert torch.equal(PLAIN, tokens(eagle, **tree)) and torch.equal(PLAIN, tokens(lantern, delta=0.0, **tree))
+    assert torch.equal(PLAIN, tokens(eagle, **tree))
+    assert torch.equal(PLAIN, tokens(lantern, delta=0.0, **tree))
     assert torch.equal(PLAIN, tokens(eagle, rank="race", **tree))
     for delta in (0.0, 0.3):
         assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
@@ -109,4 +114,5 @@ def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips
 def test_where_there_is_no_candidate_no_law_is_relaxed():
     """Nothing can be drafted before the first pass, so its token is plain decoding's; later ones are others."""
     plain, relaxed = (run(d, LOGITS, 6, 500).tokens for d in (ar, lantern_pp))
-    assert torch.equal(plain[:, 0], relaxed[:, 0]) and not torch.equal(plain, relaxed)
+    assert torch.equal(plain[:, 0], relaxed[:, 0])
+    assert not torch.equal(plain, relaxed)

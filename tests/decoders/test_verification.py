@@ -30,7 +30,8 @@ NOTHING = laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.
 )
 def test_accept_reject_table(p, q, draft, u, tokens, kept):
     out = verify(p, q, torch.tensor([draft]), NO, torch.tensor([u], dtype=torch.float64), ONES)
-    assert out.tokens.tolist() == [tokens] and out.kept.tolist() == [kept]
+    assert out.tokens.tolist() == [tokens]
+    assert out.kept.tolist() == [kept]
 
 
 def test_zero_residual_falls_back_to_the_target():

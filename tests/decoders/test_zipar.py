@@ -29,6 +29,9 @@ def test_zipar_fills_what_the_grammar_forces():
     plain decoding's."""
     forced, logits = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0]), table(3, 9)
     a, z = (run(d, logits, 9, 300, width=3, forced=forced, **o) for d, o in ((ar, {}), (zipar, {"ahead": 3})))
-    assert torch.equal(a.tokens, z.tokens) and torch.equal(a.nfe, z.nfe)
+    assert torch.equal(a.tokens, z.tokens)
+    assert torch.equal(a.nfe, z.nfe)
     z = run(zipar, logits, 9, 300, width=3, forced=forced, ahead=1)
-    assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all() and (z.nfe == 3).all() and (a.nfe == 4).all()
+    assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all()
+    assert (z.nfe == 3).all()
+    assert (a.nfe == 4).all()

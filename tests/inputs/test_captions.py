@@ -51,11 +51,14 @@ def test_prompts_to_encoded_shards(tmp_path, command):
         found[shards] = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
     one, two = found[1], found[2]
     assert one["ids"].tolist() == two["ids"].tolist() == [f"0000{i}/000" for i in range(3)]
-    assert one["captions"].tolist() == prompts and np.array_equal(one["valid"], two["valid"])
+    assert one["captions"].tolist() == prompts
+    assert np.array_equal(one["valid"], two["valid"])
     assert np.allclose(one["embeddings"], two["embeddings"], atol=1e-5)
     words = one["valid"].sum(1)
-    assert words.tolist() == [len(p.split()) + 1 for p in prompts] and one["valid"][:, -1].all()  # padded on the left
-    assert not one["embeddings"][one["valid"] == 0].any() and one["embeddings"][one["valid"] == 1].any(-1).all()
+    assert words.tolist() == [len(p.split()) + 1 for p in prompts]
+    assert one["valid"][:, -1].all()  # padded on the left
+    assert not one["embeddings"][one["valid"] == 0].any()
+    assert one["embeddings"][one["valid"] == 1].any(-1).all()
     assert [e["id"] for e in read_json(tmp_path / "2/1.json")] == ["00001/000", "00002/000"]
 
 

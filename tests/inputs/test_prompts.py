@@ -74,13 +74,16 @@ def test_a_caption_of_every_coco_picture_in_the_order_of_ids(tmp_path):
 def test_a_subset_is_drawn_by_its_seed_and_keeps_the_order(tmp_path):
     lines = [f"prompt {k:03d}" for k in range(200)]
     some = [taken(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
-    assert some[0] == some[1] == sorted(some[0]) != some[2] and len(set(some[0])) == 20
-    assert set(some[0]) <= set(lines) and some[0] != lines[:20]
+    assert some[0] == some[1] == sorted(some[0]) != some[2]
+    assert len(set(some[0])) == 20
+    assert set(some[0]) <= set(lines)
+    assert some[0] != lines[:20]
 
 
 def test_labels_in_turn_need_no_file():
     spec = PromptSpec(file="classes:3", limit=7)
-    assert prompts.read_prompts(spec) == list("0120120") and prompts.source(spec) == []
+    assert prompts.read_prompts(spec) == list("0120120")
+    assert prompts.source(spec) == []
     assert prompts.source(PromptSpec(file="p.txt")) == ["p.txt"]
     for wrong in ("classes:", "classes:0", "classes:x", "classes:99999999"):
         with pytest.raises(ConfigError, match="allowed: classes:1000"):
@@ -112,7 +115,8 @@ def test_labels_in_turn_need_no_file():
 def test_what_cannot_be_read_is_one_line(tmp_path, name, content, given, parts):
     with pytest.raises(ConfigError) as error:
         taken(tmp_path, name, content, **given)
-    assert str(error.value).startswith("image.prompts.") and "\n" not in str(error.value)
+    assert str(error.value).startswith("image.prompts.")
+    assert "\n" not in str(error.value)
     assert all(part in str(error.value) for part in parts), str(error.value)
 
 

@@ -40,7 +40,8 @@ def test_bad_data_is_one_line(tmp_path, name, content, kind, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
         readers.check(kind, {"data": str(tmp_path / name), "rows": 4}, embedded=True)
-    assert "\n" not in str(caught.value) and name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
 
 
 def test_lines_of_text_data_end_at_line_feeds_alone(tmp_path):
@@ -87,5 +88,6 @@ def test_rows_that_a_task_leaves_out_are_told(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one two\n" * 9)
     (line,) = readers.describe_unread("last_word", {"data": str(file), "rows": 4})
-    assert line.startswith("4 of the 9 rows of ") and "text.tasks.last_word" in line
+    assert line.startswith("4 of the 9 rows of ")
+    assert "text.tasks.last_word" in line
     assert readers.describe_unread("last_word", {"data": str(file), "rows": 9}) == []

@@ -23,10 +23,12 @@ def settings(**given):
 
 def test_infilling_hides_the_share_it_says():
     task = tasks.build("infilling", settings(rows=6, length=40), WORDS)
-    assert task.tokens.shape == (6, 40) and (task.known.sum(1) == 2).all()
+    assert task.tokens.shape == (6, 40)
+    assert (task.known.sum(1) == 2).all()
     assert len({tuple(k) for k in task.known.tolist()}) > 1
     prefix = tasks.build("infilling", settings(length=40, prompt="prefix"), WORDS)
-    assert prefix.known[:, :2].all() and not prefix.known[:, 2:].any()
+    assert prefix.known[:, :2].all()
+    assert not prefix.known[:, 2:].any()
     assert np.array_equal(tasks.build("infilling", settings(rows=6, length=40), WORDS).known, task.known)
 
 
@@ -47,7 +49,9 @@ def test_code_task_hides_one_line_and_its_truth_passes():
         N = task.end[i]
         words = WORDS.decode(task.tokens[i, :N].tolist()).split()
         hidden = [w for w, k in zip(words, task.known[i], strict=False) if not k]
-        assert hidden and hidden[0] in ("z", "return") and not set(hidden) & {stories.LINE, stories.INDENT}
+        assert hidden
+        assert hidden[0] in ("z", "return")
+        assert not set(hidden) & {stories.LINE, stories.INDENT}
         scope: dict = {}
         exec(stories.join_source(words) + task.extra[i]["tests"], scope)
 
@@ -56,7 +60,8 @@ def test_every_attempt_is_a_row_of_its_own():
     task = tasks.build("code", settings(rows=2, attempts=3), WORDS)
     assert task.ids == ["code-0/0", "code-0/1", "code-0/2", "code-1/0", "code-1/1", "code-1/2"]
     assert len(task.extra) == len(task.end) == 6
-    assert np.array_equal(task.tokens[0], task.tokens[2]) and not np.array_equal(task.tokens[2], task.tokens[3])
+    assert np.array_equal(task.tokens[0], task.tokens[2])
+    assert not np.array_equal(task.tokens[2], task.tokens[3])
 
 
 def test_last_word_is_one_that_the_story_named():
@@ -65,14 +70,16 @@ def test_last_word_is_one_that_the_story_named():
     for i in range(20):
         row = task.tokens[i, : task.end[i]]
         hidden = row[~task.known[i, : task.end[i]]]
-        assert len(hidden) == 1 and WORDS.words[row[-1]] == "."
+        assert len(hidden) == 1
+        assert WORDS.words[row[-1]] == "."
         named += hidden[0] in row[: task.end[i] - 8]
     assert named > 10
 
 
 def test_choice_has_four_ends_and_one_is_right():
     task = tasks.build("choice", settings(rows=5), WORDS)
-    assert len(task.ids) == 20 and [sum(r for q, r, _ in task.extra if q == k) for k in range(5)] == [1] * 5
+    assert len(task.ids) == 20
+    assert [sum(r for q, r, _ in task.extra if q == k) for k in range(5)] == [1] * 5
 
 
 @pytest.mark.parametrize("kind", ["infilling", "stories", "code", "last_word", "choice"])
@@ -81,7 +88,8 @@ def test_a_task_comes_back_from_its_file(kind, tmp_path):
     task = tasks.build(kind, settings(), WORDS)
     tasks.write(tmp_path / "t.npz", task)
     back = tasks.read(tmp_path / "t.npz")
-    assert back.ids == task.ids and back.extra == task.extra
+    assert back.ids == task.ids
+    assert back.extra == task.extra
     assert all(np.array_equal(getattr(back, k), getattr(task, k)) for k in ("tokens", "known", "end"))
     (tmp_path / "t.npz").write_bytes((tmp_path / "t.npz").read_bytes()[:-30])
     with pytest.raises(ParityError, match=r"t\.npz: damaged"):
@@ -138,4 +146,5 @@ def test_wikitext_lambada_hellaswag_and_humaneval(tmp_path):
     }
     (tmp_path / "human.jsonl").write_text(json.dumps(row))
     task = tasks.build("code", settings(data=str(tmp_path / "human.jsonl")), WORDS)
-    assert task.known.sum() == 6 and task.extra[0]["tests"].endswith("check(f)\n")
+    assert task.known.sum() == 6
+    assert task.extra[0]["tests"].endswith("check(f)\n")

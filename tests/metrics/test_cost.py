@@ -48,7 +48,8 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
 
 def test_plain_decoding_takes_one_pass_a_token():
     found = columns_of(passes.measure(discrete(ar)))
-    assert found["nfe"] == 6 and found["nfe_se"] == 0
+    assert found["nfe"] == 6
+    assert found["nfe_se"] == 0
     assert found["step_compression"] == found["step_compression_low"] == found["step_compression_high"] == 1
     assert found["nodes_per_pass"] == found["nodes_per_token"] == 1
 
@@ -65,7 +66,10 @@ def test_speed_counts_a_batch_once():
     cell = discrete()
     found = columns_of(speed.measure(cell))
     assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
-    assert found["batches"] == 2 and found["batch"] == 4 and found["singles"] == 1 and found["device"] == "cpu"
+    assert found["batches"] == 2
+    assert found["batch"] == 4
+    assert found["singles"] == 1
+    assert found["device"] == "cpu"
     assert found["seconds_per_image"] == pytest.approx(3 / 6)
     assert found["tokens_per_second"] == pytest.approx(36 / 3)
     assert found["ms_per_forward"] == pytest.approx(3000 / 9)
@@ -75,15 +79,18 @@ def test_speed_counts_a_batch_once():
 def test_a_speed_is_of_the_batches_that_were_paired():
     figures = columns_of(speed.measure(discrete()))
     assert figures["speedup"] == pytest.approx(1.5)  # of one batch; the other says nothing
-    assert figures["speedup_single"] == pytest.approx(3) and figures["network_share"] == 0.5
-    assert figures["load"] == 1.5 and figures["pairs"] == figures["singles"] == 1
+    assert figures["speedup_single"] == pytest.approx(3)
+    assert figures["network_share"] == 0.5
+    assert figures["load"] == 1.5
+    assert figures["pairs"] == figures["singles"] == 1
     assert not {"speedup_low", "speedup_single_low"} & set(figures)  # of one pair there is no spread
 
 
 def test_a_mean_ratio_is_geometric_with_students_interval():
     found = mean_ratio(np.array([2.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0]))
     assert found.value == pytest.approx(4)
-    assert found.high == pytest.approx(4 * 2 ** (4.302653 / 3**0.5)) and found.low * found.high == pytest.approx(16)
+    assert found.high == pytest.approx(4 * 2 ** (4.302653 / 3**0.5))
+    assert found.low * found.high == pytest.approx(16)
     equal = mean_ratio(np.ones(4), np.ones(4))
     assert equal.low == equal.value == equal.high == 1
     assert mean_ratio(np.array([]), np.array([])).missing
@@ -102,14 +109,18 @@ def test_intervals_of_a_ratio_cover_as_often_as_they_say():
 def test_calls_of_a_companion_count_beside_passes():
     cell = discrete()
     found = columns_of(passes.measure(cell))
-    assert found["calls"] == pytest.approx(found["nfe"] + found["draft_calls"]) and found["draft_nodes"] == 3
+    assert found["calls"] == pytest.approx(found["nfe"] + found["draft_calls"])
+    assert found["draft_nodes"] == 3
     assert found["draft_calls"] == pytest.approx(2 * found["nfe"])  # two a pass, in either batch
-    assert found["pass_cost"] == 2 and "draft_share" not in found
+    assert found["pass_cost"] == 2
+    assert "draft_share" not in found
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
     assert passes.measure(cell)["draft_share"] == 0.25
     cell.shard.columns |= {"draft_calls": np.zeros(6), "draft_tokens": np.zeros(6)}
     alone = columns_of(passes.measure(cell))
-    assert alone["calls"] == alone["nfe"] and "draft_share" not in alone and "draft_nodes" not in alone
+    assert alone["calls"] == alone["nfe"]
+    assert "draft_share" not in alone
+    assert "draft_nodes" not in alone
 
 
 def test_work_of_texts_is_by_token_and_loop():
@@ -117,9 +128,14 @@ def test_work_of_texts_is_by_token_and_loop():
     columns |= {"accepted_drafts": [3, 1]}
     shard = Shard({k: np.array(v) for k, v in {**columns, "passes": [4, 4]}.items()})
     found = columns_of(infilling.measure(SimpleNamespace(shard=shard)))
-    assert found["nfe"] == 3 and found["nfe_se"] == 1 and found["aux"] == 2 and found["accepted_drafts"] == 4
-    assert found["nfe_per_token"] == 6 / 8 and found["tokens_per_loop"] == 8 / 4
-    assert found["seconds_per_row"] == 3 and found["seconds_per_pass"] == 1.5
+    assert found["nfe"] == 3
+    assert found["nfe_se"] == 1
+    assert found["aux"] == 2
+    assert found["accepted_drafts"] == 4
+    assert found["nfe_per_token"] == 6 / 8
+    assert found["tokens_per_loop"] == 8 / 4
+    assert found["seconds_per_row"] == 3
+    assert found["seconds_per_pass"] == 1.5
 
 
 def continuous() -> SimpleNamespace:
@@ -145,12 +161,20 @@ def continuous() -> SimpleNamespace:
 
 def test_drafts_are_counted_where_they_were_verified():
     found = columns_of(continuous_cost.measure(continuous()))
-    assert found["drafted"] == 4 and found["acceptance"] == 0.5 and found["accepted_drafts"] == 2
-    assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
-    assert found["target_conditions"] == 3 and found["draft_conditions"] is None
+    assert found["drafted"] == 4
+    assert found["acceptance"] == 0.5
+    assert found["accepted_drafts"] == 2
+    assert found["distance"] == 2.5
+    assert found["distance_se"] == 1
+    assert found["steps"] == 2
+    assert found["target_conditions"] == 3
+    assert found["draft_conditions"] is None
     assert continuous().rows["log_ratio"].tolist() == [2, 2]
-    assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
-    assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4
+    assert found["seconds"] == 4
+    assert found["head_share"] == 3 / 4
+    assert found["target_head_seconds"] == 2
+    assert found["test_seconds"] == 0.5
+    assert found["test_share"] == 0.5 / 4
 
 
 def test_acceptance_by_place_and_on_the_grid():
@@ -165,9 +189,12 @@ def test_without_drafts_there_is_no_acceptance():
     cell.shard.columns["accepted_drafts"] = np.array([-1, -1])
     cell.rows = continuous_cost.rows(cell)
     found = columns_of(continuous_cost.measure(cell))
-    assert found["acceptance"] is None and found["accepted_drafts"] is None and found["drafted"] == 0
+    assert found["acceptance"] is None
+    assert found["accepted_drafts"] is None
+    assert found["drafted"] == 0
     assert found["distance"] is None
-    assert np.isnan(continuous_cost.arrays(cell)["by_cell"]).all() and found["test_share"] is None
+    assert np.isnan(continuous_cost.arrays(cell)["by_cell"]).all()
+    assert found["test_share"] is None
 
 
 def drawn(shares, rows, length, seed=0):
@@ -193,7 +220,8 @@ def test_shares_given_are_shares_found():
 
 def test_the_pass_that_the_picture_cuts_short_is_left_out():
     kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
-    assert passes.drop_last_pass(kept).tolist() == [3, 3, 3] and passes.compute_slot_shares(kept) == [1.0, 1.0]
+    assert passes.drop_last_pass(kept).tolist() == [3, 3, 3]
+    assert passes.compute_slot_shares(kept) == [1.0, 1.0]
     assert passes.compute_slot_shares(np.ones((4, 9))) == [] == passes.compute_slot_shares(np.array([[5], [4]]))
 
 
@@ -205,8 +233,10 @@ def test_figures_of_requests():
     )  # fmt: skip
     shard.columns = vars(shard).copy()
     found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
-    assert found["acceptance_length"] == pytest.approx(10 / 6) and found["request_tokens_per_second"] == 2.5
-    assert found["request_tokens_per_second_single"] == 10 and found["first_token_seconds"] == 0.25
+    assert found["acceptance_length"] == pytest.approx(10 / 6)
+    assert found["request_tokens_per_second"] == 2.5
+    assert found["request_tokens_per_second_single"] == 10
+    assert found["first_token_seconds"] == 0.25
     assert found["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
     assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work

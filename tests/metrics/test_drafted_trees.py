@@ -40,7 +40,8 @@ def test_cosines_are_of_the_targets_features_by_distance(observed):
     for d in (1, 5):
         wanted = torch.cosine_similarity(own[:, d:], own[:, :-d], dim=-1).mean(1)
         assert torch.allclose(cosines[:, d - 1], wanted, atol=1e-6)
-    assert cosines.shape == (3, 5) and alike.shape == (3, 3)
+    assert cosines.shape == (3, 5)
+    assert alike.shape == (3, 3)
 
 
 def test_one_image_has_distances_and_no_intervals(observed):
@@ -52,8 +53,8 @@ def test_one_image_has_distances_and_no_intervals(observed):
 def test_figures_hold_every_tree_and_distance(observed):
     _, alike, cosines = observed
     similarity, staleness = drafted_trees.make_figures(alike.numpy(), cosines.numpy(), "m", 4)
-    assert len(similarity["data"]) == 9 and [r["x"] for r in staleness["data"]] == [1, 2, 3, 4, 5]
+    assert len(similarity["data"]) == 9
+    assert [r["x"] for r in staleness["data"]] == [1, 2, 3, 4, 5]
     first = staleness["data"][0]
-    assert first["low"] < first["y"] < first["high"] and first["y"] == pytest.approx(
-        float(np.mean(cosines[:, 0].numpy()))
-    )
+    assert first["low"] < first["y"] < first["high"]
+    assert first["y"] == pytest.approx(float(np.mean(cosines[:, 0].numpy())))

@@ -45,7 +45,8 @@ def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
     """Not one that is larger, or whose side does not divide the network's."""
     small = scenes.reduce_pictures(pictures[1][:3], 32)
     large = networks.enlarge(small, 64)
-    assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduce_pictures(large, 32), small)
+    assert large.shape == (3, 64, 64, 3)
+    assert np.array_equal(scenes.reduce_pictures(large, 32), small)
     assert np.array_equal(networks.picture_features(small, clip), networks.picture_features(large, clip))
     assert not np.array_equal(networks.picture_features(small, clip), networks.picture_features(pictures[1][:3], clip))
     for side in (48, 128):

@@ -77,7 +77,8 @@ def test_dpg(tmp_path, command):
     command(*given, "--cell", cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["vrd1.png", "whoops2.png"]
     square = np.asarray(Image.open(tmp_path / "out/whoops2.png"))
-    assert square.shape == (8, 12, 3) and square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
+    assert square.shape == (8, 12, 3)
+    assert square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
     with pytest.raises(ParityError, match="3 pictures of prompt vrd1; allowed: 1 or 4"):
         command(*given, "--cell", cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
 
@@ -130,7 +131,9 @@ def test_results_are_read_back(tmp_path, command, made):
     (tmp_path / "r").write_text(PART["geneval"][0])
     command("--layout", "geneval", "--results", tmp_path / "r", "--cell", made)
     held = read_json(made / "benchmarks.json")
-    assert held["geneval"] == 1 and "geneval_counting" not in held and held["dpg"] == 0.7125
+    assert held["geneval"] == 1
+    assert "geneval_counting" not in held
+    assert held["dpg"] == 0.7125
 
 
 @pytest.mark.parametrize("layout", export.LAYOUTS)

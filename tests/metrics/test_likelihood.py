@@ -37,7 +37,8 @@ def test_forced_positions_have_no_likelihood():
     forced = torch.tensor([-1, 2, -1, -1])
     model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, 2, forced=forced)
     logp = of_tokens(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
-    assert np.isnan(logp[:, 1]).all() and np.isfinite(logp[:, [0, 2, 3]]).all()
+    assert np.isnan(logp[:, 1]).all()
+    assert np.isfinite(logp[:, [0, 2, 3]]).all()
     assert columns_of(likelihood(logp, np.arange(2)))["logp_mean"] == pytest.approx(np.nanmean(logp))
     with pytest.raises(ValueError, match="tokens: 3 positions; allowed: 4"):
         of_tokens(model, torch.zeros(2, 3))
@@ -46,7 +47,8 @@ def test_forced_positions_have_no_likelihood():
 def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():
     logp = np.array([[-1.0, -np.inf], [-1.0, np.nan]])
     found = columns_of(likelihood(logp, np.arange(2)))
-    assert found["excluded"] == pytest.approx(1 / 3) and found["logp_mean"] == -1
+    assert found["excluded"] == pytest.approx(1 / 3)
+    assert found["logp_mean"] == -1
 
 
 def test_log_p_of_the_missing_part_is_that_of_the_enumerated_law():

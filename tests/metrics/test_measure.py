@@ -137,14 +137,18 @@ def test_every_figure_that_is_declared_is_given(measured):
     assert set(study.list_measures(kind)) - ELSEWHERE - PUBLISHED.get(kind, set()) <= {
         name for name, value in found.items() if value is not None
     }
-    assert found["n"] == N and found["speedup"] == pytest.approx(2**0.5) and found["batches"] == 2  # of 2 and of 1
+    assert found["n"] == N
+    assert found["speedup"] == pytest.approx(2**0.5)
+    assert found["batches"] == 2  # of 2 and of 1
     assert not any(isinstance(value, list | dict) for value in found.values())
 
 
 def test_records_have_a_row_for_each_of_the_cells(measured):
     kind, folder, _ = measured
     records = pd.read_parquet(folder / "records.parquet")
-    assert len(records) == N and set(records["key"]) == {"0123abcd"} and set(records["seed"]) == {3}
+    assert len(records) == N
+    assert set(records["key"]) == {"0123abcd"}
+    assert set(records["seed"]) == {3}
     shown = {"discrete": {"caption", "clip"}, "anysubset": {"text", "perplexity"}, "continuous": {"class", "right"}}
     assert {"id", "model", "method", "batch_seconds"} | shown[kind] <= set(records)
     kept = read_arrays(folder / "features.npz")
@@ -213,9 +217,13 @@ def test_a_metric_is_one_file(tmp_path):
     (tmp_path / "src/parity/metrics/toy.py").write_text(TOY.replace("MEASURES", "NAMES"))
     planned = [sys.executable, "-c", "from parity.experiment.study import metrics; metrics('discrete')"]
     refused = subprocess.run(planned, env=environment, capture_output=True, text=True)
-    assert "toy.py" in refused.stderr and "MEASURES" in refused.stderr.splitlines()[-1]
+    assert "toy.py" in refused.stderr
+    assert "MEASURES" in refused.stderr.splitlines()[-1]
     found = read_json(a["cell"] / "metrics.json")
-    assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
+    assert found["longest"] == 3
+    assert found["nfe"] == 15
+    assert "fid" not in found
+    assert "perplexity" not in found
     assert pd.read_parquet(a["cell"] / "records.parquet")["longest"].tolist() == [3] * N
 
 

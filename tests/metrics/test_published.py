@@ -65,7 +65,8 @@ def test_clip_score_is_open_clips_the_prefix_and_the_squeeze_the_protocols(stand
     networks = judges.read_manifests([manifest(tmp_path, "clip", stand_in / "clip")])
     found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
-    assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
+    assert found["cut"] == 1
+    assert set(found) == {"cosine", "cut"}
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     squeezed = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False).permute(0, 2, 3, 1).numpy()
     wanted = {
@@ -131,7 +132,8 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     u = torch.from_numpy(np.stack(a)).permute(0, 3, 1, 2)
     features, logits = (x.numpy() for x in net(u))
     ours = published.read_inception(net, iter(a), protocols.recipe("torchfid50k"))
-    assert np.array_equal(ours["features"], features) and np.abs(ours["logits"] - logits).max() < 1e-5
+    assert np.array_equal(ours["features"], features)
+    assert np.abs(ours["logits"] - logits).max() < 1e-5
     theirs = torch_fidelity.calculate_metrics(
         input1=str(tmp_path / "a"), input2=str(tmp_path / "b"), cuda=False, fid=True, isc=True, isc_splits=1,
         cache=False, feature_extractor_weights_path=str(file), verbose=False, batch_size=4,
@@ -221,7 +223,8 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     )
     found = columns_of(manifold.measure(sample))
     assert {name: found[name] for name in ("precision", "recall")} == {n: said[n] for n in ("precision", "recall")}
-    assert 0 < found["precision"] < 1 and 0 < found["recall"] < 1
+    assert 0 < found["precision"] < 1
+    assert 0 < found["recall"] < 1
     sample.protocol = "torchfid50k"
     assert columns_of(manifold.measure(sample))["precision"] == 1.0
 
@@ -270,10 +273,13 @@ def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
     (tmp_path / "note.txt").write_text("no picture")
     n, found = pictures.read_pictures(tmp_path)
     kept = list(found)
-    assert n == len(kept) == 6 and np.array_equal(kept[0], pixels[0]) and kept[1].shape == pixels[1].shape
+    assert n == len(kept) == 6
+    assert np.array_equal(kept[0], pixels[0])
+    assert kept[1].shape == pixels[1].shape
     np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
     n, found = pictures.read_pictures(tmp_path / "p.npz", 4)
-    assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
+    assert n == 4
+    assert np.array_equal(np.stack(list(found)), pixels[:4])
     assert pictures.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
     said = pictures.measure_reference(tmp_path / "p.npz", {}, "clean")
     assert set(said) == {"mu", "sigma", "why"}
@@ -315,11 +321,13 @@ def test_a_metric_without_its_network_says_so(tmp_path, pixels):
     wanted = {"clip_score": "clip", "fid": "inception", "kid": "inception", "is": "inception", "recall": "inception"}
     wanted |= {"cmmd": "clip_vision", "hps": "hps", "pickscore": "pickscore"}
     for name, network in wanted.items():
-        assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
+        assert found[f"{name}_why"] == f"no network: networks.{network}"
+        assert name not in found
     assert found["protocol"] == protocols.name_with_digest("clean")
     assert set(judges.NEEDS.values()) == {*wanted.values(), "vgg16"}
     found = measured(cell(tmp_path, pixels), protocol="lantern")
-    assert found["recall_why"] == "no network: networks.vgg16" and found["fid_why"] == "no network: networks.inception"
+    assert found["recall_why"] == "no network: networks.vgg16"
+    assert found["fid_why"] == "no network: networks.inception"
 
 
 def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels):
@@ -327,8 +335,10 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels)
     folder = cell(tmp_path, pixels)
     found = measured(folder, networks)
     own = open_clips_own(stand_in / "clip", pixels, CAPTIONS)
-    assert found["clip_score"] == pytest.approx(own.mean(), abs=1e-6) and found["clip_cut"] == 1
-    assert found["hps"] != found["clip_score"] and "cmmd" not in found
+    assert found["clip_score"] == pytest.approx(own.mean(), abs=1e-6)
+    assert found["clip_cut"] == 1
+    assert found["hps"] != found["clip_score"]
+    assert "cmmd" not in found
     assert found["cmmd_why"] == "no reference: image.reference"
     assert np.allclose(read_arrays(folder / "features.npz")["cosine"], own, atol=1e-6)
     (tmp_path / "real").mkdir()
@@ -341,7 +351,8 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels)
         )
     )
     found = measured(folder, networks, out)
-    assert found["cmmd"] > 0 and found["fid_why"] == "no network: networks.inception"
+    assert found["cmmd"] > 0
+    assert found["fid_why"] == "no network: networks.inception"
 
 
 def test_statistics_alone_give_fid_and_nothing_else():

@@ -103,11 +103,14 @@ def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
     cosine, right = np.linspace(0.2, 0.4, 20), np.arange(20) % 4 == 0
     cell = sample({"features": x, "cosine": cosine, "right": right}, {"features": y, "right": np.ones(30, bool)})
     taken = columns_of(fid.measure(cell))
-    assert taken["fid"] == frechet(x, reference_half(y)) and taken["fid_se"] > 0 and taken["reference_n"] == 30
+    assert taken["fid"] == frechet(x, reference_half(y))
+    assert taken["fid_se"] > 0
+    assert taken["reference_n"] == 30
     assert columns_of(manifold.measure(cell))["kid"] == kid_and_error(x, y)[0]
     assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == shares(x, y)
     assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(0.3)
-    assert recognition.measure(cell)["right"].value == 0.25 and recognition.measure(cell)["real_accuracy"] == 1
+    assert recognition.measure(cell)["right"].value == 0.25
+    assert recognition.measure(cell)["real_accuracy"] == 1
 
 
 def test_a_cell_that_no_network_sees_has_no_quality():

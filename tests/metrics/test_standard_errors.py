@@ -13,7 +13,8 @@ from parity.metrics.tables import read_table, write_table
 def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
     x = np.random.default_rng(0).standard_normal(50)
     mean, error = estimates.mean_and_error(x, np.arange(50))
-    assert mean == pytest.approx(x.mean()) and error == pytest.approx(x.std(ddof=1) / np.sqrt(50))
+    assert mean == pytest.approx(x.mean())
+    assert error == pytest.approx(x.std(ddof=1) / np.sqrt(50))
     assert estimates.mean_error(x) == pytest.approx((mean, error))
     assert estimates.mean_and_error(x.repeat(4), np.arange(50).repeat(4))[1] == pytest.approx(error)
     assert estimates.mean_error(x.repeat(4))[1] < 0.6 * error  # as if they were independent
@@ -29,7 +30,8 @@ def test_error_of_a_ratio_is_near_its_spread():
         return estimates.ratio_and_error(2 * below + rng.normal(size=40), below)
 
     values, errors = np.array([draw() for _ in range(400)]).T
-    assert values.mean() == pytest.approx(2, abs=0.02) and errors.mean() == pytest.approx(values.std(), rel=0.15)
+    assert values.mean() == pytest.approx(2, abs=0.02)
+    assert errors.mean() == pytest.approx(values.std(), rel=0.15)
     assert np.isnan(estimates.ratio_and_error(np.ones(1), np.ones(1))[1])
 
 
@@ -68,7 +70,8 @@ COLUMNS = {
 def test_a_table_is_what_was_written_and_anybody_can_read_it(tmp_path):
     write_table(tmp_path / "t.parquet", COLUMNS)
     found = read_table(tmp_path / "t.parquet")
-    assert found.equals(pd.read_parquet(tmp_path / "t.parquet")) and found["nfe"].tolist() == [0, 1, 2]
+    assert found.equals(pd.read_parquet(tmp_path / "t.parquet"))
+    assert found["nfe"].tolist() == [0, 1, 2]
     assert [list(s) for s in found["step"]] == COLUMNS["step"]
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "theirs.parquet")
     assert read_table(tmp_path / "theirs.parquet")["x"].tolist() == [1]

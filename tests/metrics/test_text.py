@@ -47,7 +47,8 @@ def test_a_judge_of_another_vocabulary_reads_the_text(one):
     found = text_likelihood.rows(cell)["perplexity"]
     assert np.allclose(found, 10)
     tokens, end = text_likelihood.reread(cell.texts, Words())
-    assert tokens.tolist() == [[3, 4, 5], [6, 7, 1], [1, 1, 1]] and end.tolist() == [3, 2, 1]
+    assert tokens.tolist() == [[3, 4, 5], [6, 7, 1], [1, 1, 1]]
+    assert end.tolist() == [3, 2, 1]
 
 
 def test_figures_are_means_of_the_columns():
@@ -56,7 +57,8 @@ def test_figures_are_means_of_the_columns():
     assert columns_of(text_likelihood.measure(cell)) == {"perplexity": 2, "perplexity_se": pytest.approx(1 / 3**0.5)}
     assert columns_of(text_quality.measure(cell))["entropy"] == pytest.approx(np.mean(cell.rows["entropy"]))
     cell.logp = np.array([-1.0, -3.0, -2.0])
-    assert columns_of(text_likelihood.measure(cell))["logp"] == -2 and text_likelihood.arrays(cell)["logp"] is cell.logp
+    assert columns_of(text_likelihood.measure(cell))["logp"] == -2
+    assert text_likelihood.arrays(cell)["logp"] is cell.logp
 
 
 def test_entropy_is_of_a_rows_own_words():
@@ -87,7 +89,8 @@ def code(run: bool) -> SimpleNamespace:
 def test_the_share_that_passes_its_unit_tests():
     cell = code(run=True)
     cell.rows = text_quality.rows(cell)
-    assert cell.rows["passed"].tolist() == [True, False, False] and "SyntaxError" in cell.rows["why"][2]
+    assert cell.rows["passed"].tolist() == [True, False, False]
+    assert "SyntaxError" in cell.rows["why"][2]
     assert columns_of(text_quality.measure(cell))["passed"] == pytest.approx(1 / 3)
 
 

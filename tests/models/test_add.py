@@ -54,7 +54,8 @@ def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
     t5(folder / "t5")
     found = add.find(str(folder))
     said = found.entry
-    assert said["network"] == sizes and said["family"] == "llamagen"
+    assert said["network"] == sizes
+    assert said["family"] == "llamagen"
     assert set(said["files"]) == {"transformer", "vq", "text"}
     for part in ("transformer", "vq"):
         assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
@@ -201,7 +202,8 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].table, net.table)
     assert set(models.load_painter(manifest).nets) == {"vq"}  # pictures need no transformer
-    assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64} and len(set(prompts)) == 10
+    assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64}
+    assert len(set(prompts)) == 10
     encode = models.load_encoder(manifest)
     for caption in ("10", "a cat"):
         with pytest.raises(ParityError, match="allowed: the number of a class, 0 to 9"):
@@ -211,7 +213,8 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     start = torch.zeros(2, dtype=torch.int64)
     done = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
     pictures = models.load_painter(manifest).pictures(done.tokens)
-    assert pictures.shape == (2, 64, 64, 3) and models.picture_side(manifest) == 64
+    assert pictures.shape == (2, 64, 64, 3)
+    assert models.picture_side(manifest) == 64
     with torch.inference_mode():
         assert (vq.to_pixels(tokenizer.eval().decode(done.tokens.long())) == pictures).all()
 
@@ -221,7 +224,8 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     files = {part: tmp_path / path for part, path in stand_in(tmp_path).items()}
     found = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
     said = found.entry
-    assert said["family"] == stand_in.__name__ and set(said["files"]) == set(files)
+    assert said["family"] == stand_in.__name__
+    assert set(said["files"]) == set(files)
     assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
     add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())

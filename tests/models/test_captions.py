@@ -81,7 +81,8 @@ def test_a_published_encoder_reads_cleaned_captions(published):
 def test_a_caption_of_too_many_tokens_is_cut_and_counted(published, capsys):
     encode = read_encoder(published[0], 8)
     both = encode(["a red circle", "a " + "red " * 30])
-    assert both["valid"].sum(1).tolist() == [4, 8] and "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
+    assert both["valid"].sum(1).tolist() == [4, 8]
+    assert "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
     assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err
 
@@ -92,10 +93,12 @@ def test_a_published_folder_is_the_encoder_of_the_whole_model(published):
     words = AutoTokenizer.from_pretrained(published[0])("a red circle", return_tensors="pt")
     with torch.inference_mode():
         wanted = whole.encoder(**words).last_hidden_state[0]
-    assert words["input_ids"].tolist() == [[3, 4, 5, 1]] and wanted.shape == (4, WIDTH)
+    assert words["input_ids"].tolist() == [[3, 4, 5, 1]]
+    assert wanted.shape == (4, WIDTH)
     for folder in published:
         said = read_encoder(folder, 12)(["a RED circle"])
-        assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6) and said["valid"].sum() == 4
+        assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6)
+        assert said["valid"].sum() == 4
     name = "pytorch_model.bin"
     assert sha256(published[1]) == combine_digests(
         {name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()}

@@ -35,7 +35,8 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
         loop.decode("discrete", loop.load("discrete", manifest, spec, fast=fast), spec, rows, 3)
         for fast in (False, True)
     )
-    assert (eager.tokens == fast.tokens).all() and (eager.nfe == fast.nfe).all()
+    assert (eager.tokens == fast.tokens).all()
+    assert (eager.nfe == fast.nfe).all()
     assert min(batches) < 6 == max(batches)  # a row of each guidance; rows that are done have left
     assert 0 < torch._dynamo.utils.counters["stats"]["unique_graphs"] < 6  # no graph for each size of the batch
 

@@ -156,7 +156,8 @@ def test_folding_into_cells_and_back():
     x = torch.arange(2 * 16 * 3).view(2, 16, 3)
     assert torch.equal(fold(x, 1), x)
     cells = fold(x, 2)
-    assert torch.equal(unfold(cells, 2), x) and cells.shape == (2, 4, 12)
+    assert torch.equal(unfold(cells, 2), x)
+    assert cells.shape == (2, 4, 12)
     assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # top right
     assert not torch.equal(cells.reshape(2, 16, 3), x)
 
@@ -198,7 +199,8 @@ def test_kl16_has_the_published_names():
     theirs += ["encoder.down.3.downsample.conv.bias", "encoder.down.2.block.0.nin_shortcut.weight"]
     theirs += ["decoder.up.0.block.2.norm2.weight", "decoder.up.4.upsample.conv.weight", "decoder.norm_out.bias"]
     renamed = rename_published(dict.fromkeys([*theirs, "loss.logvar"], torch.empty(0)))
-    assert len(renamed) == len(theirs) and set(renamed) <= set(net)
+    assert len(renamed) == len(theirs)
+    assert set(renamed) <= set(net)
     assert round(4 * sum(v.numel() for v in net.values()) / 2**20) == 254  # MiB of the published file
 
 
@@ -225,10 +227,10 @@ def test_xar_walk_is_euler_maruyama():
         path = make_path_noise(counted_noise(0, range(4000)), "sample", places, model.steps, model.dim)
         law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), places, places, places), path)
         x = law.sample(path)
-        assert abs(float(x.mean()) - m) < 0.03 and abs(float(x.std()) - s) < 0.03
-        assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5) and (law.sample(path) == law.mean).all() == (
-            last == "mean"
-        )
+        assert abs(float(x.mean()) - m) < 0.03
+        assert abs(float(x.std()) - s) < 0.03
+        assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5)
+        assert (law.sample(path) == law.mean).all() == (last == "mean")
         times = [*np.linspace(1, 0.04, 100)]
         assert float(law.log_sigma[0]) == pytest.approx(
             sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times)), rel=1e-5
@@ -264,7 +266,8 @@ def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
         net.law(net.conditions(tokens, order, places, places))
         for net in (m, replace(m, sampling=HeadSampling(temperature=0.5)))
     )
-    assert torch.equal(half.means, at.means) and torch.equal(half.log_weights, at.log_weights)
+    assert torch.equal(half.means, at.means)
+    assert torch.equal(half.log_weights, at.log_weights)
     torch.testing.assert_close(half.scales, 0.5 * at.scales)
 
 
@@ -295,7 +298,9 @@ def test_an_embedded_pair_goes_from_its_manifest_to_its_pictures(embedded):
     start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
     done = record(pair, start, mar(pair, start, noise=noise, iterations=0 if pair.target.raster else 4))
     pixels = embedded.pictures(done.tokens)
-    assert pixels.shape == (2, 64, 64, 3) and pixels.dtype == np.uint8 and pixels.std() > 0
+    assert pixels.shape == (2, 64, 64, 3)
+    assert pixels.dtype == np.uint8
+    assert pixels.std() > 0
     assert embedded.pair(range(2), settings(embedded), False).draft is None
 
 
@@ -335,4 +340,5 @@ def test_a_respaced_schedule_is_the_released_running_sum():
             released.append(round(at))
             at += 999 / (steps - 1) if steps > 1 else 1
         assert respace_steps(steps) == released
-    assert respace_steps(1) == [0] and 499 in respace_steps(21)
+    assert respace_steps(1) == [0]
+    assert 499 in respace_steps(21)

@@ -31,13 +31,16 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest)
     groups = loaded.groups()
-    assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
+    assert groups.shape == (8, 1024)
+    assert (groups.sum(1) == 512).all()
     assert (loaded.width, loaded.side) == (grid, 4 * grid)
     model = loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8})
     start = torch.zeros(2).long()
     steps = sjd(model, start, noise=batch_noise(0, CAPTIONS), window=8)
     pixels = loaded.pictures(record(model, start, steps).tokens.numpy())
-    assert pixels.shape == (2, 4 * grid, 4 * grid, 3) and pixels.dtype == np.uint8 and pixels.std() > 0
+    assert pixels.shape == (2, 4 * grid, 4 * grid, 3)
+    assert pixels.dtype == np.uint8
+    assert pixels.std() > 0
 
 
 def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
@@ -52,7 +55,8 @@ def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
 
     for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
         assert torch.allclose(law(sampling, slice(1, 2)), law(sampling)[1:], atol=1e-9)
-    assert (law({"top_k": 5}) > 0).sum(1).tolist() == [5, 5] and not torch.allclose(law({}), law({"guidance": 3.0}))
+    assert (law({"top_k": 5}) > 0).sum(1).tolist() == [5, 5]
+    assert not torch.allclose(law({}), law({"guidance": 3.0}))
 
 
 def published(tmp_path, **more):

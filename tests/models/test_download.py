@@ -66,7 +66,8 @@ def test_a_file_comes_whole_and_once(server, tmp_path, way):
     first = way(server, tmp_path)
     assert first.read_bytes() == BODY
     server.asked.clear()
-    assert way(server, tmp_path) == first and not [a for a in server.asked if a[0] == "GET"]
+    assert way(server, tmp_path) == first
+    assert not [a for a in server.asked if a[0] == "GET"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -75,7 +76,8 @@ def test_a_fault_that_lasts_is_one_line_and_leaves_nothing_that_passes(server, t
     server.fault = fault
     with pytest.raises(ParityError) as told:
         way(server, tmp_path)
-    assert "\n" not in str(told.value) and ("HF_TOKEN" in str(told.value) or fault != "401" or way is from_an_address)
+    assert "\n" not in str(told.value)
+    assert "HF_TOKEN" in str(told.value) or fault != "401" or way is from_an_address
     assert not [f for f in (tmp_path / "got").rglob("*") if f.is_file()]
     server.fault = ""
     if (way, fault) != (from_the_hub, "corrupts"):  # its cache keeps what it never hashed: the line says to delete it
@@ -92,7 +94,8 @@ def test_a_server_that_is_busy_is_asked_again_and_an_answer_is_taken(server, tmp
         server.fault = ""
 
     monkeypatch.setattr(time, "sleep", free)
-    assert way(server, tmp_path).read_bytes() == BODY and len(pauses) == 1
+    assert way(server, tmp_path).read_bytes() == BODY
+    assert len(pauses) == 1
     server.fault, server.files["w.safetensors"] = "404", b""
     with pytest.raises(ParityError):
         hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "new")
@@ -133,7 +136,8 @@ def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp
     server.files = {f.name: f.read_bytes() for f in folder.iterdir()} | {"README.md": b"x"}
     entry = add.find(f"hub:{REPO}").entry
     assert (entry["source"], entry["revision"], entry["files"]) == ("hub", COMMIT, {"model": "."})
-    assert entry["family"] == "janus" and entry["sha256"] == {"model": sha256(folder)}
+    assert entry["family"] == "janus"
+    assert entry["sha256"] == {"model": sha256(folder)}
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     got = Path(manifest["files"]["model"])
     assert {f.name for f in got.iterdir()} == set(server.files) - {"README.md"}

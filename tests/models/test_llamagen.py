@@ -65,7 +65,8 @@ def test_names_and_shapes_are_the_published_ones():
         "output.weight": [16384, 1280],
         "tok_embeddings.weight": [16384, 1280],
     }
-    assert {k: shapes[k] for k in wanted} == wanted and len(shapes) == 3 + 1 + 36 * 7 + 2
+    assert {k: shapes[k] for k in wanted} == wanted
+    assert len(shapes) == 3 + 1 + 36 * 7 + 2
     assert sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
     codes = {"quantize.embedding.weight": (16384, 8), "decoder.conv_blocks.0.upsample.conv.weight": (512, 512, 3, 3)}
     assert {k: tuple(vq[k].shape) for k in codes} == codes
@@ -191,11 +192,13 @@ def test_holes_are_masked(net, condition):
         return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
 
     plain = law([])
-    assert torch.equal(plain, law([2, 3, 5, 6])) and torch.equal(plain, law(range(8, 16)))
+    assert torch.equal(plain, law([2, 3, 5, 6]))
+    assert torch.equal(plain, law(range(8, 16)))
     for i in (0, 1):
         assert not torch.equal(plain, law([i]))
     with_tree = law([], kept=(0, 1))
-    assert torch.equal(with_tree, law([3], kept=(0, 1))) and not torch.equal(with_tree, law([2], kept=(0, 1)))
+    assert torch.equal(with_tree, law([3], kept=(0, 1)))
+    assert not torch.equal(with_tree, law([2], kept=(0, 1)))
     assert torch.equal(law([], kept=(0,)), law([2], kept=(0,)))  # evaluated beside the cache, not kept
 
 
@@ -213,7 +216,9 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
 
     assert run(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
     together = run(small, gamma=3)
-    assert (together.nfe > 4).all() and len(set(together.nfe.tolist())) > 1  # ragged
+    assert (together.nfe > 4).all()
+    assert len(set(together.nfe.tolist())) > 1  # ragged
     for r in range(3):
         alone = run(small, rows=[r], gamma=3)
-        assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
+        assert torch.equal(alone.tokens[0], together.tokens[r])
+        assert alone.nodes[0] == together.nodes[r]

@@ -59,7 +59,8 @@ def test_a_stand_in_is_the_same_each_time(written, tmp_path):
     files = write("harmon", tmp_path)
     for part in ("target", "kl"):
         one, other = unpickle(tmp_path / files[part]), unpickle(written["harmon"][part])
-        assert list(one) == list(other) and all(torch.equal(value, other[key]) for key, value in one.items())
+        assert list(one) == list(other)
+        assert all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 def decoded(config, model, tmp_path):
@@ -84,12 +85,14 @@ def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(sys, "argv", ["models", "convert", "--model", model, *flags, "--out", str(tmp_path / "w")])
     convert_model()
     said = capsys.readouterr().out
-    assert ("the moving average" in said) == (model == "mar") and ("does not say" in said) == (model != "mar")
+    assert ("the moving average" in said) == (model == "mar")
+    assert ("does not say" in said) == (model != "mar")
     loaded, pictures = decoded(section(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
     assert loaded.manifest["network"]["average"] == ("yes" if model == "mar" else "unsaid")
     side = 2 * loaded.network("target").config.grid
     for shown in pictures:
-        assert shown.shape == (2, side, side, 3) and (shown[0] != shown[1]).any()
+        assert shown.shape == (2, side, side, 3)
+        assert (shown[0] != shown[1]).any()
     named = ["a dog on the left {and} a cat", "a pink stop sign"] if model == "harmon" else ["0", "7"]
     assert [loaded.class_of(i) for i in range(2)] == named  # never of our Scenes
 
@@ -112,7 +115,8 @@ def test_safetensors_and_the_hugging_face_layout(written, tmp_path):
     assert ["does not say" in line for line in told] == [True, False]
     for name in ("mar", "kl"):
         one, other = (load_file(tmp_path / k / f"{name}.safetensors") for k in "ab")
-        assert all(torch.equal(value, other[key]) for key, value in one.items()) and set(one) == set(other)
+        assert all(torch.equal(value, other[key]) for key, value in one.items())
+        assert set(one) == set(other)
     folder = tmp_path / "Harmon-1_5B"
     shutil.copytree(written["harmon"]["tokenizer"], folder)
     state = unpickle(written["harmon"]["target"])
@@ -248,7 +252,9 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
     said, own = config.continuous, config.models[f"{model}-h"]
     assert own.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
                                   written[model].items()}  # fmt: skip
-    assert said.sampling.last == "mean" and said.sampling.clip == 0 and said.sampling.temperature == 1
+    assert said.sampling.last == "mean"
+    assert said.sampling.clip == 0
+    assert said.sampling.temperature == 1
     assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
     spec = own.model_dump(exclude={"grid"}) | said.model_dump(include={"captions"})
     loaded = load(fetch.make_manifest("continuous", model, spec, tmp_path / "m"), needs="draft")
@@ -273,7 +279,8 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
         save_file(spoiled, files[part])
         with pytest.raises(ParityError, match=message) as told:
             add.identify_tensors(named, {"source": "files"})
-        assert "\n" not in str(told.value) and files[part].name in str(told.value)
+        assert "\n" not in str(told.value)
+        assert files[part].name in str(told.value)
 
 
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):

@@ -54,7 +54,8 @@ def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
     task = tasks.build(kind, {"rows": 3, "data": ""} | SETTINGS[kind], loaded.words)
     for row in range(len(task.ids)):
         n = task.end[row]
-        assert task.known[row, :n].any() and not task.known[row, :n].all()
+        assert task.known[row, :n].any()
+        assert not task.known[row, :n].all()
         decode = loaded.words.decode_line if kind == "code" else loaded.words.decode
         hidden = decode(task.tokens[row, :n][~task.known[row, :n]].tolist())
         if kind == "stories":
@@ -76,7 +77,8 @@ def test_source_is_read_and_written_with_the_marks_that_the_code_model_was_train
     assert marks == ["<unk>", "<cls>", "<unk>", "<unk>", "<sep>", "<cls>"]
     assert "<unk>" not in words.tokenizer.convert_ids_to_tokens(words.encode(SOURCE))
     three = words.tokenizer.convert_ids_to_tokens(words.encode_code("   x"))
-    assert three[0] == "<unk>" and "<pad>" not in three
+    assert three[0] == "<unk>"
+    assert "<pad>" not in three
     marked = words.tokenizer.convert_tokens_to_ids(["<pad>", "<cls>", "<sep>", "<unk>"])
     assert words.decode_code(marked) == "   " + "\n" + "\t" + "  "
     for line in ("    c = a\n", "        return d\n", "  x\n"):
@@ -87,7 +89,8 @@ def test_source_is_read_and_written_with_the_marks_that_the_code_model_was_train
 
 def test_a_tokenizer_without_the_marks_reads_source_as_it_is(loaded):
     other = loaded.judge_words
-    assert not other.marked and other.encode_code(SOURCE) == other.encode(SOURCE)
+    assert not other.marked
+    assert other.encode_code(SOURCE) == other.encode(SOURCE)
     assert other.decode_line(other.encode_code(SOURCE)) == other.decode_code(other.encode(SOURCE)) == SOURCE
 
 
@@ -107,10 +110,12 @@ def test_a_published_pair_decodes_and_is_judged(loaded):
         drawn[decoder] = both[0].tokens
     texts = [loaded.words.decode(row.tolist()) for row in drawn[assd]]
     words = loaded.judge_words
-    assert not loaded.one_vocabulary and words.mask is None
+    assert not loaded.one_vocabulary
+    assert words.mask is None
     tokens, end = reread(texts, words)
     perplexity = perplexities(loaded.gpt2, tokens, end, words.mask, words.separator)
-    assert np.isfinite(perplexity).all() and (perplexity > 1).all()
+    assert np.isfinite(perplexity).all()
+    assert (perplexity > 1).all()
 
 
 WRONG = {

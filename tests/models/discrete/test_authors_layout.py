@@ -37,7 +37,8 @@ def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, par
     for file in folder.glob("*.safetensors"):
         as_released(file, parts)
     held = {k: v for k, v in load(said).nets["net"].state_dict().items() if is_norm(k)}
-    assert held.keys() == whole.keys() and held
+    assert held.keys() == whole.keys()
+    assert held
     for name, tensor in held.items():
         each = len(tensor) // parts
         assert torch.equal(tensor, whole[name][::each].repeat_interleave(each, 0))

@@ -122,7 +122,8 @@ def test_pictures_are_transformers_own(family, pictures):
         stored = {name.removeprefix("model.vqmodel."): t for name, t in tensors(Path(files.get("vq", files["model"])))}
         expected = meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
     family.theirs.double()
-    assert ours.shape == (3, 3, *ours.shape[2:]) and (ours - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert ours.shape == (3, 3, *ours.shape[2:])
+    assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 def meta_decoder(vq, stored):
@@ -157,8 +158,11 @@ def test_every_decoder_draws_whole_pictures(family, method):
     model, given = family.model(rows=[0, 1]), options.options("discrete", method, {})
     done = decoded(model, decoder("discrete", method), range(2), TokenSampling(3.0, 1.0, 20), **given)
     free = model.forced < 0
-    assert (done.tokens[:, ~free] == model.forced[~free]).all() and (done.tokens[:, free] < 64).all()
-    assert (done.nfe <= free.sum()).all() and (done.step[:, free] > 0).all()
+    assert (done.tokens[:, ~free] == model.forced[~free]).all()
+    assert (done.tokens[:, free] < 64).all()
+    assert (done.nfe <= free.sum()).all()
+    assert (done.step[:, free] > 0).all()
     s = family.loaded.nets["vq"].size
     height, width, _ = family.loaded.pictures(done.tokens).shape[1:]
-    assert height * s["columns"] == width * s["rows"] and max(height, width) == family.loaded.side
+    assert height * s["columns"] == width * s["rows"]
+    assert max(height, width) == family.loaded.side

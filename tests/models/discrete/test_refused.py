@@ -27,7 +27,8 @@ def said(written, tmp_path):
 
 def one_line(error, *parts):
     text = str(error.value)
-    assert "\n" not in text and all(part in text for part in parts), text
+    assert "\n" not in text, text
+    assert all(part in text for part in parts), text
 
 
 def edited(name, old, new):

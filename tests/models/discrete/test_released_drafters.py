@@ -96,9 +96,12 @@ def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, relea
         model = loaded.model(inputs, law)
         assert isinstance(model.model.drafter, EagleDrafter)
         done[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
-        assert done[decode].tokens.shape == (2, 37) and (done[decode].nfe <= 36).all()
-    assert torch.equal(done[eagle].tokens, done[ar].tokens) and torch.equal(done[lantern].tokens, done[ar].tokens)
-    assert done[vvs].nfe.sum() < done[ar].nfe.sum() and not torch.equal(done[vvs].tokens, done[ar].tokens)
+        assert done[decode].tokens.shape == (2, 37)
+        assert (done[decode].nfe <= 36).all()
+    assert torch.equal(done[eagle].tokens, done[ar].tokens)
+    assert torch.equal(done[lantern].tokens, done[ar].tokens)
+    assert done[vvs].nfe.sum() < done[ar].nfe.sum()
+    assert not torch.equal(done[vvs].tokens, done[ar].tokens)
 
 
 def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
