@@ -1,4 +1,4 @@
-"""One thread for every test: jobs run side by side, and results must not depend on it."""
+"""Fixtures for all tests, which run on one thread, as jobs run side by side and results must not depend on it."""
 
 import os
 
@@ -15,7 +15,7 @@ from parity.base.machine import cores
 
 torch.set_num_threads(1)
 
-# Files whose few tests take minutes. Begun last, one of them would leave the other worker with nothing to do.
+# Files whose few tests take minutes. If one of them started last, the other worker would have nothing to do.
 LONG = [
     f"tests/{name}.py"
     for name in (
@@ -28,60 +28,63 @@ LONG = [
 
 @pytest.hookimpl(optionalhook=True)  # tests run without xdist, too
 def pytest_xdist_auto_num_workers(config):
-    """One more than there are cores, as many tests wait for processes that they start; each takes up to 2 GB."""
+    """Run one worker more than there are cores, as many tests wait for processes they start; each takes up to 2 GB."""
     return min(8, cores() + 1)
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first; the rest as they were found."""
-    place = {file: i for i, file in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONG)))
+    """Put the longest files first and keep the order of the rest."""
+    rank = {file: i for i, file in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
 
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
     """The package's weights as after `recipes install`, those of the draft model and of the 8x8 grid small and random:
-    a folder, and its digests without these two and the drafter."""
+    the folder, and its digests before these two and the drafter were added."""
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
     from recipes.discrete import LLAMAGENS
     from recipes.loop import publish
 
-    folder, trained, sums, drafter = tmp_path / "weights", weights.EMBEDDED, [], []
+    folder = tmp_path / "weights"
+    source = weights.EMBEDDED
+    sums, drafter = [], []
     folder.mkdir()
-    for line in (trained / "SHA256SUMS").read_text().splitlines():
+    for line in (source / "SHA256SUMS").read_text().splitlines():
         if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
             (sums if line.split()[1] != "drafter.safetensors" else drafter).append(line)
-            (folder / line.split()[1]).symlink_to(trained / line.split()[1])
+            (folder / line.split()[1]).symlink_to(source / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    before = (
+    digests = (
         weights.compute_revision(ModelSpec(family="llamagen")),
         hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8],
     )
     torch.manual_seed(0)
     for i, name in enumerate(("draft", "llamagen8")):
-        small = LlamaGenConfig(**{**asdict(LLAMAGENS[name]), "dim": 32, "layers": 1, "heads": 2})
-        net = Transformer(small)
+        config = LlamaGenConfig(**{**asdict(LLAMAGENS[name]), "dim": 32, "layers": 1, "heads": 2})
+        net = Transformer(config)
         torch.nn.init.normal_(net.output.weight, std=0.3)
-        publish(net, folder / f"{name}.safetensors", asdict(small))
+        publish(net, folder / f"{name}.safetensors", asdict(config))
         digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
         sums.insert(3 + i, f"{digest}  {name}.safetensors")
     (folder / "SHA256SUMS").write_text("\n".join([*sums, *drafter]) + "\n")
     monkeypatch.setattr(weights, "EMBEDDED", folder)
-    return folder, before
+    return folder, digests
 
 
 @pytest.fixture(scope="session")
-def stood_in(tmp_path_factory):
-    """Stand-ins by name, each written once: what a configuration says of it, paths whole."""
+def make_stand_in(tmp_path_factory):
+    """A function that gives a stand-in's entry in a configuration, with absolute paths; each is written once."""
     from parity.stand_ins import make_entry
 
-    folder, known = tmp_path_factory.mktemp("stand_ins"), {}
+    folder = tmp_path_factory.mktemp("stand_ins")
+    entries = {}
 
-    def make(name):
-        if name not in known:
-            known[name] = make_entry(name, folder / name)
-        return copy.deepcopy(known[name])
+    def make_once(name):
+        if name not in entries:
+            entries[name] = make_entry(name, folder / name)
+        return copy.deepcopy(entries[name])
 
-    return make
+    return make_once

@@ -15,47 +15,47 @@ from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.stand_ins import write
 
-# stand-ins to their families
+# family of each stand-in
 LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "janus": "janus"}
 PIXELS = 64
 ROWS = {"chameleon": {"rows": 4, "columns": 6}, "emu3": {"rows": 5, "columns": 3}}  # some pictures are not square
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # of different lengths
 
 
-def manifest(layout: str, folder: Path) -> dict[str, Any]:
-    """Of a stand-in that is written here: what `parity models add` and the checkpoint rule say of such files."""
+def make_manifest(layout: str, folder: Path) -> dict[str, Any]:
+    """Write a stand-in and make its manifest, as `parity models add` and the checkpoint rule do."""
     family = LAYOUTS[layout]
     written = write(layout, folder)
-    files = {part: str(folder / path) for part, path in written.items()}
+    files = {name: str(folder / path) for name, path in written.items()}
     sizes = importlib.import_module(f"parity.models.discrete.{family}").read_sizes(Path(files["model"]), PIXELS)
     sizes |= ROWS.get(layout, {})
     return {"family": family, "source": "files", "files": files, "sha256": {}, "network": sizes}
 
 
-def in_its_dtype(norm: Any) -> None:
-    """transformers' RMSNorm computes in float32 whatever the dtype; here in float64, so that 1e-9 means something."""
+def keep_dtype(norm: Any) -> None:
+    """Make transformers' RMSNorm compute in its input's dtype instead of float32, so that 1e-9 means something."""
     norm.forward = lambda x: norm.weight * (x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt())
 
 
 @dataclass
-class Whole:
-    """A stand-in: ours, loaded as a user's is, and transformers' of the same folder; both float64."""
+class FamilyPair:
+    """Our network of a stand-in, loaded as a user's is, and transformers' of the same folder; both float64."""
 
     layout: str
     loaded: Loaded
     theirs: Any
     inputs: dict[str, Tensor]  # of CAPTIONS
 
-    def model(self, rows: Any = slice(None), guided: bool = True, **changed: Tensor) -> Cached:
-        """The token model of some of the captions."""
-        given = {k: v[rows] for k, v in (self.inputs | changed).items()}
-        return self.loaded.family.condition(self.loaded.nets, given, guided)
+    def make_model(self, rows: Any = slice(None), guided: bool = True, **replaced: Tensor) -> Cached:
+        """Make our token model of the captions `rows`, with some inputs replaced."""
+        inputs = {k: v[rows] for k, v in (self.inputs | replaced).items()}
+        return self.loaded.family.condition(self.loaded.nets, inputs, guided)
 
     @property
     def language(self) -> Any:
-        """transformers' causal network: embeddings to hidden states."""
-        part = {"emu3": "text_model", "janus": "language_model"}.get(self.layout)
-        return getattr(self.theirs.model, part) if part else self.theirs.model
+        """transformers' causal network, from embeddings to hidden states."""
+        name = {"emu3": "text_model", "janus": "language_model"}.get(self.layout)
+        return getattr(self.theirs.model, name) if name else self.theirs.model
 
     @property
     def nets(self) -> dict[str, Any]:
@@ -67,55 +67,57 @@ class Whole:
 
     @property
     def ids(self) -> Tensor:
-        """[V] what transformers calls our tokens."""
+        """[V] transformers' numbers of our tokens."""
         return self.nets["net"].output.ids
 
-    def read(self, tokens: Tensor) -> Any:
+    def embed_tokens(self, tokens: Tensor) -> Any:
+        """Embed image tokens by transformers."""
         if self.layout == "janus":
             return self.theirs.prepare_embeddings_for_image_generation(tokens)
         return self.language.get_input_embeddings()(self.ids[tokens])
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [.., C] of the codes, by transformers."""
+    def compute_head_logits(self, hidden: Tensor) -> Tensor:
+        """Compute transformers' logits [..., C] of the codes."""
         if self.layout == "janus":
             return self.theirs.model.generation_head(hidden)
         return self.theirs.lm_head(hidden)[..., self.ids[: self.codes]]
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, which: str = "words", rows: Any = slice(None)) -> Tensor:
-        """Logits [B, n + 1, C] of positions 0 to n, given tokens [B, n], of a plain forward of whole sequences."""
+    def compute_logits(self, tokens: Tensor, which: str = "words", rows: Any = slice(None)) -> Tensor:
+        """Compute transformers' logits [B, n + 1, C] of positions 0 to n, given tokens [B, n], in one forward pass."""
         valid = self.inputs["valid" if which == "words" else f"{which}_valid"][rows]
         words = self.language.get_input_embeddings()(self.inputs[which][rows])
         mask = torch.cat([valid, torch.ones_like(tokens)], 1)
-        places = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
         hidden = self.language(
-            inputs_embeds=torch.cat([words, self.read(tokens)], 1), attention_mask=mask, position_ids=places
+            inputs_embeds=torch.cat([words, self.embed_tokens(tokens)], 1), attention_mask=mask, position_ids=positions
         ).last_hidden_state
-        return self.head(hidden[:, valid.shape[1] - 1 :])
+        return self.compute_head_logits(hidden[:, valid.shape[1] - 1 :])
 
-    def both(self, tokens: Tensor, rows: Any = slice(None)) -> Tensor:
-        """The laws of conditional rows, then unconditional ones."""
-        return torch.cat([self.laws(tokens, which, rows) for which in ("words", "negative")])
+    def compute_guided_logits(self, tokens: Tensor, rows: Any = slice(None)) -> Tensor:
+        """Compute `compute_logits` of the conditional rows, then of the unconditional ones."""
+        return torch.cat([self.compute_logits(tokens, which, rows) for which in ("words", "negative")])
 
 
-def whole(layout: str, folder: Path) -> Whole:
+def load_pair(layout: str, folder: Path) -> FamilyPair:
+    """Write a stand-in and load it with our code and with transformers."""
     import transformers
 
-    said = manifest(layout, folder)
-    loaded = load(said, dtype=torch.float64)
-    kind = getattr(transformers, f"{said['family'].title()}ForConditionalGeneration")
-    theirs = kind.from_pretrained(said["files"]["model"], dtype=torch.float64).eval()
+    manifest = make_manifest(layout, folder)
+    loaded = load(manifest, dtype=torch.float64)
+    family_class = getattr(transformers, f"{manifest['family'].title()}ForConditionalGeneration")
+    theirs = family_class.from_pretrained(manifest["files"]["model"], dtype=torch.float64).eval()
     for module in (*theirs.modules(), *loaded.nets["net"].modules()):
         if type(module).__name__.endswith("RMSNorm"):
-            in_its_dtype(module)
-    inputs = load_encoder(said)(CAPTIONS)
-    most = 2 + int(inputs["valid"].sum(1).max())  # the padding of a thousand places costs time
-    short = {k: v[:, -most:] for k, v in inputs.items()}
-    return Whole(layout, loaded, theirs, short)
+            keep_dtype(module)
+    inputs = load_encoder(manifest)(CAPTIONS)
+    longest = 2 + int(inputs["valid"].sum(1).max())  # the padding of a thousand places costs time
+    short = {k: v[:, -longest:] for k, v in inputs.items()}
+    return FamilyPair(layout, loaded, theirs, short)
 
 
-def decoded(model: Cached, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
-    """A decoder's run; the noise of a row is that of its number."""
+def decode_rows(model: Cached, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
+    """Decode with a method; the noise of a row is that of its number."""
     start = torch.zeros(len(rows), dtype=torch.int64)
     law = Sampled(model, sampling)
     noise = counted_noise(1, rows, dtype=torch.float64)

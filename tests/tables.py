@@ -1,4 +1,4 @@
-"""Enumerable models of every kind for the tests, and the variants of every decoder."""
+"""Enumerable models of every kind, and the variants of every decoder."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -25,96 +25,91 @@ from parity.models.discrete.tabular import TabularModel, compute_joint, random_t
 # --- variants
 
 
-def decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
+def import_decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
+    """Import the function of a method."""
     return getattr(importlib.import_module(f"parity_decoders.{kind}.{method}"), method)
 
 
-def lowest(field: FieldInfo) -> list[Any]:
-    """The least value an option may take, if its bounds say so."""
+def list_minimum(field: FieldInfo) -> list[Any]:
+    """List the least value an option may take, or nothing if it has no lower bound."""
     return [field.annotation(m.ge) for m in field.metadata if isinstance(m, Interval) and m.ge is not None]
 
 
-def others(field: FieldInfo) -> list[Any]:
-    """Values of an option: all there are, where they can be listed, else the least."""
+def list_values(field: FieldInfo) -> list[Any]:
+    """List all values of an option where they can be listed, else the least."""
     if get_origin(field.annotation) is Literal:
         return list(get_args(field.annotation))
-    return [False, True] if field.annotation is bool else lowest(field)
+    return [False, True] if field.annotation is bool else list_minimum(field)
 
 
 class Variant(NamedTuple):
+    """A method with all its options, for models of a few positions."""
+
     method: str
-    given: dict[str, Any]  # its options, complete, for a few positions
+    options: dict[str, Any]
     name: str = ""
 
 
-def variants(kind: str) -> Iterator[Variant]:
-    """Every decoder of a kind, by listing: with its defaults, then with each option in turn at its other values."""
+def generate_variants(kind: str) -> Iterator[Variant]:
+    """Yield every decoder of a kind with its defaults, then with each option in turn at its other values."""
     for method in options.methods(kind):
         base = options.cap_small(kind, method, options.options(kind, method, {}))
         yield Variant(method, base, method)
         for name, field in options.make_option_schema(kind, method).model_fields.items():
-            for value in (v for v in others(field) if v != base[name]):
+            for value in (v for v in list_values(field) if v != base[name]):
                 yield Variant(method, base | {name: value}, f"{method} {name}={value}")
 
 
-def keeps_to(kind: str, rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
-    """Parameters of a test of every rule on every variant it is a rule for."""
-    cases = [(rule, v) for rule, (_, of) in rules.items() for v in of]
-    each = [pytest.param(rule, decoder(kind, v.method), v, id=f"{rule.__name__}: {v.name}") for rule, v in cases]
-    return pytest.mark.parametrize(("rule", "method", "variant"), each)
+def parametrize_rules(kind: str, rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
+    """Parametrize a test by every rule of `rules` and every variant it holds for."""
+    cases = [(rule, v, f"{rule.__name__}: {v.name}") for rule, (_, variants) in rules.items() for v in variants]
+    parameters = [pytest.param(rule, import_decoder(kind, v.method), v, id=name) for rule, v, name in cases]
+    return pytest.mark.parametrize(("rule", "method", "variant"), parameters)
 
 
-def shortest(kind: str, method: str) -> dict[str, Any]:
-    """Options that count at their least: windows of one, a draft, an order, a step."""
+def get_smallest_options(kind: str, method: str) -> dict[str, Any]:
+    """Return a method's options with those that count at their least: windows of one, one draft, one step."""
     fields = options.make_option_schema(kind, method).model_fields
-    least = {name: value for name, field in fields.items() for value in lowest(field)}
-    return options.options(kind, method, least)
+    minima = {name: value for name, field in fields.items() for value in list_minimum(field)}
+    return options.options(kind, method, minima)
 
 
 # --- discrete
 
 
-def table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: float = 1.5) -> torch.Tensor:
+def make_table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: float = 1.5) -> torch.Tensor:
+    """Make a random table of logits for a tabular model."""
     return random_table(vocab, length, torch.Generator().manual_seed(seed), scale, pair)
 
 
-def run(
-    method,
-    logits,
-    length,
-    rows,
-    *,
-    width=2,
-    noise: Noise | None = None,
-    seed=1,
-    forced=None,
-    sampling=None,
-    drafts=None,
-    **given,
-) -> Decoded:
+def decode_table(
+    method, logits, length, rows, *,
+    width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, drafts=None, **method_options,
+) -> Decoded:  # fmt: skip
     """Decode `rows` sequences of a tabular model, row b with the noise of number b."""
     model: Any = TabularModel(logits, length, rows, width=width, forced=forced, drafts=drafts)
     if sampling is not None or forced is not None:
         model = Sampled(model, sampling or TokenSampling())
-    noise, start = noise or counted_noise(seed, range(rows)), torch.zeros(rows, dtype=torch.int64)
-    return record(model, start, method(model, start, noise=noise, **given))
+    noise = noise or counted_noise(seed, range(rows))
+    start = torch.zeros(rows, dtype=torch.int64)
+    return record(model, start, method(model, start, noise=noise, **method_options))
 
 
-def law(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:
-    """Of the sequences of a tabular model, first token most significant."""
+def compute_law(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:
+    """Compute the law of a tabular model's sequences [vocab^length], first token most significant."""
     return compute_joint(TabularModel(logits, length, vocab**length), vocab, length)
 
 
-def counts(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Histogram over the sequences, first token most significant."""
+def count_sequences(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Count how often each sequence was drawn [vocab^length], first token most significant."""
     length = tokens.shape[1]
     code = (tokens * vocab ** torch.arange(length - 1, -1, -1)).sum(1)
     return torch.bincount(code, minlength=vocab**length).double()
 
 
-def p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
-    """Chi-square of counts against the exact law; cells expected fewer than ten times are pooled, an impossible one
-    that was seen is 0."""
+def compute_p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
+    """Test counts against the exact law by chi-square. Cells expected fewer than ten times are pooled; 0 if an
+    impossible sequence was drawn."""
     o, e = observed.numpy(), law.numpy() * float(observed.sum())
     if o[e == 0].any():
         return 0.0
@@ -128,34 +123,35 @@ def p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
 # --- any-subset
 
 
-def texts(vocab: int, length: int, seed: int = 0, scale: float = 1.5) -> TabularAnySubset:
+def make_text_model(vocab: int, length: int, seed: int = 0, scale: float = 1.5) -> TabularAnySubset:
+    """Make an any-subset model from a random table."""
     return TabularAnySubset(random_texts(vocab, length, torch.Generator().manual_seed(seed), scale))
 
 
-def prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str = "") -> Infilling:
-    """Rows of unequal length, some of their tokens known, one at least and not all: anywhere, or as the prompts of a
-    `method` must be."""
+def draw_prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str = "") -> Infilling:
+    """Draw rows of unequal length with some tokens known: at least one and not all, anywhere or as a `method`
+    requires."""
     rng = np.random.default_rng(seed)
     end = torch.from_numpy(rng.integers(2, model.length + 1, rows))
-    place = torch.arange(model.length)
-    keys = torch.from_numpy(rng.random((rows, model.length))).masked_fill(place >= end[:, None], 2)
+    position = torch.arange(model.length)
+    keys = torch.from_numpy(rng.random((rows, model.length))).masked_fill(position >= end[:, None], 2)
     count = torch.from_numpy(1 + (rng.random(rows) * (end.numpy() - 1)).astype(np.int64))
-    known = torch.zeros(rows, model.length, dtype=torch.bool).scatter_(1, keys.argsort(1), place < count[:, None])
+    known_mask = torch.zeros(keys.shape, dtype=torch.bool).scatter_(1, keys.argsort(1), position < count[:, None])
     if method and options.declaration("anysubset", method).PROMPT == "prefix":
-        known = place < count[:, None]
+        known_mask = position < count[:, None]
     tokens = torch.from_numpy(rng.integers(0, model.words, (rows, model.length)))
-    return make_infilling(tokens, known, model.mask, model.vocab, end)
+    return make_infilling(tokens, known_mask, model.mask, model.vocab, end)
 
 
-def row(start: Any, b: int) -> Any:
-    """One row of a batch's start."""
+def select_row(start: Any, b: int) -> Any:
+    """Select one row of a batch's start."""
     return type(start)(*(x[b : b + 1] for x in start))
 
 
 # --- continuous
 
 
-def mixtures(rows: int, length: int = 5, dim: int = 2) -> Pair:
-    """A target and a draft model of which the drafts are often wrong."""
+def make_mixtures(rows: int, length: int = 5, dim: int = 2) -> Pair:
+    """Make a target and a draft model whose drafts are often wrong."""
     laws = (random_mixture(np.random.default_rng(seed), 3, length, dim) for seed in (0, 1))
     return Pair(*(TabularMixture(m, rows, raster=False) for m in laws))

@@ -14,7 +14,16 @@ from parity_decoders.verification import race
 from parity.base.errors import ParityError
 from parity.decode.anysubset import record
 from parity.experiment import options
-from tests.tables import Variant, decoder, keeps_to, prompts, row, shortest, texts, variants
+from tests.tables import (
+    Variant,
+    draw_prompts,
+    generate_variants,
+    get_smallest_options,
+    import_decoder,
+    make_text_model,
+    parametrize_rules,
+    select_row,
+)
 
 
 @torch.inference_mode()
@@ -51,29 +60,29 @@ def filled(method, given, start, model, first=0):
 
 
 def a_row_alone_is_the_row_in_a_batch(method, variant):
-    model = texts(3, 6, 3)
-    start = prompts(model, 30, 5, variant.method)
-    together = filled(method, variant.given, start, model)
+    model = make_text_model(3, 6, 3)
+    start = draw_prompts(model, 30, 5, variant.method)
+    together = filled(method, variant.options, start, model)
     for b in (0, 7, 23):
-        alone = filled(method, variant.given, row(start, b), model, first=b)
+        alone = filled(method, variant.options, select_row(start, b), model, first=b)
         assert torch.equal(alone.tokens[0], together.tokens[b]) and torch.equal(alone.step[0], together.step[b])
         assert alone.nfe[0] == together.nfe[b] and alone.aux[0] == together.aux[b]
 
 
 def prompts_stand_and_all_else_is_filled(method, variant):
     """Known tokens anywhere, rows of several lengths; what lies behind a row's end stays as it was."""
-    model = texts(3, 6, 4)
-    start = prompts(model, 200, 6, variant.method)
-    done = filled(method, variant.given, start, model)
+    model = make_text_model(3, 6, 4)
+    start = draw_prompts(model, 200, 6, variant.method)
+    done = filled(method, variant.options, start, model)
     inside, known = torch.arange(6) < start.end[:, None], start.tokens != model.mask
     assert torch.equal(done.tokens[known | ~inside], start.tokens[known | ~inside])
     assert (done.tokens[inside] < model.words).all() and torch.equal(done.step > 0, inside & ~known)
 
 
 def stopping_early_is_an_error(method, variant):
-    model = texts(3, 4)
-    start = prompts(model, 12, 0, variant.method)
-    steps = list(method(model, start, noise=counted_noise(0, range(12)), **variant.given))
+    model = make_text_model(3, 4)
+    start = draw_prompts(model, 12, 0, variant.method)
+    steps = list(method(model, start, noise=counted_noise(0, range(12)), **variant.options))
     record(model, start, iter(steps))
     with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
         record(model, start, iter(steps[:-1]))
@@ -82,12 +91,14 @@ def stopping_early_is_an_error(method, variant):
 def evaluations_are_those_of_the_model(method, variant):
     """Of a row alone: a row laid out in several orders is one for each."""
     for b in range(12):
-        model = Counted(texts(3, 6, b % 4))
-        done = filled(method, variant.given, row(prompts(model.model, 12, 7, variant.method), b), model, first=b)
+        model = Counted(make_text_model(3, 6, b % 4))
+        done = filled(
+            method, variant.options, select_row(draw_prompts(model.model, 12, 7, variant.method), b), model, first=b
+        )
         assert int(done.nfe[0]) == done.passes == model.rows
 
 
-VARIANTS = list(variants("anysubset"))
+VARIANTS = list(generate_variants("anysubset"))
 RULES = {
     a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
     prompts_stand_and_all_else_is_filled: ("writes over its prompt", VARIANTS),
@@ -96,7 +107,7 @@ RULES = {
 }
 
 
-@keeps_to("anysubset", RULES)
+@parametrize_rules("anysubset", RULES)
 def test_every_decoder(rule, method, variant):
     rule(method, variant)
 
@@ -111,8 +122,8 @@ def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
 @pytest.mark.parametrize("method", options.methods("anysubset"))
 def test_one_missing_token_is_one_loop(method):
     """Whatever a loop may draft, and where it may draft least."""
-    model = texts(3, 2)
-    start = prompts(model, 30, 0, method)
-    for given in ({}, shortest("anysubset", method)):
-        done = filled(decoder("anysubset", method), given, start, model)
+    model = make_text_model(3, 2)
+    start = draw_prompts(model, 30, 0, method)
+    for given in ({}, get_smallest_options("anysubset", method)):
+        done = filled(import_decoder("anysubset", method), given, start, model)
         assert (start.end - start.begin == 1).all() and (done.step.amax(1) == done.step.sum(1)).all()

@@ -13,7 +13,14 @@ from parity.base.errors import ParityError
 from parity.decode.continuous import record
 from parity.experiment import options
 from parity.models.continuous.tabular import TabularMixture
-from tests.tables import Variant, decoder, keeps_to, mixtures, shortest, variants
+from tests.tables import (
+    Variant,
+    generate_variants,
+    get_smallest_options,
+    import_decoder,
+    make_mixtures,
+    parametrize_rules,
+)
 
 
 @torch.inference_mode()
@@ -41,14 +48,14 @@ def started(rows: range, length: int = 5):
 
 def drawn(method, given, rows: range, length: int = 5):
     noise, start = started(rows, length)
-    models = mixtures(len(rows), length)
+    models = make_mixtures(len(rows), length)
     return record(models, start, method(models, start, noise=noise, **given))
 
 
 def a_row_alone_is_the_row_in_a_batch(method, variant):
-    together = drawn(method, variant.given, range(24))
+    together = drawn(method, variant.options, range(24))
     for b in (0, 7, 23):
-        alone = drawn(method, variant.given, range(b, b + 1))
+        alone = drawn(method, variant.options, range(b, b + 1))
         assert (alone.tokens[0] - together.tokens[b]).abs().max() < 1e-9  # a sum may be taken in another order
         for column in ("step", "accepted", "steps", "tries", "gave_up"):
             assert torch.equal(getattr(alone, column)[0], getattr(together, column)[b])
@@ -58,22 +65,22 @@ def a_token_stands_where_the_order_has_it(method, variant):
     """Of models whose positions lie far apart: every token is one of its own position's, whatever the order."""
     noise, start = started(range(40))
     apart = 100.0 * torch.arange(5)[:, None].numpy()
-    models = Pair(*(TabularMixture(m.mixture._replace(means=m.mixture.means + apart), 40) for m in mixtures(40)))
-    done = record(models, start, method(models, start, noise=noise, **variant.given))
+    models = Pair(*(TabularMixture(m.mixture._replace(means=m.mixture.means + apart), 40) for m in make_mixtures(40)))
+    done = record(models, start, method(models, start, noise=noise, **variant.options))
     assert ((done.tokens - 100 * torch.arange(5)[:, None]).abs() < 50).all()
     assert (done.step > 0).all() and (done.step.amax(1) == done.steps).all()
 
 
 def stopping_early_is_an_error(method, variant):
     noise, start = started(range(12))
-    models = mixtures(12)
-    steps = list(method(models, start, noise=noise, **variant.given))
+    models = make_mixtures(12)
+    steps = list(method(models, start, noise=noise, **variant.options))
     record(models, start, iter(steps))
     with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
         record(models, start, iter(steps[:-1]))
 
 
-VARIANTS = list(variants("continuous"))
+VARIANTS = list(generate_variants("continuous"))
 RULES = {
     a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
     a_token_stands_where_the_order_has_it: ("knows raster order alone", VARIANTS),
@@ -81,7 +88,7 @@ RULES = {
 }
 
 
-@keeps_to("continuous", RULES)
+@parametrize_rules("continuous", RULES)
 def test_every_decoder(rule, method, variant):
     rule(method, variant)
 
@@ -95,5 +102,5 @@ def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
 
 @pytest.mark.parametrize("method", options.methods("continuous"))
 def test_one_token_is_one_step(method):
-    done = drawn(decoder("continuous", method), shortest("continuous", method), range(30), length=1)
+    done = drawn(import_decoder("continuous", method), get_smallest_options("continuous", method), range(30), length=1)
     assert (done.steps == 1).all() and (done.step == 1).all()

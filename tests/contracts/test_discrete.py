@@ -15,7 +15,15 @@ from parity.base.errors import ParityError
 from parity.decode.discrete import record
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel
-from tests.tables import Variant, decoder, keeps_to, run, shortest, table, variants
+from tests.tables import (
+    Variant,
+    decode_table,
+    generate_variants,
+    get_smallest_options,
+    import_decoder,
+    make_table,
+    parametrize_rules,
+)
 
 FORCED = torch.tensor([1, -1, 2, 0, -1, -1, 3])  # the first, the last, two together
 STARTS = torch.zeros(12, dtype=torch.int64)
@@ -38,40 +46,40 @@ def toy(model: Any, start: torch.Tensor, *, noise: Noise, fault: str = "none") -
 
 
 def a_row_alone_is_the_row_in_a_batch(method, variant):
-    logits = table(4, 6)
-    together = run(method, logits, 6, 24, **variant.given)
+    logits = make_table(4, 6)
+    together = decode_table(method, logits, 6, 24, **variant.options)
     for b in (0, 7, 23):
-        alone = run(method, logits, 6, 1, noise=counted_noise(1, range(b, b + 1)), **variant.given)
+        alone = decode_table(method, logits, 6, 1, noise=counted_noise(1, range(b, b + 1)), **variant.options)
         assert torch.equal(alone.tokens[0], together.tokens[b]) and torch.equal(alone.step[0], together.step[b])
         assert alone.nfe[0] == together.nfe[b] and alone.nodes[0] == together.nodes[b]
 
 
 def ragged_rows_are_whole_and_their_counts_add_up(method, variant):
     L = 7
-    done = run(method, table(3, L), L, 40, width=3, **variant.given)  # the picture's last row is short
+    done = decode_table(method, make_table(3, L), L, 40, width=3, **variant.options)  # the picture's last row is short
     assert (done.step > 0).all() and (done.kept.sum(1) == L).all()
     assert torch.equal((done.kept > 0).sum(1), done.nfe) and (done.nodes >= done.nfe).all()
     assert done.passes == done.nfe.max() == done.step.max()
 
 
 def stopping_early_is_an_error(method, variant):
-    model = TabularModel(table(4, 6), 6, 12, width=2)
-    steps = list(method(model, STARTS, noise=counted_noise(1, range(12)), **variant.given))
+    model = TabularModel(make_table(4, 6), 6, 12, width=2)
+    steps = list(method(model, STARTS, noise=counted_noise(1, range(12)), **variant.options))
     record(model, STARTS, iter(steps))
     with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
         record(model, STARTS, iter(steps[:-1]))
 
 
 def forced_tokens_stand(method, variant):
-    done = run(
+    done = decode_table(
         method,
-        table(4, 7, pair=True),
+        make_table(4, 7, pair=True),
         7,
         40,
         width=3,
         forced=FORCED,
         sampling=TokenSampling(2.0, 0.9, 3),
-        **variant.given,
+        **variant.options,
     )
     assert (done.tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all() and (done.kept.sum(1) <= 7).all()
 
@@ -81,26 +89,28 @@ def no_hole_is_left(method, variant):
     more than to be lossy."""
     drawn = []
     for seed in (0, 1):
-        model = TabularModel(table(4, 6), 6, 40, width=2)
+        model = TabularModel(make_table(4, 6), 6, 40, width=2)
         for part in (model, model.draft):
             part.memory[:] = torch.randint(4, part.memory.shape, generator=torch.Generator().manual_seed(seed))
         start = torch.zeros(40, dtype=torch.int64)
         drawn.append(
-            record(model, start, method(model, start, noise=counted_noise(1, range(40)), **variant.given)).tokens
+            record(model, start, method(model, start, noise=counted_noise(1, range(40)), **variant.options)).tokens
         )
     assert torch.equal(*drawn)
 
 
 def coupled_tokens_are_plain_decodings(method, variant):
-    plain = decoder("discrete", options.find_plain_method("discrete"))
-    for logits, length, width in ((table(4, 6), 6, 2), (table(3, 7, seed=1), 7, 3)):
-        own, theirs = (run(d, logits, length, 200, width=width, **o) for d, o in ((method, variant.given), (plain, {})))
+    plain = import_decoder("discrete", options.find_plain_method("discrete"))
+    for logits, length, width in ((make_table(4, 6), 6, 2), (make_table(3, 7, seed=1), 7, 3)):
+        own, theirs = (
+            decode_table(d, logits, length, 200, width=width, **o) for d, o in ((method, variant.options), (plain, {}))
+        )
         assert torch.equal(own.tokens, theirs.tokens)
 
 
-VARIANTS = list(variants("discrete"))
-LOSSLESS = [v for v in VARIANTS if options.claim("discrete", v.method, v.given) == "lossless"]
-COUPLED = [v for v in VARIANTS if options.is_coupled("discrete", v.method, v.given)]
+VARIANTS = list(generate_variants("discrete"))
+LOSSLESS = [v for v in VARIANTS if options.claim("discrete", v.method, v.options) == "lossless"]
+COUPLED = [v for v in VARIANTS if options.is_coupled("discrete", v.method, v.options)]
 RULES = {
     a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
     ragged_rows_are_whole_and_their_counts_add_up: ("stops early", VARIANTS),
@@ -111,7 +121,7 @@ RULES = {
 }
 
 
-@keeps_to("discrete", RULES)
+@parametrize_rules("discrete", RULES)
 def test_every_decoder(rule, method, variant):
     rule(method, variant)
 
@@ -126,6 +136,7 @@ def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
 @pytest.mark.parametrize("method", options.methods("discrete"))
 def test_one_token_is_one_pass(method):
     """Also of a window, a draft, a tree of one."""
-    for length, least in ((1, {}), (1, shortest("discrete", method)), (5, shortest("discrete", method))):
-        done = run(decoder("discrete", method), table(4, length), length, 30, width=1, **least)
+    smallest = get_smallest_options("discrete", method)
+    for length, least in ((1, {}), (1, smallest), (5, smallest)):
+        done = decode_table(import_decoder("discrete", method), make_table(4, length), length, 30, width=1, **least)
         assert (done.step > 0).all() and (length > 1 or (done.nfe == 1).all())

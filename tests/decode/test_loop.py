@@ -8,7 +8,7 @@ from parity.decode.loop import ALONE, WARM, decode, time_calls
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
-from tests.tables import table
+from tests.tables import make_table
 
 L = 7
 
@@ -32,9 +32,9 @@ class Loaded:
         self.models, self.drafts = [], drafts
 
     def model(self, rows, sampling):
-        model = Counting(table(3, L), L, len(rows["ids"]), width=L)
+        model = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
         if self.drafts:
-            model.draft = Counting(table(3, L), L, len(rows["ids"]), width=L)
+            model.draft = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
         self.models.append(model)
         return model
 

@@ -19,14 +19,14 @@ from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
-from tests.tables import decoder, table, variants
+from tests.tables import generate_variants, import_decoder, make_table
 
 N, AT_ONCE, L = 40, 6, 7
 REFILLING = [m for m in options.methods("discrete") if options.declaration("discrete", m).REFILLS]
 GRAMMAR = torch.tensor([-1, -1, 3, -1, -1, 3, 3])
 LAWS = {
-    "guided": (table(4, L, pair=True), None, TokenSampling(guidance=1.8)),
-    "grammar": (table(4, L), GRAMMAR, TokenSampling(top_k=3)),
+    "guided": (make_table(4, L, pair=True), None, TokenSampling(guidance=1.8)),
+    "grammar": (make_table(4, L), GRAMMAR, TokenSampling(top_k=3)),
 }
 
 
@@ -37,24 +37,26 @@ def of_tables(law: str, rows: int) -> Sampled:
 
 def together(law: str, method: str, given: dict[str, Any]) -> Any:
     model, start = of_tables(law, N), torch.zeros(N, dtype=torch.int64)
-    return record(model, start, decoder("discrete", method)(model, start, noise=counted_noise(2, range(N)), **given))
+    return record(
+        model, start, import_decoder("discrete", method)(model, start, noise=counted_noise(2, range(N)), **given)
+    )
 
 
 def refilled(law: str, method: str, given: dict[str, Any]) -> Any:
     model, start = of_tables(law, AT_ONCE), torch.zeros(AT_ONCE, dtype=torch.int64)
     noise, keys = counted_noise(2, range(AT_ONCE)), counted_noise(2, range(N)).keys
     model.queue = loop.Queue(model, noise, keys, lambda rows: of_tables(law, rows.stop - rows.start))
-    return record(model, start, decoder("discrete", method)(model, start, noise=noise, **given))
+    return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **given))
 
 
 SAME = ("tokens", "step", "nfe", "nodes", "kept")
-CASES = [v for v in variants("discrete") if v.method in REFILLING]
+CASES = [v for v in generate_variants("discrete") if v.method in REFILLING]
 
 
 @pytest.mark.parametrize("variant", CASES, ids=[v.name for v in CASES])
 @pytest.mark.parametrize("law", list(LAWS))
 def test_a_row_in_another_place_and_pass_is_the_same_row(law, variant):
-    own, other = (f(law, variant.method, variant.given) for f in (together, refilled))
+    own, other = (f(law, variant.method, variant.options) for f in (together, refilled))
     for name in SAME:
         assert torch.equal(getattr(own, name), getattr(other, name)), name
     assert other.passes >= own.nfe.sum() / AT_ONCE > own.passes

@@ -20,7 +20,7 @@ from parity.models.continuous.diffusion import (
     walk,
 )
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
-from tests.tables import mixtures
+from tests.tables import make_mixtures
 
 CONFIG = MARConfig(
     classes=6, grid=4, dim=4, width=32, encoder=1, decoder=1, heads=2, buffer=2, head_width=32, head_depth=1
@@ -96,7 +96,7 @@ def test_parallel_sampling_fills_the_image_once(iterations, schedule):
 
 
 def on_mixtures(n: int, **given):
-    models = mixtures(n, 3, 1)
+    models = make_mixtures(n, 3, 1)
     start = Start(torch.arange(3).expand(n, -1))
     steps = cspd(models, start, noise=counted_noise(5, range(n)), gamma=2, prefill=0.0, **given)
     return models, record(models, start, steps)
@@ -128,9 +128,9 @@ def test_giving_up_is_an_error_or_counted(give_up):
 @pytest.mark.parametrize(
     ("models", "given", "words"),
     [
-        (Pair(mixtures(2).target), {}, "the model has no draft"),
-        (Pair(mixtures(2).target, mixtures(2, 4).draft), {}, r"\(5, 2, 1\) and \(4, 2, 1\)"),
-        (mixtures(2), {"gamma": 6}, "gamma 6: allowed: at most the 5 tokens"),
+        (Pair(make_mixtures(2).target), {}, "the model has no draft"),
+        (Pair(make_mixtures(2).target, make_mixtures(2, 4).draft), {}, r"\(5, 2, 1\) and \(4, 2, 1\)"),
+        (make_mixtures(2), {"gamma": 6}, "gamma 6: allowed: at most the 5 tokens"),
     ],
 )
 def test_a_pair_that_does_not_fit_is_one_line(models, given, words):

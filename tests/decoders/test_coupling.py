@@ -22,7 +22,7 @@ from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.tabular import TabularMixture
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
-from tests.tables import mixtures
+from tests.tables import make_mixtures
 
 N, D = 40_000, 3
 Q = (torch.tensor([0.3, -1.0, 2.0]).double(), torch.tensor([1.0, 0.7, 2.0]).double())
@@ -90,7 +90,7 @@ def network(family):
 def model(family, rows=2, **given):
     settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | given))
     if family == "mixture":
-        return TabularMixture(mixtures(rows)[0].mixture, rows, raster=False, steps=4)
+        return TabularMixture(make_mixtures(rows)[0].mixture, rows, raster=False, steps=4)
     return (MAR if family == "mar" else XAR)(network(family), torch.arange(rows) % 3, settings)
 
 

@@ -12,7 +12,7 @@ from parity_decoders.verification import descend, find_look_alikes
 
 from parity.decode.discrete import record
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, count_prefixes
-from tests.tables import table
+from tests.tables import make_table
 
 
 def tree_of(model, rows, total, depth, top_k, shift=0.0):
@@ -33,7 +33,7 @@ def up(parents, node):
 
 def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
     """EAGLE-2: every node's ancestors are there, scores are the paths' log-probabilities, siblings differ."""
-    model, B = TabularModel(table(5, 5), 5, 8), 8
+    model, B = TabularModel(make_table(5, 5), 5, 8), 8
     trees = {total: tree_of(model, B, total, 3, 4) for total in (4, 11)}
     for b in range(B):
         tokens, parents, depths, scores = (x[b].tolist() for x in trees[11])
@@ -44,7 +44,7 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
             assert depths[node] == len(path)
             drawn = [tokens[n] for n in path]
             given = torch.tensor([[0, *drawn[:-1]]])
-            law = TabularModel(table(5, 5), 5, 1).draft.logits(given, torch.arange(-1, len(drawn) - 1)[None])
+            law = TabularModel(make_table(5, 5), 5, 1).draft.logits(given, torch.arange(-1, len(drawn) - 1)[None])
             expected = law.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
             assert scores[node] == pytest.approx(expected)
         assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
@@ -53,7 +53,7 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
 def test_similarity_is_of_candidate_sequences_beside_each_other():
     """VVS, eq. 2: one where all codes are one, less where they differ."""
     codes = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    tree = tree_of(TabularModel(table(6, 4), 4, 5), 5, 12, 3, 4)
+    tree = tree_of(TabularModel(make_table(6, 4), 4, 5), 5, 12, 3, 4)
     assert torch.allclose(measure_similarity(tree, codes[:1].expand(6, -1), 3, 0.9, 1), torch.ones(5).double())
     found = measure_similarity(tree, codes, 3, 0.9, 1)
     assert (found < 1).all()
@@ -80,7 +80,7 @@ def test_rejected_candidates_take_their_look_alikes_with_them():
 
 def test_a_good_drafter_saves_passes_and_skipping_saves_more():
     """The drafter equal to its target: every path of the tree is there. Skipped steps save more."""
-    logits, start = table(3, 9), torch.zeros(500, dtype=torch.int64)
+    logits, start = make_table(3, 9), torch.zeros(500, dtype=torch.int64)
     own = TabularModel(logits, 9, 500)
     own.drafter = TabularDrafter(TabularModel(logits, 9, 500))
     size = {"noise": counted_noise(1, range(500)), "total": 12, "depth": 2, "top_k": 3}
@@ -106,19 +106,19 @@ def drafted(target, drafts, gamma, rows=2000, sampling=None, length=6):
 def test_speculative_sampling_accepts_all_of_its_own_model_s_drafts(gamma, sampling):
     """gamma + 1 tokens a pass, and at the end as many as are left: so no draft was made without its context. A row
     costs the nodes it evaluates."""
-    logits = table(4, 6, pair=sampling is not None)
+    logits = make_table(4, 6, pair=sampling is not None)
     d = drafted(logits, logits, gamma, sampling=sampling)
     sizes = [min(gamma + 1, 6 - n) for n in range(0, 6, gamma + 1)]
     assert (d.kept == torch.tensor(sizes)).all()
     assert (d.nodes == 6).all()
-    other = drafted(logits, table(4, 6, seed=9, pair=sampling is not None), gamma, sampling=sampling)
+    other = drafted(logits, make_table(4, 6, seed=9, pair=sampling is not None), gamma, sampling=sampling)
     assert other.nfe.float().mean() > d.nfe.float().mean() + 0.2
     assert (other.nodes > 6).float().mean() > 0.2
 
 
 def test_speculative_sampling_accepts_one_minus_the_total_variation():
     """Leviathan et al. 2023, Theorem 3.5: of the first draft; every law is the same, so of each."""
-    p, q = (table(4, 1, seed=s)[0] for s in (1, 2))
+    p, q = (make_table(4, 1, seed=s)[0] for s in (1, 2))
     d = drafted(*(x.expand(count_prefixes(4, 6), -1) for x in (p, q)), gamma=1, rows=20_000)
     expected = 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
     assert abs((d.kept[:, 0] == 2).double().mean().item() - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5

@@ -21,8 +21,8 @@ from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
-from tests.elsewhere import DEVICE, back, elsewhere
-from tests.tables import decoder, prompts, texts
+from tests.elsewhere import DEVICE, simulate_device, unwrap
+from tests.tables import draw_prompts, import_decoder, make_text_model
 
 ROWS = 3
 SETUP = 2  # reads before the first pass: what the grammar forces
@@ -105,9 +105,9 @@ def begin(model: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any
     if kind == "discrete":
         return nets.llamagen(put), torch.zeros_like(noise.keys), noise
     if kind == "anysubset":
-        shape = texts(8, 2)
+        shape = make_text_model(8, 2)
         shape.length = 5
-        start = put(prompts(shape, ROWS, 3, method))
+        start = put(draw_prompts(shape, ROWS, 3, method))
         made = Causal(nets.gpt2, 8, 0, True) if method == "gpt2" else nets.cached_xlnet(put)
         return made, start, noise
     pair = nets.pair(model, put)
@@ -129,7 +129,7 @@ def noted(steps: Iterator[Any], device: Any, looks: list[list[str]]) -> Iterator
 def run(model: str, nets: Nets, kind: str, method: Any, given: dict[str, Any], device: Any = None) -> tuple[Any, list]:
     name, looks = method if isinstance(method, str) else method.__name__, []
     made, start, noise = begin(model, nets, device.put if device else lambda x: x, kind, name)
-    decode = decoder(kind, method) if isinstance(method, str) else method
+    decode = import_decoder(kind, method) if isinstance(method, str) else method
     return RECORD[kind](made, start, noted(decode(made, start, noise=noise, **given), device, looks)), looks
 
 
@@ -148,15 +148,15 @@ def test_a_decoder_elsewhere(kind, model, method, nets):
     given = options.cap_small(kind, method, options.options(kind, method, {}))
     given |= {"gamma": 2} if method == "cspd" else {}
     here, _ = run(model, nets, kind, method, given)
-    with elsewhere() as device:
+    with simulate_device() as device:
         for net in nets.everything():
             device.put(net)
         there, looks = run(model, nets, kind, method, given, device)
     if kind == "continuous":
-        torch.testing.assert_close(back(there.tokens), here.tokens, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(unwrap(there.tokens), here.tokens, rtol=1e-9, atol=1e-9)
     else:
-        assert torch.equal(back(there.tokens), here.tokens)
-    assert torch.equal(back(there.step), here.step)
+        assert torch.equal(unwrap(there.tokens), here.tokens)
+    assert torch.equal(unwrap(there.step), here.step)
     if options.declaration(kind, method).TARGETS == "walks":
         return  # its coupling draws by rejection, and asks the host whether it must: docs/explanation/heads.md
     for number, reads in enumerate(looks):
@@ -181,7 +181,7 @@ def forgets_the_device(model: Any, start: Any, *, noise: Noise) -> Iterator[Step
 
 
 def test_what_a_gpu_would_wait_for_or_refuse_is_noticed_with_its_place(nets):
-    with elsewhere() as device:
+    with simulate_device() as device:
         for net in nets.everything():
             device.put(net)
         _, looks = run("network", nets, "discrete", asks_twice, {}, device)

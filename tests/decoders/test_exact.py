@@ -21,17 +21,25 @@ from parity_decoders.verification import finish, race, residual
 from parity.equality.faults import altered
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel, compute_joint
-from tests.tables import counts, decoder, law, p_value, run, table, variants
+from tests.tables import (
+    compute_law,
+    compute_p_value,
+    count_sequences,
+    decode_table,
+    generate_variants,
+    import_decoder,
+    make_table,
+)
 
 V, L, N = 3, 5, 20_000
-LOGITS = table(V, L)
-LAW = law(LOGITS, V, L)
+LOGITS = make_table(V, L)
+LAW = compute_law(LOGITS, V, L)
 FORCED = torch.tensor([-1, 2, -1, -1, 0])
-LOSSLESS = [v for v in variants("discrete") if options.claim("discrete", v.method, v.given) == "lossless"]
+LOSSLESS = [v for v in generate_variants("discrete") if options.claim("discrete", v.method, v.options) == "lossless"]
 CASES = [
-    pytest.param(decoder("discrete", v.method), v.given, id=v.name)
+    pytest.param(import_decoder("discrete", v.method), v.options, id=v.name)
     for v in LOSSLESS
-    if not options.is_coupled("discrete", v.method, v.given)  # whose tokens are plain decoding's: see the contracts
+    if not options.is_coupled("discrete", v.method, v.options)  # whose tokens are plain decoding's: see the contracts
 ]
 CASES += [
     (sjd, {"window": 3, "init": "sample_above", "refine": False}),
@@ -67,31 +75,33 @@ LOSSY = [
 
 @pytest.mark.parametrize(("method", "given"), CASES)
 def test_a_lossless_decoder_draws_from_the_law(method, given):
-    assert p_value(counts(run(method, LOGITS, L, N, **given).tokens, V), LAW) > 1e-4
+    assert compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **given).tokens, V), LAW) > 1e-4
 
 
 @pytest.mark.parametrize(("method", "given"), CASES)
 def test_guidance_top_k_and_grammar_reach_the_decoder(method, given):
     """Nothing is drawn outside the law's support, which p_value says is impossible."""
-    logits, sampling = table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
+    logits, sampling = make_table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
     exact = compute_joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
     assert (exact > 0).sum() <= 2**3
-    tokens = run(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **given).tokens
-    assert p_value(counts(tokens, V), exact) > 1e-4
+    tokens = decode_table(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **given).tokens
+    assert compute_p_value(count_sequences(tokens, V), exact) > 1e-4
 
 
 @pytest.mark.parametrize("variant", LOSSLESS, ids=lambda v: v.name)
 def test_greedy_decoding_is_greedy_plain_decoding(variant):
-    logits, greedy = table(5, 6), TokenSampling(top_k=1)
-    plain = run(ar, logits, 6, 20, sampling=greedy).tokens
-    own = run(decoder("discrete", variant.method), logits, 6, 20, sampling=greedy, **variant.given).tokens
+    logits, greedy = make_table(5, 6), TokenSampling(top_k=1)
+    plain = decode_table(ar, logits, 6, 20, sampling=greedy).tokens
+    own = decode_table(
+        import_decoder("discrete", variant.method), logits, 6, 20, sampling=greedy, **variant.options
+    ).tokens
     assert torch.equal(own, plain)
     assert (plain == plain[0]).all()  # the likeliest token at each place, whatever the noise
 
 
 @pytest.mark.parametrize(("method", "given"), LOSSY)
 def test_what_is_lossy_is_rejected(method, given):
-    assert p_value(counts(run(method, LOGITS, L, N, **given).tokens, V), LAW) < 1e-6
+    assert compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **given).tokens, V), LAW) < 1e-6
 
 
 def corrected_from_p(p, q, draft, point, u, exponential, tolerance):
@@ -134,4 +144,7 @@ def runs_as_the_last(p, q, draft, bonus, u):
 )
 def test_a_planted_fault_is_noticed(method, fault, given):
     module = altered(f"parity_decoders.discrete.{method}", **fault)
-    assert p_value(counts(run(getattr(module, method), LOGITS, L, N, **given).tokens, V), LAW) < 1e-8
+    assert (
+        compute_p_value(count_sequences(decode_table(getattr(module, method), LOGITS, L, N, **given).tokens, V), LAW)
+        < 1e-8
+    )

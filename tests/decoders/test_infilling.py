@@ -17,7 +17,7 @@ from parity_decoders.verification import finish, probability, race
 from parity.decode.anysubset import record
 from parity.equality.faults import altered
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
-from tests.tables import p_value, prompts, texts
+from tests.tables import compute_p_value, draw_prompts, make_text_model
 
 # --- the order
 
@@ -41,12 +41,12 @@ def test_order_is_prompt_then_the_rest_from_left_to_right():
 def p_of(method, n=20_000, consistent=False, **given):
     """p-value of a decoder's texts of five tokens, three of them missing in two places."""
     table = consistent_table(3, 5, torch.Generator().manual_seed(1))
-    model = TabularAnySubset(table) if consistent else texts(3, 5, 1)
+    model = TabularAnySubset(table) if consistent else make_text_model(3, 5, 1)
     known = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
     start = make_infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known, model.mask, model.vocab)
     done = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **given))
     observed = torch.bincount(torch.from_numpy(encode_rows(model, start, done.tokens)), minlength=27).double()
-    return p_value(observed, torch.from_numpy(compute_joint_law(model, start)))
+    return compute_p_value(observed, torch.from_numpy(compute_joint_law(model, start)))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_what_is_lossy_is_rejected(method, given):
 def test_assd_never_needs_more_passes_than_tokens(k):
     """Rows of random models, prompts, lengths."""
     for seed, scale in enumerate((0.3, 1.5, 4.0, 1.5)):
-        model = texts(3, 6, seed, scale)
-        start = prompts(model, 1000, seed)
+        model = make_text_model(3, 6, seed, scale)
+        start = draw_prompts(model, 1000, seed)
         done = record(model, start, assd(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
         assert (done.nfe <= tokens).all()
@@ -107,8 +107,8 @@ def test_assd_never_needs_more_passes_than_tokens(k):
 @pytest.mark.parametrize("k", [1, 3])
 def test_assd_quadratic_never_needs_more_passes_than_tokens(k):
     for seed, scale in enumerate((0.3, 1.5, 4.0)):
-        model = texts(3, 6, seed, scale)
-        start = prompts(model, 1000, seed)
+        model = make_text_model(3, 6, seed, scale)
+        start = draw_prompts(model, 1000, seed)
         done = record(model, start, assd_quadratic(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
         assert (done.nfe <= tokens).all()
@@ -118,8 +118,8 @@ def test_assd_quadratic_never_needs_more_passes_than_tokens(k):
 
 
 def test_the_controls_break_the_theorem():
-    model = texts(3, 6, 1)
-    start, noise = prompts(model, 2000), counted_noise(0, range(2000))
+    model = make_text_model(3, 6, 1)
+    start, noise = draw_prompts(model, 2000), counted_noise(0, range(2000))
     tokens = start.end - start.begin
     assert (record(model, start, sigma_gpt(model, start, noise=noise, orders=2)).nfe > tokens).any()
     done = record(model, start, assd_ngram(model, start, noise=noise, k=3))
@@ -146,7 +146,7 @@ def test_bad_prompts_are_named(tokens, known, message):
 
 
 def test_gpt2_takes_a_prefix_alone():
-    model = texts(3, 4)
+    model = make_text_model(3, 4)
     start = make_infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
     with pytest.raises(DecodingError, match="row 0: known tokens behind masked ones"):
         gpt2(model, start, noise=counted_noise(0, range(1)))

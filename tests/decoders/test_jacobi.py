@@ -10,12 +10,12 @@ from parity_decoders.verification import race
 from parity_decoders.window import Window
 
 from parity.models.discrete.tabular import TabularModel, count_prefixes
-from tests.tables import run, table
+from tests.tables import decode_table, make_table
 
 
 def opened(init, kept, forced=None, **given):
     """A window of four over rows of two by five, after a pass that drew tokens 1, 2, 3, 4 and kept some."""
-    model = TabularModel(table(5, 5), 5, 2, width=2, forced=forced)
+    model = TabularModel(make_table(5, 5), 5, 2, width=2, forced=forced)
     slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **given)
     assert slots.has_open_slots()
     p = slots.compute_law(slots.make_drafts().tokens)
@@ -51,14 +51,14 @@ def test_refinement_is_what_accelerates():
     """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the
     past."""
     V, L = 4, 6
-    weak = table(V, 1, seed=3, scale=2.0)[:1].expand(count_prefixes(V, L), -1) + 0.2 * table(V, L)
-    with_it, without = (run(sjd, weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False))
+    weak = make_table(V, 1, seed=3, scale=2.0)[:1].expand(count_prefixes(V, L), -1) + 0.2 * make_table(V, L)
+    with_it, without = (decode_table(sjd, weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False))
     assert with_it < without - 0.5
 
 
 def test_forced_tokens_cost_plain_sampling_no_pass():
     forced = torch.tensor([2, -1, 2, 2, -1, 0])
-    done = run(ar, table(3, 6), 6, 50, forced=forced)
+    done = decode_table(ar, make_table(3, 6), 6, 50, forced=forced)
     assert (done.nfe == 2).all()
     assert (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
 

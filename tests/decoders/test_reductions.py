@@ -15,7 +15,7 @@ from parity_decoders.discrete.sjd_coupled import sjd_coupled
 from parity_decoders.discrete.sjd_pac import sjd_pac
 from parity_decoders.discrete.vvs import vvs
 
-from tests.tables import run, table
+from tests.tables import decode_table, make_table
 
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
 TREES = [{"total": 20, "depth": 4}, {"total": 5, "depth": 2, "top_k": 2}, {"total": 9, "depth": 3, "top_k": 3}]
@@ -25,11 +25,11 @@ CHAINS = [
     {"window": 2, "branches": 2},
     {"window": 1},
 ]
-LOGITS = table(4, 6)
+LOGITS = make_table(4, 6)
 
 
 def tokens(method, **given):
-    return run(method, LOGITS, 6, 500, **given).tokens
+    return decode_table(method, LOGITS, 6, 500, **given).tokens
 
 
 PLAIN = tokens(ar)
@@ -37,14 +37,14 @@ PLAIN = tokens(ar)
 
 @pytest.mark.parametrize("init", INITS)
 def test_a_window_of_one_is_plain_decoding(init):
-    done = run(sjd, LOGITS, 6, 500, window=1, init=init)
+    done = decode_table(sjd, LOGITS, 6, 500, window=1, init=init)
     assert (done.nfe == 6).all()
     assert init != "random" or torch.equal(done.tokens, PLAIN)
 
 
 @pytest.mark.parametrize("window", [1, 2, 4, 9])
 def test_jacobi_with_shared_noise_is_plain_decoding_in_fewer_passes(window):
-    done = run(jacobi, LOGITS, 6, 500, window=window, coupling="shared")
+    done = decode_table(jacobi, LOGITS, 6, 500, window=window, coupling="shared")
     assert torch.equal(done.tokens, PLAIN)
     assert (done.nfe <= 6).all()
     assert (window == 1) == (done.nfe == 6).all().item()
@@ -66,7 +66,7 @@ def test_one_race_a_position_is_plain_decoding_wherever_drafts_come_from(init, w
 
 def test_coupled_windows_of_random_drafts_are_jacobis():
     own, coupled = (
-        run(d, LOGITS, 6, 500, window=3, **o)
+        decode_table(d, LOGITS, 6, 500, window=3, **o)
         for d, o in ((jacobi, {"coupling": "shared"}), (sjd_coupled, {"init": "random"}))
     )
     assert torch.equal(own.tokens, coupled.tokens)
@@ -82,7 +82,8 @@ def test_one_branch_is_a_chain(init, warm):
 
 def test_no_branches_are_a_coupled_chain():
     chain, bare = (
-        run(d, LOGITS, 6, 500, window=4, warm=True, **o) for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0}))
+        decode_table(d, LOGITS, 6, 500, window=4, warm=True, **o)
+        for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0}))
     )
     assert torch.equal(chain.tokens, bare.tokens)
 
@@ -96,7 +97,7 @@ def test_whatever_is_evaluated_beside_the_chain_the_tokens_are_plain_decodings(t
 def test_a_draft_model_that_is_the_target_foresees_every_token():
     """So the pass behind the first, whose laws are of noise, ends the picture. Another draft model takes more."""
     given = {"window": 6, "branches": 0, "rounds": 6}
-    same, other = (run(mtj_draft, LOGITS, 6, 500, drafts=drafts, **given) for drafts in (LOGITS, None))
+    same, other = (decode_table(mtj_draft, LOGITS, 6, 500, drafts=drafts, **given) for drafts in (LOGITS, None))
     assert torch.equal(PLAIN, same.tokens)
     assert torch.equal(PLAIN, other.tokens)
     assert same.nfe.max() == 2 < other.nfe.max()
@@ -113,6 +114,6 @@ def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips
 
 def test_where_there_is_no_candidate_no_law_is_relaxed():
     """Nothing can be drafted before the first pass, so its token is plain decoding's; later ones are others."""
-    plain, relaxed = (run(d, LOGITS, 6, 500).tokens for d in (ar, lantern_pp))
+    plain, relaxed = (decode_table(d, LOGITS, 6, 500).tokens for d in (ar, lantern_pp))
     assert torch.equal(plain[:, 0], relaxed[:, 0])
     assert not torch.equal(plain, relaxed)

@@ -25,7 +25,7 @@ from parity.experiment.options import claim, options
 from parity.inputs import tasks
 from parity.models import fetch
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from tests.elsewhere import DEVICE, loading
+from tests.elsewhere import DEVICE, simulate_job_device
 
 MODELS = {
     "discrete": {"family": "llamagen", "grid": 8},
@@ -232,7 +232,7 @@ def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method,
     cell = place.cell(method, given, seed=7, decoded=layer == "teacher-forced")
     baseline = place.cell("mar", seed=0) if layer == "one-token" else None
     here, _ = place.run(layer, cell, settings, baseline)
-    with loading():
+    with simulate_job_device():
         there, _ = place.run(layer, cell, settings, baseline, DEVICE)
     assert len(there["rows"]) == len(here["rows"]) > 0
     for row, other in zip(here["rows"], there["rows"], strict=True):  # the same but for rounding

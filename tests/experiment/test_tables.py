@@ -66,11 +66,13 @@ def test_a_share_of_its_prompts_plans(file, data, monkeypatch):
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda p: p.stem)
-def test_it_plans_on_stand_ins_without_its_data(file, stood_in, tmp_path, monkeypatch):
+def test_it_plans_on_stand_ins_without_its_data(file, make_stand_in, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = yaml.safe_load(file.read_text())
-    config, planned_cells = make_plan({**raw, "stand_in": True}, lambda names: {name: stood_in(name) for name in names})
+    config, planned_cells = make_plan(
+        {**raw, "stand_in": True}, lambda names: {name: make_stand_in(name) for name in names}
+    )
     assert config.stand_in
     assert config.experiment == f"{file.stem}-stand_in"
     assert planned_cells or config.text

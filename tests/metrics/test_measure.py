@@ -22,7 +22,7 @@ from parity.metrics import pictures, speed
 from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
-from tests.elsewhere import DEVICE, loading
+from tests.elsewhere import DEVICE, simulate_job_device
 
 N = 12  # rows of a cell
 MODELS = {
@@ -162,7 +162,7 @@ def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
     _, folder, a = measured
     other = tmp_path / folder.name
     write_json(other / "spec.json", read_json(folder / "spec.json"))
-    with loading() as device:
+    with simulate_job_device() as device:
         measure(**a | {"cell": other, "device": str(DEVICE)})
     assert (other / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
     assert 0 < len(device.reads) < N

@@ -18,7 +18,7 @@ from parity.base.errors import ParityError
 from parity.experiment import checks, tuned, weights
 from parity.experiment.options import claim, methods
 from parity.experiment.schema import ModelSpec
-from tests.tables import counts, law, p_value, run, table
+from tests.tables import compute_law, compute_p_value, count_sequences, decode_table, make_table
 from tests.workflow.conftest import ROOT
 
 SPEC = ModelSpec(family="llamagen")
@@ -182,15 +182,15 @@ def test_where_timings_jump_nothing_is_written(tmp_path, monkeypatch, capsys):
 
 def chosen(best, V, L, n):
     """Tokens of an image, each decoded by the method that `best` picks of (sjd, jacobi), given both results."""
-    both = [run(method, table(V, L), L, n, window=3) for method in (sjd, jacobi)]
+    both = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
     which = best(both)
     return torch.where(which[:, None], both[1].tokens, both[0].tokens)
 
 
 def test_a_choice_by_the_noise_of_the_image_itself_changes_the_law_and_a_fixed_one_does_not():
     V, L, n = 3, 5, 20_000
-    exact = law(table(V, L), V, L)
+    exact = compute_law(make_table(V, L), V, L)
     fixed = chosen(lambda both: torch.zeros(n, dtype=torch.bool), V, L, n)
-    assert p_value(counts(fixed, V), exact) > 1e-4
+    assert compute_p_value(count_sequences(fixed, V), exact) > 1e-4
     faster = chosen(lambda both: both[1].nfe < both[0].nfe, V, L, n)
-    assert p_value(counts(faster, V), exact) < 1e-8
+    assert compute_p_value(count_sequences(faster, V), exact) < 1e-8

@@ -10,7 +10,7 @@ from parity.base.weights import save_weights, tensors
 from parity.models import add
 from parity.models.discrete import chameleon
 from parity.models.discrete.load import load, load_encoder
-from tests.families import CAPTIONS, manifest
+from tests.families import CAPTIONS, make_manifest
 
 
 def is_norm(name):
@@ -31,7 +31,7 @@ def as_released(file, parts):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, parts):
-    said = manifest("chameleon", tmp_path)
+    said = make_manifest("chameleon", tmp_path)
     (folder,) = {file.parent for file in tmp_path.rglob("*.safetensors")}
     whole = {k: v for k, v in load(said).nets["net"].state_dict().items() if is_norm(k)}
     for file in folder.glob("*.safetensors"):
@@ -45,7 +45,7 @@ def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, par
 
 
 def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a_text(tmp_path):
-    said = manifest("anole", tmp_path)
+    said = make_manifest("anole", tmp_path)
     words, _, named = chameleon.read_vocabulary(said)
     inputs = load_encoder(said)(CAPTIONS)
     for row, caption in enumerate(CAPTIONS):
@@ -61,7 +61,7 @@ def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a
     [("anole", {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9}), ("chameleon", {"guidance": 3.0, "top_k": 64})],
 )
 def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
-    files = manifest(layout, tmp_path / "model")["files"]
+    files = make_manifest(layout, tmp_path / "model")["files"]
     elsewhere = {part: Path(file) for part, file in files.items() if part != "model"}
     add.write("m", add.find(files["model"], None, elsewhere, pixels=96), tmp_path / "m.yaml", tell=lambda text: None)
     assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == law

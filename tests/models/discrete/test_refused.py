@@ -10,12 +10,12 @@ from parity.base.weights import read_shapes, save_weights, tensors
 from parity.experiment import model_checks
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete.load import load, load_encoder
-from tests.families import manifest
+from tests.families import make_manifest
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    return manifest("chameleon", tmp_path_factory.mktemp("chameleon"))
+    return make_manifest("chameleon", tmp_path_factory.mktemp("chameleon"))
 
 
 @pytest.fixture

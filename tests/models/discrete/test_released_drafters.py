@@ -23,7 +23,7 @@ from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 from parity.stand_ins.discrete import anole, anole_drafter, eagle_drafter
 from parity.stand_ins.discrete import llamagen as write_llamagen
-from tests.families import CAPTIONS, in_its_dtype, whole
+from tests.families import CAPTIONS, keep_dtype, load_pair
 
 TREE = {"total": 8, "depth": 2, "top_k": 3}
 SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
@@ -64,14 +64,14 @@ ANOLE = [
 
 def test_anoles_drafter_computes_what_its_code_does(tmp_path, released):
     """Rows of different padding."""
-    family = whole("anole", tmp_path)
+    family = load_pair("anole", tmp_path)
     state, record = chameleon.read_published("drafter", released, None)
     net = chameleon.Drafter(ChameleonConfig.from_dict(record)).double().eval()
     net.load_state_dict({k: v.double() for k, v in state.items()})
     for norm in (net.layer.input_layernorm, net.layer.post_attention_layernorm):
-        in_its_dtype(norm)
+        keep_dtype(norm)
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1)).repeat(2, 1)
-    target = family.model()
+    target = family.make_model()
     target.drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
     assert (laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
 
