@@ -1,4 +1,4 @@
-"""A small cell of every kind on the embedded models, and the command that decodes it."""
+"""Fixtures: a small cell of every kind on the embedded models, and the command that decodes it."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """A cell of three rows, and where its files are."""
+    """A cell of three rows and the folder of its files."""
 
     kind: str
     spec: dict[str, Any]
@@ -37,24 +37,22 @@ class Job:
     rows: dict[str, np.ndarray] | None  # None where images are numbered
     folder: Path
 
-    def asked(self, **changes: Any) -> "Job":
-        """The same with another specification."""
+    def replace_spec(self, **changes: Any) -> "Job":
+        """Return the same job with some of its specification replaced."""
         return replace(self, spec=self.spec | changes)
 
-    def arguments(
-        self, *, batch=3, code="0", out="0-of-1.npz", checkpoint: str = "", shards=1, refill="auto"
-    ) -> list[str]:
-        """Of the command; its files are written. `checkpoint`: another file, for jobs that must not load a model."""
+    def make_arguments(self, *, batch=3, code="0", checkpoint: str = "", shards=1, refill="auto") -> list[str]:
+        """Write the job's files and return the command's arguments; another `checkpoint` is for jobs without model."""
         write_json(self.folder / "manifest.json", self.manifest)
-        given = []
+        input_flags = []
         if self.rows is not None:
             write_arrays(self.folder / "rows.npz", **self.rows)
-            given = ["--inputs", str(self.folder / "rows.npz")]
+            input_flags = ["--inputs", str(self.folder / "rows.npz")]
         manifest = checkpoint or str(self.folder / "manifest.json")
-        paths = ["--checkpoint", manifest, "--spec", json.dumps(self.spec), "--store", str(self.store)]
-        how = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
-        how += ["--refill", refill]
-        return [*how, *paths, *given, "--out", str(self.folder / out)]
+        path_flags = ["--checkpoint", manifest, "--spec", json.dumps(self.spec), "--store", str(self.store)]
+        flags = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
+        flags += ["--refill", refill]
+        return [*flags, *path_flags, *input_flags, "--out", str(self.folder / "0-of-1.npz")]
 
     @property
     def store(self) -> Path:
@@ -63,8 +61,8 @@ class Job:
 
 @pytest.fixture(scope="session")
 def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray] | None]]:
-    """Specification, manifest and rows of each kind."""
-    found = {}
+    """Specification, manifest and rows of a cell of each kind."""
+    cells_by_kind = {}
     for kind, spec in SPECS.items():
         manifest = fetch.make_manifest(kind, kind, MODELS[kind], Path())
         rows = None
@@ -75,26 +73,26 @@ def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
         if kind == "anysubset":
             task = tasks.build("infilling", TASK, tasks.load_vocabulary(manifest))
             rows = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
-        complete = {"seed": 2, "batch": 3, "options": options(kind, spec["method"], spec["options"])}
-        found[kind] = {**spec, **complete}, manifest, rows
-    return found
+        defaults = {"seed": 2, "batch": 3, "options": options(kind, spec["method"], spec["options"])}
+        cells_by_kind[kind] = {**spec, **defaults}, manifest, rows
+    return cells_by_kind
 
 
 @pytest.fixture
 def job(request, cells, tmp_path) -> Job:
-    """The cell of the kind that a test is asked for."""
+    """The cell of the kind in the test's parameter."""
     spec, manifest, rows = cells[request.param]
     return Job(request.param, spec, manifest, rows, tmp_path)
 
 
 @pytest.fixture
-def decoded(monkeypatch):
-    """A function that runs the whole command on a job and gives its shard."""
+def run_decode(monkeypatch):
+    """A function that runs the whole command on a job and returns its shard."""
 
-    def run(job: Job, **how: Any) -> Shard:
-        arguments = job.arguments(**how)
-        monkeypatch.setattr(sys, "argv", ["decode", *arguments])
+    def run_command(job: Job, **flags: Any) -> Shard:
+        command_line = job.make_arguments(**flags)
+        monkeypatch.setattr(sys, "argv", ["decode", *command_line])
         main()
-        return read_shard(Path(arguments[-1]))
+        return read_shard(Path(command_line[-1]))
 
-    return run
+    return run_command

@@ -1,4 +1,4 @@
-"""The batch loop and its clock, on models that count what they are asked."""
+"""The batch loop and its clock, on models that count their passes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ L = 7
 
 
 class Counting(TabularModel):
-    """A table that counts its passes."""
+    """A tabular model that counts its passes."""
 
     passes = 0
 
@@ -24,12 +24,13 @@ class Counting(TabularModel):
 
 
 class Loaded:
-    """Networks of a job that remember the models they gave, in turn."""
+    """Networks of a job that list the models they made."""
 
     device = torch.device("cpu")
 
     def __init__(self, drafts=False):
-        self.models, self.drafts = [], drafts
+        self.models = []
+        self.drafts = drafts
 
     def model(self, rows, sampling):
         model = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
@@ -39,8 +40,8 @@ class Loaded:
         return model
 
 
-def cell(method="sjd", **given):
-    return {"method": method, "options": options("discrete", method, given), "sampling": {}, "seed": 0}
+def make_spec(method="sjd", **method_options):
+    return {"method": method, "options": options("discrete", method, method_options), "sampling": {}, "seed": 0}
 
 
 ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] * 7)}
@@ -52,53 +53,53 @@ def is_timed(column):
 
 @pytest.mark.parametrize("paced", [0, 1, 2])
 def test_batches_are_paired_with_plain_decoding_in_turn(paced):
-    """Each pair is two runs, a pass a token the one; plain decoding first, then second, then first again."""
+    """Each pair is two runs, of which plain decoding takes a pass a token; it runs first, then second, then first."""
     loaded = Loaded()
-    shard = decode("discrete", loaded, cell(window=3), ROWS, 2, paced)
+    shard = decode("discrete", loaded, make_spec(window=3), ROWS, 2, paced)
     runs = [m for m in loaded.models if len(m.rows) == 2]
-    own = shard.passes[::2].tolist()
-    warm = [min(WARM, L), WARM] if paced else []
-    assert [m.passes for m in runs[: len(warm)]] == warm
-    expected = {0: own[:3], 1: [L, *own[:3]], 2: [L, own[0], own[1], L, own[2]]}[paced]
-    assert [m.passes for m in runs[len(warm) :]] == expected
-    assert max(own) < L
+    passes = shard.passes[::2].tolist()
+    warm_up = [min(WARM, L), WARM] if paced else []
+    assert [m.passes for m in runs[: len(warm_up)]] == warm_up
+    expected = {0: passes[:3], 1: [L, *passes[:3]], 2: [L, passes[0], passes[1], L, passes[2]]}[paced]
+    assert [m.passes for m in runs[len(warm_up) :]] == expected
+    assert max(passes) < L
     assert is_timed(shard.plain_seconds) == [i < 2 * paced for i in range(7)] == is_timed(shard.load)
 
 
-def test_rows_are_timed_alone_by_both_in_turn():
+def test_single_rows_are_timed_by_both_in_turn():
     loaded = Loaded()
-    shard = decode("discrete", loaded, cell(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
-    alone = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # the first two warm up
-    own = shard.nfe.tolist()
-    assert alone == [L, own[0], own[1], L, L, own[2], own[3], L][: 2 * ALONE]
+    shard = decode("discrete", loaded, make_spec(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
+    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # the first two warm up
+    passes = shard.nfe.tolist()
+    assert single_runs == [L, passes[0], passes[1], L, L, passes[2], passes[3], L][: 2 * ALONE]
     for name in ("single_seconds", "plain_single_seconds", "single_pass_cost"):
         assert is_timed(shard.columns[name]) == [True] * ALONE + [False] * (6 - ALONE)
 
 
 def test_timing_changes_no_token():
-    paced, unpaced = (decode("discrete", Loaded(), cell(window=3), ROWS, 2, pairs) for pairs in (2, 0))
+    paced, unpaced = (decode("discrete", Loaded(), make_spec(window=3), ROWS, 2, pairs) for pairs in (2, 0))
     for name in set(paced.columns) - {*TIMES, "first_seconds"}:
         assert np.array_equal(paced.columns[name], unpaced.columns[name]), name
     assert ((paced.network_seconds > 0) & (paced.network_seconds < paced.seconds)).all()
 
 
-def test_plain_decoding_is_its_own_measure():
+def test_plain_decoding_is_its_own_baseline():
     loaded = Loaded()
-    shard = decode("discrete", loaded, cell("ar"), ROWS, 2, 1)
+    shard = decode("discrete", loaded, make_spec("ar"), ROWS, 2, 1)
     assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
     assert shard.single_pass_cost[0] == 1
     assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (2 + 4)
 
 
-def test_calls_of_a_companion_are_counted_apart():
-    """Spec with a draft model: so many calls a pass as it drafts, a token each but the first, which reads two."""
+def test_calls_of_a_companion_are_counted_separately():
+    """A pass of `spec` calls its draft model once a draft, with one token each but the first, which reads two."""
     loaded = Loaded(drafts=True)
-    shard = decode("discrete", loaded, cell("spec", gamma=2), ROWS, 7)
+    shard = decode("discrete", loaded, make_spec("spec", gamma=2), ROWS, 7)
     target = loaded.models[0]
     assert target.passes == shard.passes[0]
     assert (shard.draft_calls == target.draft.passes).all()
     assert shard.passes[0] < shard.draft_calls[0] < shard.draft_tokens[0]
-    assert (decode("discrete", Loaded(), cell(window=3), ROWS, 7).draft_calls == 0).all()
+    assert (decode("discrete", Loaded(), make_spec(window=3), ROWS, 7).draft_calls == 0).all()
 
 
 def test_a_call_within_a_call_is_not_counted_twice():
@@ -118,9 +119,9 @@ def test_a_call_within_a_call_is_not_counted_twice():
     assert "ask" not in vars(outer)
 
 
-def test_batches_of_other_numbers_of_passes_are_one_shard():
-    """`kept` has a column a pass: as wide as the longest batch, zeros behind the end of a shorter one."""
-    shards = [decode("discrete", Loaded(), cell(window=3), ROWS, batch) for batch in (1, 2, 7)]
+def test_batches_with_unequal_passes_join_into_one_shard():
+    """`kept` has as many columns as the longest batch has passes; a shorter one is padded with zeros."""
+    shards = [decode("discrete", Loaded(), make_spec(window=3), ROWS, batch) for batch in (1, 2, 7)]
     for s in shards:
         assert s.kept.shape == (7, s.nfe.max())
         assert (s.kept.sum(1) == L).all()

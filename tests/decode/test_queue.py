@@ -1,4 +1,4 @@
-"""Rows that take the places of rows that are done: each draws what it draws in a batch of its own."""
+"""Rows that replace finished rows of a batch: each draws what it draws in a batch of all rows."""
 
 from typing import Any
 
@@ -30,23 +30,28 @@ LAWS = {
 }
 
 
-def of_tables(law: str, rows: int) -> Sampled:
+def make_model(law: str, rows: int) -> Sampled:
+    """Make a tabular model of the given rows with one of LAWS."""
     logits, forced, sampling = LAWS[law]
     return Sampled(TabularModel(logits, L, rows, width=3, forced=forced), sampling)
 
 
-def together(law: str, method: str, given: dict[str, Any]) -> Any:
-    model, start = of_tables(law, N), torch.zeros(N, dtype=torch.int64)
-    return record(
-        model, start, import_decoder("discrete", method)(model, start, noise=counted_noise(2, range(N)), **given)
-    )
+def decode_together(law: str, method: str, method_options: dict[str, Any]) -> Any:
+    """Decode N rows in one batch."""
+    model = make_model(law, N)
+    start = torch.zeros(N, dtype=torch.int64)
+    noise = counted_noise(2, range(N))
+    return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **method_options))
 
 
-def refilled(law: str, method: str, given: dict[str, Any]) -> Any:
-    model, start = of_tables(law, AT_ONCE), torch.zeros(AT_ONCE, dtype=torch.int64)
-    noise, keys = counted_noise(2, range(AT_ONCE)), counted_noise(2, range(N)).keys
-    model.queue = loop.Queue(model, noise, keys, lambda rows: of_tables(law, rows.stop - rows.start))
-    return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **given))
+def decode_refilled(law: str, method: str, method_options: dict[str, Any]) -> Any:
+    """Decode N rows in a batch of AT_ONCE that is refilled from a queue."""
+    model = make_model(law, AT_ONCE)
+    start = torch.zeros(AT_ONCE, dtype=torch.int64)
+    noise = counted_noise(2, range(AT_ONCE))
+    keys = counted_noise(2, range(N)).keys
+    model.queue = loop.Queue(model, noise, keys, lambda rows: make_model(law, rows.stop - rows.start))
+    return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **method_options))
 
 
 SAME = ("tokens", "step", "nfe", "nodes", "kept")
@@ -55,11 +60,11 @@ CASES = [v for v in generate_variants("discrete") if v.method in REFILLING]
 
 @pytest.mark.parametrize("variant", CASES, ids=[v.name for v in CASES])
 @pytest.mark.parametrize("law", list(LAWS))
-def test_a_row_in_another_place_and_pass_is_the_same_row(law, variant):
-    own, other = (f(law, variant.method, variant.options) for f in (together, refilled))
+def test_refilled_rows_equal_rows_of_one_batch(law, variant):
+    batched, refilled = (f(law, variant.method, variant.options) for f in (decode_together, decode_refilled))
     for name in SAME:
-        assert torch.equal(getattr(own, name), getattr(other, name)), name
-    assert other.passes >= own.nfe.sum() / AT_ONCE > own.passes
+        assert torch.equal(getattr(batched, name), getattr(refilled, name)), name
+    assert refilled.passes >= batched.nfe.sum() / AT_ONCE > batched.passes
 
 
 FORGETS = [
@@ -69,44 +74,37 @@ FORGETS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "owner", "name", "nothing"), FORGETS, ids=[f"{m}: {n}" for m, _, n, _ in FORGETS])
-def test_what_is_left_of_the_row_before_is_seen(method, owner, name, nothing, monkeypatch):
-    """What must fail, and does."""
-    given = options.cap_small("discrete", method, options.options("discrete", method, {}))
-    own = together("guided", method, given)
-    monkeypatch.setattr(owner, name, nothing)
-    other = refilled("guided", method, given)
-    assert not torch.equal(own.tokens, other.tokens) or not torch.equal(own.nfe, other.nfe)
+@pytest.mark.parametrize(("method", "owner", "name", "faulty"), FORGETS, ids=[f"{m}: {n}" for m, _, n, _ in FORGETS])
+def test_state_of_the_row_before_is_noticed(method, owner, name, faulty, monkeypatch):
+    """Must fail: noise or a window that keeps what it had for the row before."""
+    method_options = options.cap_small("discrete", method, options.options("discrete", method, {}))
+    batched = decode_together("guided", method, method_options)
+    monkeypatch.setattr(owner, name, faulty)
+    refilled = decode_refilled("guided", method, method_options)
+    assert not torch.equal(batched.tokens, refilled.tokens) or not torch.equal(batched.nfe, refilled.nfe)
 
 
-# --- a network, whose rows have prompts
+# --- a network whose rows have prompts
 
 
-def cell(method: str) -> dict[str, Any]:
-    given = options.cap_small("discrete", method, options.options("discrete", method, {}))
-    return {"method": method, "options": given, "sampling": {}, "seed": 0, "dtype": "float64"}
+def make_spec(method: str) -> dict[str, Any]:
+    method_options = options.cap_small("discrete", method, options.options("discrete", method, {}))
+    return {"method": method, "options": method_options, "sampling": {}, "seed": 0, "dtype": "float64"}
 
 
-def same(own: Any, other: Any) -> None:
-    for name in set(own.columns) - {
-        *TIMES,
-        "first_seconds",
-        "passes",
-        "draft_calls",
-        "draft_tokens",
-        "batch",
-        "at_once",
-    }:
-        assert np.array_equal(own.columns[name], other.columns[name]), name
+def assert_same_columns(one: Any, two: Any) -> None:
+    of_batches = {*TIMES, "first_seconds", "passes", "draft_calls", "draft_tokens", "batch", "at_once"}
+    for name in set(one.columns) - of_batches:
+        assert np.array_equal(one.columns[name], two.columns[name]), name
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    """A model that reads words, its drafter, and captions of 1 to 60 of them."""
-    folder, apart = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
-    files, drafter = anole(folder), anole_drafter(apart)["drafter"]
-    said = add.find(str(folder / files["model"]), None, {"drafter": apart / drafter}).entry
-    manifest = fetch.make_manifest("discrete", "m", said, folder / "out")
+    """A model that reads words, its drafter, and captions of 3 to 63 words."""
+    folder, drafter_folder = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
+    files, drafter = anole(folder), anole_drafter(drafter_folder)["drafter"]
+    entry = add.find(str(folder / files["model"]), None, {"drafter": drafter_folder / drafter}).entry
+    manifest = fetch.make_manifest("discrete", "m", entry, folder / "out")
     texts = [" ".join(["a", "red", "fox"] * (1 + 20 * (i % 4 == 3))) for i in range(9)]
     inputs = {k: v.numpy() for k, v in load_encoder(manifest)(texts).items()}
     ids = np.array([f"{i}" for i in range(9)])
@@ -114,29 +112,30 @@ def words(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", ["sjd", "eagle", "lantern_pp"])
-def test_a_longer_prompt_takes_the_place_of_a_shorter_one(method, words):
-    """Prompts end where the picture begins: the batch's are padded anew."""
+def test_a_longer_prompt_replaces_a_shorter_one(method, words):
+    """Prompts end where the picture begins, so the batch's are padded anew."""
     loaded, rows = words
-    spec = cell(method) | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
-    same(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
+    spec = make_spec(method) | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
+    assert_same_columns(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
 
 
-@pytest.mark.parametrize("of", [cached.Cached, EagleDrafter], ids=["target", "drafter"])
-def test_a_prompt_that_is_kept_from_the_row_before_is_seen(of, words, monkeypatch):
-    """What must fail, and does: keys and values of the row that was done, in either network."""
+@pytest.mark.parametrize("owner", [cached.Cached, EagleDrafter], ids=["target", "drafter"])
+def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
+    """Must fail: a network, the target or the drafter, that keeps keys and values of the row that was done."""
     loaded, rows = words
-    spec = cell("lantern_pp") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
-    own = loop.decode("discrete", loaded, spec, rows, 3)
-    take = cached.SlotCache.take_prompts
+    spec = make_spec("lantern_pp") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
+    batched = loop.decode("discrete", loaded, spec, rows, 3)
+    take_prompts = cached.SlotCache.take_prompts
 
-    def kept(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
-        at, olds = which.nonzero()[:, 0], [x.clone() for x in self.list_tensors()]
-        more = take(self, which, fresh, prefixes)
+    def keep_old_prompts(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
+        indices = which.nonzero()[:, 0]
+        olds = [x.clone() for x in self.list_tensors()]
+        start = take_prompts(self, which, fresh, prefixes)
         for x, old in zip(self.list_tensors(), olds, strict=True):
-            if isinstance(self, of):
-                x[at, more : more + prefixes[0]] = old[at, : prefixes[0]]
-        return more
+            if isinstance(self, owner):
+                x[indices, start : start + prefixes[0]] = old[indices, : prefixes[0]]
+        return start
 
-    monkeypatch.setattr(cached.SlotCache, "take_prompts", kept)
-    other = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
-    assert not np.array_equal(own.tokens, other.tokens) or not np.array_equal(own.nfe, other.nfe)
+    monkeypatch.setattr(cached.SlotCache, "take_prompts", keep_old_prompts)
+    refilled = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
+    assert not np.array_equal(batched.tokens, refilled.tokens) or not np.array_equal(batched.nfe, refilled.nfe)
