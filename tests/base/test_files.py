@@ -1,4 +1,4 @@
-"""Files are whole or absent, and damage is noticed when they are read."""
+"""Files are written whole, and damaged ones are refused when read."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from parity.base.errors import ParityError
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_a_writer_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, call):
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, call):
     path = tmp_path / "x.json"
     files.write_json(path, {"a": 1})
 
@@ -33,7 +33,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeyp
 
 
 def test_a_killed_writer_never_leaves_half_a_file(tmp_path):
-    """SIGKILL at random moments of a process that rewrites one file without pause: the file is always whole."""
+    """A process that rewrites one file without pause is killed at random moments."""
     code = f"""
 import sys
 sys.path.insert(0, {json.dumps(os.path.dirname(os.path.dirname(os.path.dirname(files.__file__))))})
@@ -57,7 +57,7 @@ while True:
         assert data in (b"a" * 300_000, b"b" * 300_000)
 
 
-def test_a_damaged_file_is_named_and_one_that_is_missing_is_missing(tmp_path):
+def test_a_damaged_file_is_named(tmp_path):
     arrays, record = tmp_path / "x.npz", tmp_path / "x.json"
     files.write_arrays(arrays, x=np.arange(5))
     files.write_json(record, {"b": 1.5, "a": [None, "é"]})
@@ -73,16 +73,16 @@ def test_a_damaged_file_is_named_and_one_that_is_missing_is_missing(tmp_path):
         files.read_arrays(tmp_path / "y.npz")
 
 
-def test_numbered_files_are_found_again_by_one_name(tmp_path):
-    """What the workflow names together a command takes apart, in order; a gap, or too few, is one line."""
+def test_numbered_files_are_found_by_one_pattern(tmp_path):
+    """In the order of their numbers; a gap or a missing file is one line."""
     names = [str(tmp_path / f"{k}-of-12.npz") for k in range(12)]
     for name in (*names, str(tmp_path / "0-of-2.npz"), str(tmp_path / ".0-of-12.npz.part")):
         open(name, "w").close()
     assert [str(p) for p in files.find_numbered_files(tmp_path / "*-of-12.npz")] == names
     assert files.find_numbered_files(tmp_path / "0-of-2.npz") == [tmp_path / "0-of-2.npz"]
-    for lacking in ("*-of-2.npz", "*-of-3.npz", "*.json"):
+    for pattern in ("*-of-2.npz", "*-of-3.npz", "*.json"):
         with pytest.raises(ParityError, match="numbered from 0 without a gap"):
-            files.find_numbered_files(tmp_path / lacking)
+            files.find_numbered_files(tmp_path / pattern)
     os.remove(names[3])
     with pytest.raises(ParityError, match="11 files"):
         files.find_numbered_files(tmp_path / "*-of-12.npz")

@@ -1,4 +1,4 @@
-"""Random numbers: a draw is a function of its key, its use and its index."""
+"""Random numbers are functions of their key, use and index."""
 
 import numpy as np
 import pytest
@@ -12,12 +12,11 @@ from parity.base.row_noise import batch_noise
 
 def test_noise_of_a_row_does_not_depend_on_its_batch():
     index = torch.tensor([[3, 9], [4, 1], [0, 0]])
-    together = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
-    alone = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
-    assert torch.equal(together, torch.cat(alone))
-    assert torch.equal(
-        together[..., :3], batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
-    )  # shorter is a prefix
+    batched = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
+    single = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
+    assert torch.equal(batched, torch.cat(single))
+    prefix = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
+    assert torch.equal(batched[..., :3], prefix)  # a shorter draw is a prefix
 
 
 def test_noise_streams_differ():
@@ -44,15 +43,16 @@ def test_noise_is_uniform_and_uncorrelated():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_numbers_are_the_same_on_every_device_and_of_every_release(dtype):
-    """SplitMix64's, of two keys at indices of any size; noted beside a reference in integers of any size."""
-    keys, index = torch.tensor([5, 9 - 2**63]), torch.tensor([[0, 2**40, -3]])
-    here, elsewhere = Noise(keys, dtype), Noise(keys, dtype)
-    elsewhere.array = False  # as on any other device
-    assert torch.equal(here._uniform("accept", index, 8), elsewhere._uniform("accept", index, 8))
-    known = [[0.2401369240738141, 0.7572628740332044, 0.5153020076902035]]
-    known += [[0.2234756194797734, 0.9119565085514199, 0.8262191115458966]]
-    assert (here.uniform("accept", index) - torch.tensor(known)).abs().max() < 1e-7
+def test_numbers_are_equal_on_every_device_and_in_every_release(dtype):
+    """SplitMix64 of two keys at indices of any size, beside numbers of a reference in integers of any size."""
+    keys = torch.tensor([5, 9 - 2**63])
+    index = torch.tensor([[0, 2**40, -3]])
+    on_cpu, on_device = Noise(keys, dtype), Noise(keys, dtype)
+    on_device.array = False  # as on any other device
+    assert torch.equal(on_cpu._uniform("accept", index, 8), on_device._uniform("accept", index, 8))
+    expected = [[0.2401369240738141, 0.7572628740332044, 0.5153020076902035]]
+    expected += [[0.2234756194797734, 0.9119565085514199, 0.8262191115458966]]
+    assert (on_cpu.uniform("accept", index) - torch.tensor(expected)).abs().max() < 1e-7
 
 
 def test_float32_noise_is_the_leading_bits_of_float64():
@@ -68,4 +68,4 @@ def test_normals_are_normal_and_never_infinite():
     x = counted_noise(1, range(n)).normal("draft", torch.zeros(1, 1, dtype=torch.int64), 1).flatten().numpy()
     assert np.isfinite(x).all()
     assert stats.kstest(x, "norm").pvalue > 1e-4
-    assert stats.kstest(x + 0.02, "norm").pvalue < 1e-4  # and the test has the power to see less
+    assert stats.kstest(x + 0.02, "norm").pvalue < 1e-4  # the test can see a shift of 0.02

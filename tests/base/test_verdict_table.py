@@ -1,4 +1,4 @@
-"""The table a run ends with."""
+"""The table that a run ends with."""
 
 import pytest
 
@@ -13,14 +13,14 @@ ROWS = (
 )
 
 
-def test_a_row_for_every_method_and_none_for_plain_decoding(tmp_path):
+def test_every_method_but_plain_decoding_has_a_row(tmp_path):
     (tmp_path / "summary.csv").write_text(HEAD + ROWS)
     lines = table(tmp_path / "summary.csv").splitlines()
-    of = {name: next((line for line in lines if name in line), "") for name in ("sjd", "cspd", " ar ")}
-    assert of["sjd"].split() == ["scenes", "sjd", "window=16", "lossless", "certified", "lossless", "2.00", "passes"]
-    assert "[red]cspd[/red]" in of["cspd"]  # a name is text, never markup
-    assert of["cspd"].split()[-4:] == ["not", "tested", "0.21", "calls"]
-    assert not of[" ar "]
+    row = {name: next((line for line in lines if name in line), "") for name in ("sjd", "cspd", " ar ")}
+    assert row["sjd"].split() == ["scenes", "sjd", "window=16", "lossless", "certified", "lossless", "2.00", "passes"]
+    assert "[red]cspd[/red]" in row["cspd"]  # a name is text, never markup
+    assert row["cspd"].split()[-4:] == ["not", "tested", "0.21", "calls"]
+    assert not row[" ar "]
 
 
 def test_no_summary_is_one_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Weights on disk: verified, read without executing anything, loaded whole or not at all."""
+"""Weights on disk are verified, read without executing code, and loaded whole or not at all."""
 
 import argparse
 import hashlib
@@ -15,19 +15,10 @@ import torch
 from safetensors.torch import save_file
 
 from parity.base import digests, headers
+from parity.base.digests import check, sha256
 from parity.base.errors import ParityError
 from parity.base.files import sums
-from parity.base.weights import (
-    check,
-    load_built,
-    load_network,
-    load_weights,
-    read_shapes,
-    sha256,
-    tensors,
-    unpickle,
-    verify_files,
-)
+from parity.base.weights import load_built, load_network, load_weights, read_shapes, tensors, unpickle, verify_files
 
 
 @dataclass(frozen=True)
@@ -39,12 +30,15 @@ class Sizes:
 class Net(torch.nn.Module):
     def __init__(self, c: Sizes):
         super().__init__()
-        self.config, self.linear, self.norm = c, torch.nn.Linear(c.width, 2), torch.nn.LayerNorm(2)
+        self.config = c
+        self.linear = torch.nn.Linear(c.width, 2)
+        self.norm = torch.nn.LayerNorm(2)
 
 
 def save(path: Path, state, config=None) -> Path:
-    said = {"config": json.dumps(config)} if config is not None else None
-    save_file({k: v.contiguous() for k, v in state.items()}, path, metadata=said)
+    """Save a state as safetensors, with a configuration in the header if given."""
+    metadata = {"config": json.dumps(config)} if config is not None else None
+    save_file({k: v.contiguous() for k, v in state.items()}, path, metadata=metadata)
     return path
 
 
@@ -56,7 +50,7 @@ def file(tmp_path):
     return save(tmp_path / "net.safetensors", state, {"width": 3, "levels": [1, 2], "made_of": "data"})
 
 
-def test_a_network_is_read_by_what_its_file_says(file):
+def test_a_network_has_the_sizes_in_its_files_header(file):
     net = load_network(Net, Sizes, file, ignored=("made_of",))
     assert net.config == Sizes(3, (1, 2))
     assert not net.training
@@ -71,36 +65,36 @@ def test_weights_must_fit(tmp_path, change):
         del state["norm.weight"]
     else:
         state |= {"extra": torch.zeros(1)} if change == "unexpected" else {"norm.weight": torch.zeros(3)}
-    words = {"missing": "missing norm.weight", "unexpected": "unexpected extra", "shape": "norm.weight has shape"}
-    with pytest.raises(ParityError, match=words[change]) as error:
+    messages = {"missing": "missing norm.weight", "unexpected": "unexpected extra", "shape": "norm.weight has shape"}
+    with pytest.raises(ParityError, match=messages[change]) as error:
         load_weights(Net(Sizes(3)), save(tmp_path / "w.safetensors", state))
     assert "\n" not in str(error.value)
     if change == "unexpected":
         load_weights(Net(Sizes(3)), tmp_path / "w.safetensors", ignored=("extra",))
 
 
-def summed(folder, *names):
-    """As `sha256sum * | sha256sum` says."""
+def compute_folder_digest(folder, *names):
+    """Compute the digest of files as `sha256sum * | sha256sum` does."""
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def test_a_digest_is_of_a_file_or_of_all_weights_of_a_folder(tmp_path):
+def test_a_folders_digest_covers_all_its_weights(tmp_path):
     shards = [f"a-{i}-of-2.safetensors" for i in (1, 2)]
     for name in shards:
         save(tmp_path / name, {name: torch.ones(2)})
-    assert sha256(tmp_path) == summed(tmp_path, *shards)
-    total = sha256(tmp_path / shards[0])
-    check(tmp_path / shards[0], total, "models.m")
+    assert sha256(tmp_path) == compute_folder_digest(tmp_path, *shards)
+    digest = sha256(tmp_path / shards[0])
+    check(tmp_path / shards[0], digest, "models.m")
     (tmp_path / "only.bin").write_bytes(b"x")
     with pytest.raises(ParityError, match=r"models\.m = .*SHA-256 is .* expected 0000"):
         check(tmp_path / shards[0], "0" * 64, "models.m")
     with pytest.raises(ParityError, match="no such file"):
-        check(tmp_path / "c.safetensors", total, "models.m")
+        check(tmp_path / "c.safetensors", digest, "models.m")
 
 
 @pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
-def test_half_a_folder_is_one_line(tmp_path, index):
+def test_an_incomplete_folder_is_one_line(tmp_path, index):
     stem, kind = index.split(".")[:2]
     names = [f"{stem}-{i}-of-2.{kind}" for i in (1, 2)]
     (tmp_path / "config.json").write_text("{}")
@@ -109,11 +103,11 @@ def test_half_a_folder_is_one_line(tmp_path, index):
     (tmp_path / index).write_text(json.dumps({"weight_map": dict(zip("ab", names, strict=True))}))
     for name in names:
         (tmp_path / name).write_bytes(b"x")
-    assert sha256(tmp_path) == summed(tmp_path, *names)
+    assert sha256(tmp_path) == compute_folder_digest(tmp_path, *names)
     (tmp_path / names[1]).unlink()
-    with pytest.raises(ParityError, match=rf"half a checkpoint: .* 1 of them missing, such as {names[1]}; get") as told:
+    with pytest.raises(ParityError, match=rf"half a checkpoint: .* 1 of them missing, such as {names[1]}") as error:
         sha256(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     (tmp_path / index).write_text("<html>")
     with pytest.raises(ParityError, match="not an index of shards"):
         sha256(tmp_path)
@@ -122,18 +116,18 @@ def test_half_a_folder_is_one_line(tmp_path, index):
 TENSORS = {name: torch.randn(3) for name in "abcd"}
 
 
-def lay(folder: Path, layout: str) -> Path:
-    """A folder with TENSORS: one file, two shards with their index, or two that count themselves."""
+def write_weights(folder: Path, layout: str) -> Path:
+    """Write TENSORS to a folder: as one file, as two shards with an index, or as two numbered shards."""
     folder.mkdir(parents=True)
     if layout == "one":
         save(folder / "model.safetensors", TENSORS)
         return folder
-    held = {f"model-{i}-of-2.safetensors": dict(list(TENSORS.items())[2 * i - 2 : 2 * i]) for i in (1, 2)}
-    for name, state in held.items():
+    shards = {f"model-{i}-of-2.safetensors": dict(list(TENSORS.items())[2 * i - 2 : 2 * i]) for i in (1, 2)}
+    for name, state in shards.items():
         save(folder / name, state)
     if layout == "indexed":
-        of_each = {tensor: name for name, state in held.items() for tensor in state}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": of_each}))
+        weight_map = {tensor: name for name, state in shards.items() for tensor in state}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder
 
 
@@ -141,7 +135,8 @@ def lay(folder: Path, layout: str) -> Path:
 @pytest.mark.parametrize("layout", ["one", "indexed", "counted"])
 @pytest.mark.parametrize("stray", ["old_model.safetensors", "zzz.safetensors", "pytorch_model.bin", "last.pth"])
 def test_a_stray_file_of_the_same_tensors_is_refused_by_name(tmp_path, layout, stray, key):
-    folder, zeros = lay(tmp_path / "m", layout), {f"module.{k}": torch.zeros(3) for k in TENSORS}
+    folder = write_weights(tmp_path / "m", layout)
+    zeros = {f"module.{k}": torch.zeros(3) for k in TENSORS}
     assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
     if stray.endswith(".safetensors"):
         save(folder / stray, zeros)
@@ -154,21 +149,21 @@ def test_a_stray_file_of_the_same_tensors_is_refused_by_name(tmp_path, layout, s
 
 @pytest.mark.parametrize("layout", ["one", "indexed", "counted"])
 def test_other_tensors_beside_the_weights_are_not_read(tmp_path, layout):
-    folder = lay(tmp_path / "m", layout)
+    folder = write_weights(tmp_path / "m", layout)
     save(folder / "vq.safetensors", {"z": torch.ones(1)})
     torch.save({"state": {0: torch.ones(1)}, "model": Evil}, folder / "optimizer.pt")
     (folder / "training_args.bin").write_bytes(b"x")
     assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
 
 
-def test_a_repository_in_two_formats_is_read_from_the_cache_of_the_hub(tmp_path):
-    """A user's whole snapshot; what is read of it is what is read of the repository."""
-    folder = lay(tmp_path / "models--o--n/snapshots" / ("c" * 40), "one")
+def test_a_cached_repository_in_two_formats_is_read(tmp_path):
+    """A snapshot of the whole repository is read as the repository itself would be."""
+    folder = write_weights(tmp_path / "models--o--n/snapshots" / ("c" * 40), "one")
     torch.save({k: torch.zeros(3) for k in TENSORS}, folder / "pytorch_model.bin")
     assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
 
 
-OPEN = {  # names of files that leave open which are the weights
+OPEN = {  # names of files from which the weights cannot be told
     "two files": (["a.safetensors", "b.safetensors"], "both a.safetensors and b.safetensors"),
     "shards of two": (["a-1-of-1.safetensors", "b-1-of-1.safetensors"], "shards of two networks"),
     "half": (["a-1-of-2.safetensors"], "half a checkpoint: 1 of 2 shards"),
@@ -178,14 +173,14 @@ OPEN = {  # names of files that leave open which are the weights
 
 
 @pytest.mark.parametrize("case", OPEN)
-def test_names_that_leave_open_which_are_the_weights_are_refused(case):
+def test_ambiguous_names_of_weights_are_refused(case):
     names, message = OPEN[case]
     with pytest.raises(ParityError, match=message):
         digests.select_weights(names, lambda index: {"a.safetensors"})
 
 
 def test_shards_that_hold_one_tensor_twice_are_refused(tmp_path):
-    folder = lay(tmp_path / "m", "indexed")
+    folder = write_weights(tmp_path / "m", "indexed")
     save(folder / "model-2-of-2.safetensors", {k: TENSORS[k] for k in "bcd"})
     with pytest.raises(ParityError, match=r"model-2-of-2.safetensors holds tensors that model-1.* such as b"):
         sha256(folder)
@@ -196,12 +191,12 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(digests, "LARGE", 4)
     file = tmp_path / "w.safetensors"
     file.write_bytes(b"here")
-    kept = lambda: list((tmp_path / "cache").rglob("*"))  # noqa: E731
+    list_cached = lambda: list((tmp_path / "cache").rglob("*"))  # noqa: E731
     first = sha256(file)
-    assert not kept()  # it was written just now: its time may not tell the next change
+    assert not list_cached()  # it was just written, so its time may not change with the next write
     os.utime(file, ns=(1, 10**18))
     assert sha256(file) == first
-    assert kept()
+    assert list_cached()
     with monkeypatch.context() as m:
         m.setattr(digests.hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
         assert sha256(file) == first
@@ -209,16 +204,17 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     assert sha256(file) == hashlib.sha256(b"gone").hexdigest() != first
 
 
-def test_a_folders_list_decides_what_its_files_are(tmp_path):
-    file, parts = save(tmp_path / "a.safetensors", {"a": torch.ones(2)}), {"part": "a.safetensors"}
+def test_files_are_verified_by_their_folders_list(tmp_path):
+    file = save(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+    files = {"part": "a.safetensors"}
     with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
-        verify_files(tmp_path, parts, "m", "run x")
+        verify_files(tmp_path, files, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
     verified = {"files": {"part": str(file)}, "sha256": {"part": sums(tmp_path)["a.safetensors"]}}
-    assert verify_files(tmp_path, parts, "m", "run x") == verified
+    assert verify_files(tmp_path, files, "m", "run x") == verified
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
-        verify_files(tmp_path, parts, "m", "run x")
+        verify_files(tmp_path, files, "m", "run x")
 
 
 class Evil:
@@ -226,8 +222,8 @@ class Evil:
         return (Path.touch, (Path("evil-was-here"),))
 
 
-def test_a_pickle_gives_its_tensors_and_executes_nothing(tmp_path, monkeypatch):
-    """The moving average before the raw weights; the arguments of a training run do no harm, code is refused."""
+def test_a_pickle_is_read_without_executing_code(tmp_path, monkeypatch):
+    """The moving average comes before the raw weights. Arguments of a training run are ignored, code is refused."""
     monkeypatch.chdir(tmp_path)
     raw, mean = {"x": torch.zeros(2)}, {"x": torch.ones(2), "step": 3}
     torch.save({"model": raw, "model_ema": mean, "args": argparse.Namespace(lr=1.0)}, "average.pth")
@@ -245,8 +241,8 @@ def test_a_pickle_gives_its_tensors_and_executes_nothing(tmp_path, monkeypatch):
     assert not Path("evil-was-here").exists()
 
 
-def test_what_a_training_run_puts_before_names_is_taken_off(tmp_path):
-    """Of torch.compile, FSDP and DistributedDataParallel; a layer that is called module stays."""
+def test_prefixes_of_training_wrappers_are_removed(tmp_path):
+    """Those of torch.compile, FSDP and DistributedDataParallel; a layer that is called module stays."""
     names = ["module.a", "_orig_mod.b.c", "d._fsdp_wrapped_module.e", "f.module.g", "module._orig_mod.h"]
     torch.save({"model": {name: torch.ones(1) for name in names}, "args": argparse.Namespace()}, tmp_path / "w.pt")
     assert list(unpickle(tmp_path / "w.pt")) == ["a", "b.c", "d.e", "f.module.g", "h"]
@@ -265,53 +261,54 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_what_holds_no_weights_is_one_line(tmp_path, name):
-    held, words = PAGES[name]
-    if isinstance(held, bytes):
-        (tmp_path / name).write_bytes(held)
+def test_a_file_without_weights_is_one_line(tmp_path, name):
+    content, message = PAGES[name]
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
     else:
-        torch.save(held, tmp_path / name)
-    with pytest.raises(ParityError, match=words) as told:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(ParityError, match=message) as error:
         read_shapes(tmp_path / name)
-    assert "\n" not in str(told.value)
-    assert name in str(told.value)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "old.pt"])
-def test_a_file_that_is_cut_off_says_so_to_its_end(tmp_path, name, share):
-    state, file = {f"{i}.weight": torch.ones(50, 50) for i in range(5)}, tmp_path / name
+def test_a_truncated_file_is_one_line(tmp_path, name, share):
+    state = {f"{i}.weight": torch.ones(50, 50) for i in range(5)}
+    file = tmp_path / name
     if name.endswith("pt"):
         torch.save({"model": state}, file, _use_new_zipfile_serialization=name == "w.pt")
     else:
         save(file, state)
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
-    with pytest.raises(ParityError, match=r"cut off.*(get it again|says \d+)|might be corrupted\.$") as told:
+    with pytest.raises(ParityError, match=r"cut off.*(get it again|says \d+)|might be corrupted\.$") as error:
         read_shapes(file)
-    assert "\n" not in str(told.value)
-    assert name in str(told.value)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
 
 
-def test_headers_say_what_is_read_without_torch(tmp_path):
-    """Of safetensors and of both kinds of pickle: the shapes that loading gives, and nothing of a file is executed."""
+def test_shapes_are_read_without_torch(tmp_path):
+    """From safetensors and both kinds of pickle, and no code in a file is executed."""
     state = {"a": torch.ones(2, 3), "module.b": torch.nn.Parameter(torch.ones(4))}
     save(tmp_path / "w.safetensors", state)
-    held = {"model": {"a": torch.ones(9)}, "model_ema": state, "args": argparse.Namespace(lr=1), "more": Evil()}
-    torch.save(held, tmp_path / "w.pt")
+    checkpoint = {"model": {"a": torch.ones(9)}, "model_ema": state, "args": argparse.Namespace(lr=1), "more": Evil()}
+    torch.save(checkpoint, tmp_path / "w.pt")
     torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     for name in ("w.safetensors", "w.pt", "old.pth"):
         assert headers.read_tensor_shapes(tmp_path / name) == {"a": (2, 3), "b": (4,)}
     assert not Path("evil-was-here").exists()
 
 
-def test_which_of_two_sets_of_weights_is_read_is_said(tmp_path, capsys):
+def test_the_log_names_the_set_of_weights_that_is_read(tmp_path, capsys):
     torch.save({"model": {"x": torch.zeros(2)}, "model_ema": {"x": torch.ones(2)}}, tmp_path / "w.pth")
     assert unpickle(tmp_path / "w.pth")["x"].tolist() == [1, 1]
     assert capsys.readouterr().err == f"{tmp_path / 'w.pth'}: model_ema is read, not model\n"
 
 
 class Buffered(torch.nn.Module):
-    """A network with a table that stands in no file."""
+    """A network with a table that no file holds."""
 
     def __init__(self, c: Sizes):
         super().__init__()
@@ -320,12 +317,13 @@ class Buffered(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
-    """Weights and tables are those of a network built in full; nothing is drawn for what the file replaces."""
-    full, before = Buffered(Sizes(5)), torch.random.get_rng_state()
+def test_a_network_built_without_drawing_equals_the_network(tmp_path, dtype):
+    """Its weights and tables are those of a network built in full, and no random number is drawn."""
+    full = Buffered(Sizes(5))
+    random_state = torch.random.get_rng_state()
     file = save(tmp_path / "w.safetensors", full.state_dict())
     net = load_built(partial(Buffered, Sizes(5)), file, dtype=dtype)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), random_state)
     assert not net.training
     assert all(torch.equal(v, full.state_dict()[k].to(dtype)) for k, v in net.state_dict().items())
     assert net.table.dtype == dtype
@@ -343,38 +341,40 @@ from parity.base.weights import load_built, save_weights, unpickle
 
 folder = Path(sys.argv[1])
 
-def kilobytes(what):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what))
+def read_kilobytes(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
 
 def build():
     return torch.nn.Sequential(*(torch.nn.Linear(1600, 1600, bias=False) for _ in range(10)))
 
-def peak(file, way):
-    Path("/proc/self/clear_refs").write_text("5")  # the largest so far is forgotten
-    start = kilobytes("VmRSS")
-    way()
-    print((kilobytes("VmHWM") - start) * 1024 / file.stat().st_size)
+def measure_peak(file, load):
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    start = read_kilobytes("VmRSS")
+    load()
+    print((read_kilobytes("VmHWM") - start) * 1024 / file.stat().st_size)
 
 state = {f"{i}.weight": torch.full((1600, 1600), i / 32) for i in range(10)}
 file, pickled = folder / "a.safetensors", folder / "a.pt"
 save_file(state, file)
 torch.save({"model": state}, pickled)
 del state
-peak(file, lambda: load_built(build, file, dtype=torch.float32))
-peak(pickled, lambda: save_weights(unpickle(pickled), folder / "converted.safetensors"))
-peak(file, lambda: (build(), load_built(build, file, dtype=torch.float32)))  # must be seen: a network filled at first
+measure_peak(file, lambda: load_built(build, file, dtype=torch.float32))
+measure_peak(pickled, lambda: save_weights(unpickle(pickled), folder / "converted.safetensors"))
+measure_peak(file, lambda: (build(), load_built(build, file, dtype=torch.float32)))  # must be seen
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks are read from Linux's /proc")
 def test_loading_needs_little_more_than_the_file(tmp_path):
-    """Peak of resident memory, files' pages included, beside the size of a file of 102 MB."""
-    given_back = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # what is freed by one way is no other's gain
+    """Peak resident memory, files' pages included, in multiples of a file of 102 MB."""
+    environment = os.environ | {
+        "MALLOC_MMAP_THRESHOLD_": "1000000"
+    }  # memory that one call frees is no gain of the next
     command = [sys.executable, "-c", MEASURED, tmp_path]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=given_back).stdout
-    one, other, twice = map(float, said.split())
-    assert max(one, other) <= 1.25 < 1.9 < twice, said
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    loading, converting, filled_first = map(float, output.split())
+    assert max(loading, converting) <= 1.25 < 1.9 < filled_first, output
 
 
 def test_a_network_with_values_refuses_integers(tmp_path):
