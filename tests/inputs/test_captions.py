@@ -1,7 +1,8 @@
-"""Prompt shards and encoded captions, through the commands that make them."""
+"""The commands that make prompt shards and encode captions."""
 
 import json
 import sys
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -17,39 +18,40 @@ from parity.models import fetch
 
 
 @pytest.fixture
-def command(monkeypatch):
-    def run(*arguments):
+def run_inputs(monkeypatch):
+    def run_command(*arguments):
         monkeypatch.setattr(sys, "argv", ["inputs", *map(str, arguments)])
         main()
 
-    return run
+    return run_command
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(9, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
 def test_shards_are_contiguous_and_even(tmp_path, n, repeats, shards):
     write_prompts(PromptSpec(file=f"classes:{n}", limit=n, repeats=repeats, shards=shards), tmp_path)
-    parts = [[entry["id"] for entry in read_json(tmp_path / f"{k}.json")] for k in range(shards)]
-    assert [name for part in parts for name in part] == [f"{i:05d}/{r:03d}" for i in range(n) for r in range(repeats)]
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    ids = [[entry["id"] for entry in read_json(tmp_path / f"{k}.json")] for k in range(shards)]
+    assert list(chain(*ids)) == [f"{i:05d}/{r:03d}" for i in range(n) for r in range(repeats)]
+    sizes = [len(shard) for shard in ids]
+    assert max(sizes) - min(sizes) <= 1
 
 
-def test_prompts_to_encoded_shards(tmp_path, command):
-    """A caption's embedding does not depend on the shard it is in, up to the order of sums in a product."""
+def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
+    """Up to the order of sums in a product."""
     prompts = ["a small red circle", "two large striped squares on a blue background", "a ring"]
     (tmp_path / "p.txt").write_text("\n".join(prompts) + "\n")
     write_json(tmp_path / "manifest.json", fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path))
-    found = {}
+    encoded = {}
     for shards in (1, 2):
         out = tmp_path / str(shards)
         spec = {"file": str(tmp_path / "p.txt"), "limit": 3, "shards": shards}
-        command("prompts", "--spec", json.dumps(spec), "--out", out)
+        run_inputs("prompts", "--spec", json.dumps(spec), "--out", out)
         for k in range(shards):
             files = ("--prompts", out / f"{k}.json", "--checkpoint", tmp_path / "manifest.json")
-            command("captions", *files, "--out", out / f"{k}.npz")
-        parts = [read_arrays(out / f"{k}.npz") for k in range(shards)]
-        found[shards] = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    one, two = found[1], found[2]
+            run_inputs("captions", *files, "--out", out / f"{k}.npz")
+        arrays = [read_arrays(out / f"{k}.npz") for k in range(shards)]
+        encoded[shards] = {name: np.concatenate([p[name] for p in arrays]) for name in arrays[0]}
+    one, two = encoded[1], encoded[2]
     assert one["ids"].tolist() == two["ids"].tolist() == [f"0000{i}/000" for i in range(3)]
     assert one["captions"].tolist() == prompts
     assert np.array_equal(one["valid"], two["valid"])

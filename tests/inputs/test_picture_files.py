@@ -1,4 +1,4 @@
-"""Picture files of every pixel format: the right colours, or one line that names what the file leaves open."""
+"""Picture files of every pixel format are read with the right colours or refused in one line."""
 
 import struct
 import zlib
@@ -17,8 +17,8 @@ TEN_BITS = np.ceil(GRAY * (1023 / 255)).astype(int)
 DEEP = GRAY.astype(np.uint16) * 257
 
 
-def turned(tag):
-    """EXIF that names an orientation."""
+def make_orientation(tag):
+    """Make EXIF data that name an orientation."""
     exif = Image.Exif()
     exif[0x0112] = tag
     return exif
@@ -37,56 +37,56 @@ def write_16_bit_colours(file):
     )
 
 
-def save(array, name, mode=None, **given):
-    return name, lambda file: Image.fromarray(array, mode).save(file, **given)
+def make_writer(array, name, mode=None, **settings):
+    return name, lambda file: Image.fromarray(array, mode).save(file, **settings)
 
 
-def save_twice(array, name):
-    """Write two frames."""
+def make_frames_writer(array, name):
+    """Make a writer of a file with two frames."""
     frames = [Image.fromarray(array), Image.fromarray(255 - array)]
     return name, lambda file: frames[0].save(file, save_all=True, append_images=frames[1:])
 
 
-def paletted(file, **given):
+def save_with_palette(file, **settings):
     picture = Image.new("P", (6, 4))
     picture.putdata(list(range(24)))
     picture.putpalette(COLOURS.reshape(-1).tolist())
-    picture.save(file, **given)
+    picture.save(file, **settings)
 
 
 GRAY_FILES = {
-    "8-bit gray": save(GRAY, "a.png"),
-    "16-bit gray PNG": save(DEEP, "a.png"),
-    "16-bit gray TIFF": save(DEEP, "a.tif"),
-    "16-bit gray TIFF, packed": save(DEEP, "a.tif", compression="tiff_lzw"),
+    "8-bit gray": make_writer(GRAY, "a.png"),
+    "16-bit gray PNG": make_writer(DEEP, "a.png"),
+    "16-bit gray TIFF": make_writer(DEEP, "a.tif"),
+    "16-bit gray TIFF, packed": make_writer(DEEP, "a.tif", compression="tiff_lzw"),
     "16-bit gray TIFF, big-endian": ("a.tif", lambda f: Image.frombytes("I;16B", (6, 4), DEEP.astype(">u2")).save(f)),
-    "16-bit gray PGM": save(DEEP, "a.ppm"),
+    "16-bit gray PGM": make_writer(DEEP, "a.ppm"),
     "gray PGM of ten bits": ("a.ppm", lambda f: f.write_text(f"P2 6 4 1023 {' '.join(map(str, TEN_BITS.flat))}")),
     "gray and opaque alpha": ("a.png", lambda f: Image.fromarray(np.concatenate([GRAY[..., None], ALPHA], 2)).save(f)),
 }  # fmt: skip
 COLOUR_FILES = {
-    "8-bit colours": save(COLOURS, "a.png"),
+    "8-bit colours": make_writer(COLOURS, "a.png"),
     "16-bit colours": ("a.png", write_16_bit_colours),
-    "lossless WebP": save(COLOURS, "a.webp", lossless=True),
-    "opaque alpha": save(np.concatenate([COLOURS, ALPHA], 2), "a.png"),
-    "opaque alpha in TIFF": save(np.concatenate([COLOURS, ALPHA], 2), "a.tif"),
-    "BMP": save(COLOURS, "a.bmp"),
-    "palette": ("a.png", paletted),
-    "palette with an unused transparent colour": ("a.png", lambda f: paletted(f, transparency=200)),
+    "lossless WebP": make_writer(COLOURS, "a.webp", lossless=True),
+    "opaque alpha": make_writer(np.concatenate([COLOURS, ALPHA], 2), "a.png"),
+    "opaque alpha in TIFF": make_writer(np.concatenate([COLOURS, ALPHA], 2), "a.tif"),
+    "BMP": make_writer(COLOURS, "a.bmp"),
+    "palette": ("a.png", save_with_palette),
+    "palette with an unused transparent colour": ("a.png", lambda f: save_with_palette(f, transparency=200)),
 }
 HALF = np.where(COLOURS[..., :1] > 99, np.uint8(155), ALPHA)
 REFUSED = {
-    "transparency": (*save(np.concatenate([COLOURS, HALF], 2), "a.png"), "transparent pixels"),
-    "a palette with a transparent colour": ("a.png", lambda f: paletted(f, transparency=3), "transparent pixels"),
-    "a transparent shade of gray": (*save(GRAY, "a.png", transparency=10), "transparent pixels"),
-    "32-bit integers": (*save(GRAY.astype(np.int32), "a.tif"), "32-bit integers"),
-    "floating-point numbers": (*save(GRAY.astype(np.float32), "a.tif"), "floating-point numbers"),
-    "a portable float map": (*save(GRAY.astype(np.float32), "a.pfm"), "floating-point numbers"),
+    "transparency": (*make_writer(np.concatenate([COLOURS, HALF], 2), "a.png"), "transparent pixels"),
+    "a transparent palette": ("a.png", lambda f: save_with_palette(f, transparency=3), "transparent pixels"),
+    "a transparent shade of gray": (*make_writer(GRAY, "a.png", transparency=10), "transparent pixels"),
+    "32-bit integers": (*make_writer(GRAY.astype(np.int32), "a.tif"), "32-bit integers"),
+    "floating-point numbers": (*make_writer(GRAY.astype(np.float32), "a.tif"), "floating-point numbers"),
+    "a portable float map": (*make_writer(GRAY.astype(np.float32), "a.pfm"), "floating-point numbers"),
     "CMYK": ("a.jpg", lambda f: Image.fromarray(COLOURS).convert("CMYK").save(f), "CMYK colours"),
     "Lab": ("a.tif", lambda f: Image.frombytes("LAB", (6, 4), COLOURS.tobytes()).save(f), "Lab colours"),
-    "an animated PNG": (*save_twice(GRAY, "a.png"), "2 frames"),
-    "an animated WebP": (*save_twice(COLOURS, "a.webp"), "2 frames"),
-    "pages": (*save_twice(GRAY, "a.tif"), "2 frames"),
+    "an animated PNG": (*make_frames_writer(GRAY, "a.png"), "2 frames"),
+    "an animated WebP": (*make_frames_writer(COLOURS, "a.webp"), "2 frames"),
+    "pages": (*make_frames_writer(GRAY, "a.tif"), "2 frames"),
 }
 
 
@@ -105,7 +105,7 @@ def test_pictures_keep_their_colours(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_colours_that_are_not_certain_are_refused(tmp_path, case):
+def test_ambiguous_colours_are_refused(tmp_path, case):
     name, write, problem = REFUSED[case]
     write(tmp_path / name)
     with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque picture") as error:
@@ -115,16 +115,16 @@ def test_colours_that_are_not_certain_are_refused(tmp_path, case):
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.webp"])
 @pytest.mark.parametrize(("tag", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
-def test_a_picture_stands_as_its_exif_says(tmp_path, name, tag, turns):
-    given = {"lossless": True} if name.endswith("webp") else {}
-    Image.fromarray(COLOURS).save(tmp_path / name, exif=turned(tag), **given)
+def test_a_picture_is_turned_as_its_exif_says(tmp_path, name, tag, turns):
+    settings = {"lossless": True} if name.endswith("webp") else {}
+    Image.fromarray(COLOURS).save(tmp_path / name, exif=make_orientation(tag), **settings)
     assert np.array_equal(open_picture(tmp_path / name), np.rot90(COLOURS, turns))
 
 
 @pytest.mark.parametrize(
     ("tag", "value", "problem"), [(258, 12, "12-bit gray"), (262, 0, "16-bit gray from white to black")]
 )
-def test_tiffs_of_another_gray_are_refused(tmp_path, tag, value, problem):
+def test_tiffs_of_unknown_grays_are_refused(tmp_path, tag, value, problem):
     file = tmp_path / "a.tif"
     Image.fromarray(DEEP).save(file)
     old = 16 if tag == 258 else 1
@@ -136,7 +136,7 @@ def test_tiffs_of_another_gray_are_refused(tmp_path, tag, value, problem):
 
 
 def test_16_bit_gray_pictures_are_turned_too(tmp_path):
-    Image.fromarray(DEEP).save(tmp_path / "a.png", exif=turned(6))
+    Image.fromarray(DEEP).save(tmp_path / "a.png", exif=make_orientation(6))
     assert np.array_equal(open_picture(tmp_path / "a.png")[..., 0], np.rot90(GRAY, 3))
 
 
@@ -155,7 +155,7 @@ def write_mixed(folder):
     Image.new("CMYK", (4, 4)).save(folder / "0.jpg")
 
 
-def arrays(**named):
+def make_array_writer(**named):
     return "r.npz", lambda file: np.savez(file, **named)
 
 
@@ -164,13 +164,13 @@ REFERENCES = {
     "folders alone": ("refs", lambda p: (p / "one").mkdir(parents=True), 0, "0 pictures beside folders"),
     "too few": ("refs", lambda p: save_pictures(p, 9), 10, "holds 9 pictures; allowed: at least 10"),
     "another pixel format": ("refs", write_mixed, 0, "0.jpg': holds CMYK"),
-    "an array of another name": (*arrays(images=UINT8), 0, "neither pictures nor statistics"),
-    "floats": (*arrays(arr_0=UINT8 / 255), 0, r"arr_0 is float64 \(5, 4, 6, 3\)"),
-    "channels first": (*arrays(arr_0=UINT8.transpose(0, 3, 1, 2)), 0, r"uint8 \(5, 3, 4, 6\)"),
-    "one picture": (*arrays(arr_0=UINT8[:1]), 0, r"uint8 \(1, 4, 6, 3\)"),
+    "an array of another name": (*make_array_writer(images=UINT8), 0, "neither pictures nor statistics"),
+    "floats": (*make_array_writer(arr_0=UINT8 / 255), 0, r"arr_0 is float64 \(5, 4, 6, 3\)"),
+    "channels first": (*make_array_writer(arr_0=UINT8.transpose(0, 3, 1, 2)), 0, r"uint8 \(5, 3, 4, 6\)"),
+    "one picture": (*make_array_writer(arr_0=UINT8[:1]), 0, r"uint8 \(1, 4, 6, 3\)"),
     "a pointer of Git LFS": ("r.npz", lambda p: p.write_text(LFS), 0, "not a zip"),
-    "statistics of two sizes": (*arrays(mu=np.zeros(3), sigma=np.eye(4)), 0, r"mu \(3,\), sigma \(4, 4\)"),
-    "statistics for pictures": (*arrays(mu=np.zeros(3), sigma=np.eye(3)), 4, "statistics alone"),
+    "statistics of two sizes": (*make_array_writer(mu=np.zeros(3), sigma=np.eye(4)), 0, r"mu \(3,\), sigma \(4, 4\)"),
+    "statistics for pictures": (*make_array_writer(mu=np.zeros(3), sigma=np.eye(3)), 4, "statistics alone"),
 }
 
 
@@ -183,7 +183,7 @@ def test_a_reference_that_cannot_be_used_is_refused(tmp_path, case):
     assert "\n" not in str(error.value)
 
 
-def test_references_of_every_form_are_taken(tmp_path):
+def test_references_of_every_form_are_accepted(tmp_path):
     save_pictures(tmp_path / "refs")
     np.savez(tmp_path / "a.npz", UINT8)
     np.savez(tmp_path / "s.npz", mu=np.zeros(3), sigma=np.eye(3))

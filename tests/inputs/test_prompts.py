@@ -1,4 +1,4 @@
-"""Prompts of every format: what is taken, in which order, and what is one line."""
+"""Prompt files of every format: which prompts are read, in which order, and which files are refused."""
 
 import json
 
@@ -22,13 +22,13 @@ COCO = {
 }
 
 
-def taken(tmp_path, name, content, **given):
+def read_content(tmp_path, name, content, **settings):
     (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content), newline="")
-    return prompts.read_prompts(PromptSpec(file=name, **given), tmp_path)
+    return prompts.read_prompts(PromptSpec(file=name, **settings), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "given", "expected"),
+    ("name", "content", "settings", "expected"),
     [
         ("p.txt", "\n one \n\ntwo  three\n", {}, ["one", "two  three"]),
         ("p.tsv", PARTI, {}, ["bond", '"G I G" on a wall']),
@@ -41,46 +41,45 @@ def taken(tmp_path, name, content, **given):
         ("p.list", "7\n007\n999\n", {"format": "labels"}, ["7", "7", "999"]),
     ],
 )
-def test_formats(tmp_path, name, content, given, expected):
-    assert taken(tmp_path, name, content, **given) == expected
+def test_prompts_are_read_from_every_format(tmp_path, name, content, settings, expected):
+    assert read_content(tmp_path, name, content, **settings) == expected
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
 def test_a_line_ends_at_a_line_feed_alone(tmp_path, mark):
     lines = f"one{mark}two\r\nthree{mark}four\n"
-    assert taken(tmp_path, "p.txt", lines) == [f"one{mark}two", f"three{mark}four"]
+    assert read_content(tmp_path, "p.txt", lines) == [f"one{mark}two", f"three{mark}four"]
     objects = "".join(json.dumps({"prompt": line}, ensure_ascii=False) + "\n" for line in lines.split("\r\n"))
     (tmp_path / "p.jsonl").write_text(objects, newline="")
     assert prompts.read_prompts(PromptSpec(file="p.jsonl"), tmp_path) == ["one two", "three four"]
-    for name, between in (("p.csv", ","), ("p.tsv", "\t")):
-        table = f"prompt{between}id\none{mark}two{between}1\nthree{between}2\n"
-        assert taken(tmp_path, name, table) == ["one two", "three"]
+    for name, separator in (("p.csv", ","), ("p.tsv", "\t")):
+        table = f"prompt{separator}id\none{mark}two{separator}1\nthree{separator}2\n"
+        assert read_content(tmp_path, name, table) == ["one two", "three"]
 
 
-def test_a_caption_of_every_coco_picture_in_the_order_of_ids(tmp_path):
-    """The SJD repository's rule never forgets the longest caption so far: 12 has number 1 because 7's longest had,
-    and 30 too."""
+def test_every_coco_picture_gives_a_caption_in_order_of_ids(tmp_path):
+    """The SJD repository's rule never resets the longest caption so far, which is why 12 and 30 have their second."""
     rule = {
         "first": ["a", "twelve, longer than next", "thirty, one"],
         "longest": ["seven, the longest of all", "twelve, longer than next", "thirty, one"],
         "sjd": ["seven, the longest of all", "twelve", "30"],
     }
     for caption, expected in rule.items():
-        assert taken(tmp_path, "c.json", COCO, caption=caption) == expected
-    found = prompts.read_rows(PromptSpec(file="c.json", caption="sjd"), tmp_path)
-    assert [(row["image_id"], row["id"]) for row in found] == [(7, 3), (12, 5), (30, 6)]
+        assert read_content(tmp_path, "c.json", COCO, caption=caption) == expected
+    rows = prompts.read_rows(PromptSpec(file="c.json", caption="sjd"), tmp_path)
+    assert [(row["image_id"], row["id"]) for row in rows] == [(7, 3), (12, 5), (30, 6)]
 
 
 def test_a_subset_is_drawn_by_its_seed_and_keeps_the_order(tmp_path):
     lines = [f"prompt {k:03d}" for k in range(200)]
-    some = [taken(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
-    assert some[0] == some[1] == sorted(some[0]) != some[2]
-    assert len(set(some[0])) == 20
-    assert set(some[0]) <= set(lines)
-    assert some[0] != lines[:20]
+    samples = [read_content(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
+    assert samples[0] == samples[1] == sorted(samples[0]) != samples[2]
+    assert len(set(samples[0])) == 20
+    assert set(samples[0]) <= set(lines)
+    assert samples[0] != lines[:20]
 
 
-def test_labels_in_turn_need_no_file():
+def test_labels_need_no_file():
     spec = PromptSpec(file="classes:3", limit=7)
     assert prompts.read_prompts(spec) == list("0120120")
     assert prompts.source(spec) == []
@@ -91,7 +90,7 @@ def test_labels_in_turn_need_no_file():
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "given", "parts"),
+    ("name", "content", "settings", "fragments"),
     [
         ("p.csv", "a,b\n1,2\n", {}, ["row 1: has no prompt, caption or text", "a, b"]),
         ("p.csv", "prompt,x\nok,1\n ,2\n", {}, ["row 2: prompt = ' '", "allowed: text"]),
@@ -112,15 +111,15 @@ def test_labels_in_turn_need_no_file():
         ("p.txt", "a\nb\n", {"limit": 3, "sample": 0}, ["image.prompts.limit = 3", "holds 2 prompts"]),
     ],
 )
-def test_what_cannot_be_read_is_one_line(tmp_path, name, content, given, parts):
+def test_an_unreadable_prompt_file_is_one_line(tmp_path, name, content, settings, fragments):
     with pytest.raises(ConfigError) as error:
-        taken(tmp_path, name, content, **given)
+        read_content(tmp_path, name, content, **settings)
     assert str(error.value).startswith("image.prompts.")
     assert "\n" not in str(error.value)
-    assert all(part in str(error.value) for part in parts), str(error.value)
+    assert all(fragment in str(error.value) for fragment in fragments), str(error.value)
 
 
-def test_what_the_embedded_model_cannot_read_is_refused_before_any_job():
+def test_prompts_the_embedded_model_cannot_read_are_refused():
     spec = PromptSpec(file="mine.txt")
     scene = "a large dotted blue square on a red background"
     prompts.check_embedded([scene], spec, drawn=True)

@@ -1,4 +1,4 @@
-"""Data files that a text task cannot read are one line that names file, place and what is allowed."""
+"""Data files of text tasks: what is read, and errors that name the file, the row and what is allowed."""
 
 import gzip
 import json
@@ -60,23 +60,23 @@ def test_lines_of_text_data_end_at_line_feeds_alone(tmp_path):
             assert [row["text"] for row in read] == texts, file
 
 
-def test_the_datasets_library_is_used_if_it_is_there(monkeypatch):
+def test_the_datasets_library_is_used_if_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match="package `datasets` is not installed"):
         readers.read_rows("datasets:EleutherAI/lambada_openai:test", ["text"], 2)
-    asked = []
+    calls = []
     library = SimpleNamespace(
-        load_dataset=lambda *a, **k: asked.append((a, k)) or iter([{"text": "a b"}, {"text": "c d"}, {"text": "e"}])
+        load_dataset=lambda *a, **k: calls.append((a, k)) or iter([{"text": "a b"}, {"text": "c d"}, {"text": "e"}])
     )
     monkeypatch.setitem(sys.modules, "datasets", library)
     assert readers.read_rows("datasets:Salesforce/wikitext/wikitext-2-raw-v1:test", ["text"], 2) == [
         {"text": "a b"},
         {"text": "c d"},
     ]
-    assert asked == [(("Salesforce/wikitext", "wikitext-2-raw-v1"), {"split": "test"})]
+    assert calls == [(("Salesforce/wikitext", "wikitext-2-raw-v1"), {"split": "test"})]
 
 
-def test_files_of_the_embedded_words_pass_and_published_models_may_read_any(tmp_path):
+def test_only_the_embedded_model_checks_the_words_of_a_file(tmp_path):
     (tmp_path / "a.txt").write_text("anna was glad .\n")
     (tmp_path / "b.txt").write_text("anna was a zebra .\n")
     for name, embedded in (("a.txt", True), ("b.txt", False)):
@@ -84,7 +84,7 @@ def test_files_of_the_embedded_words_pass_and_published_models_may_read_any(tmp_
     assert readers.check("infilling", {"data": "datasets:any", "rows": 4}, True) is None
 
 
-def test_rows_that_a_task_leaves_out_are_told(tmp_path):
+def test_rows_that_a_task_leaves_out_are_counted(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one two\n" * 9)
     (line,) = readers.describe_unread("last_word", {"data": str(file), "rows": 4})
