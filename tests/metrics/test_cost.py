@@ -1,5 +1,4 @@
-"""Counted work and measured seconds: what a known decoding took, batches, forced tokens, drafts, speed beside plain
-decoding, acceptance by slot."""
+"""Counted work and measured seconds of a known decoding: batches, forced tokens, drafts, speed, acceptance by slot."""
 
 from types import SimpleNamespace
 
@@ -18,15 +17,16 @@ from parity.metrics.estimates import columns_of, mean_ratio, prompt_groups
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
-def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
-    """A real decoding of a tabular model, its clock replaced: a batch of four rows in 2 s, the others in 1 s."""
+def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
+    """Decode a tabular model and replace the clock: a batch of four rows took 2 s, the others 1 s."""
     table = random_table(3, 6, torch.Generator().manual_seed(0))
     ids = [f"p{i}/0" for i in range(rows)]
     model = TabularModel(table, 6, rows, width=3)
-    noise, start = batch_noise(0, ids, "cpu", torch.float64), torch.zeros(rows, dtype=torch.int64)
-    done = record(model, start, method(model, start, noise=noise, **options))
+    noise = batch_noise(0, ids, "cpu", torch.float64)
+    start = torch.zeros(rows, dtype=torch.int64)
+    decoded = record(model, start, method(model, start, noise=noise, **options))
     first = np.arange(rows) < 4
-    columns = {name: np.asarray(getattr(done, name)) for name in ("tokens", "step", "nfe", "nodes", "kept")}
+    columns = {name: np.asarray(getattr(decoded, name)) for name in ("tokens", "step", "nfe", "nodes", "kept")}
     columns |= {
         "ids": np.array(ids),
         "seconds": np.where(first, 2.0, 1.0),
@@ -46,16 +46,20 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
     return SimpleNamespace(shard=shard, groups=prompt_groups(shard.ids), forced=forced)
 
 
+def assert_figures(figures, **expected):
+    """Compare several figures at once, so that a failure shows all that differ."""
+    assert {name: figures[name] for name in expected} == expected
+
+
 def test_plain_decoding_takes_one_pass_a_token():
-    found = columns_of(passes.measure(discrete(ar)))
-    assert found["nfe"] == 6
-    assert found["nfe_se"] == 0
-    assert found["step_compression"] == found["step_compression_low"] == found["step_compression_high"] == 1
-    assert found["nodes_per_pass"] == found["nodes_per_token"] == 1
+    figures = columns_of(passes.measure(decode_cell(ar)))
+    assert_figures(figures, nfe=6, nfe_se=0)
+    assert figures["step_compression"] == figures["step_compression_low"] == figures["step_compression_high"] == 1
+    assert figures["nodes_per_pass"] == figures["nodes_per_token"] == 1
 
 
 def test_forced_tokens_are_not_counted_as_decoded():
-    cell = discrete(forced=np.arange(6) == 5)
+    cell = decode_cell(forced=np.arange(6) == 5)
     assert (passes.free_tokens(cell.shard.step, cell.forced) == 5).all()
     assert passes.measure(cell)["tokens"] == 5
     filled_before_any_pass = np.where(cell.forced, 0, cell.shard.step)
@@ -63,83 +67,75 @@ def test_forced_tokens_are_not_counted_as_decoded():
 
 
 def test_speed_counts_a_batch_once():
-    cell = discrete()
-    found = columns_of(speed.measure(cell))
+    cell = decode_cell()
+    figures = columns_of(speed.measure(cell))
     assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
-    assert found["batches"] == 2
-    assert found["batch"] == 4
-    assert found["singles"] == 1
-    assert found["device"] == "cpu"
-    assert found["seconds_per_image"] == pytest.approx(3 / 6)
-    assert found["tokens_per_second"] == pytest.approx(36 / 3)
-    assert found["ms_per_forward"] == pytest.approx(3000 / 9)
-    assert found["ms_per_forward_q1"] < found["ms_per_forward_median"] < found["ms_per_forward_q3"]
+    assert_figures(figures, batches=2, batch=4, singles=1, device="cpu")
+    assert figures["seconds_per_image"] == pytest.approx(3 / 6)
+    assert figures["tokens_per_second"] == pytest.approx(36 / 3)
+    assert figures["ms_per_forward"] == pytest.approx(3000 / 9)
+    assert figures["ms_per_forward_q1"] < figures["ms_per_forward_median"] < figures["ms_per_forward_q3"]
 
 
-def test_a_speed_is_of_the_batches_that_were_paired():
-    figures = columns_of(speed.measure(discrete()))
-    assert figures["speedup"] == pytest.approx(1.5)  # of one batch; the other says nothing
+def test_speed_is_measured_on_paired_batches_alone():
+    figures = columns_of(speed.measure(decode_cell()))
+    assert figures["speedup"] == pytest.approx(1.5)  # of the one paired batch
     assert figures["speedup_single"] == pytest.approx(3)
     assert figures["network_share"] == 0.5
     assert figures["load"] == 1.5
     assert figures["pairs"] == figures["singles"] == 1
-    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # of one pair there is no spread
+    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # one pair has no spread
 
 
 def test_a_mean_ratio_is_geometric_with_students_interval():
-    found = mean_ratio(np.array([2.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0]))
-    assert found.value == pytest.approx(4)
-    assert found.high == pytest.approx(4 * 2 ** (4.302653 / 3**0.5))
-    assert found.low * found.high == pytest.approx(16)
+    ratio = mean_ratio(np.array([2.0, 8.0, 4.0]), np.array([1.0, 1.0, 1.0]))
+    assert ratio.value == pytest.approx(4)
+    assert ratio.high == pytest.approx(4 * 2 ** (4.302653 / 3**0.5))
+    assert ratio.low * ratio.high == pytest.approx(16)
     equal = mean_ratio(np.ones(4), np.ones(4))
     assert equal.low == equal.value == equal.high == 1
     assert mean_ratio(np.array([]), np.array([])).missing
 
 
-def test_intervals_of_a_ratio_cover_as_often_as_they_say():
-    """Pairs that share the machine's mood, which falls out of a ratio."""
-    rng, hits = np.random.default_rng(0), 0
+def test_intervals_of_a_ratio_have_their_coverage():
+    """Pairs share the machine's load, which cancels in a ratio."""
+    rng = np.random.default_rng(0)
+    hits = 0
     for _ in range(1000):
-        mood, noise = np.exp(rng.normal(0, 1, 4)), np.exp(rng.normal(0, 0.2, (2, 4)))
-        found = mean_ratio(3 * mood * noise[0], mood * noise[1])
-        hits += found.low < 3 < found.high
+        load, noise = np.exp(rng.normal(0, 1, 4)), np.exp(rng.normal(0, 0.2, (2, 4)))
+        ratio = mean_ratio(3 * load * noise[0], load * noise[1])
+        hits += ratio.low < 3 < ratio.high
     assert 0.93 < hits / 1000 < 0.97
 
 
-def test_calls_of_a_companion_count_beside_passes():
-    cell = discrete()
-    found = columns_of(passes.measure(cell))
-    assert found["calls"] == pytest.approx(found["nfe"] + found["draft_calls"])
-    assert found["draft_nodes"] == 3
-    assert found["draft_calls"] == pytest.approx(2 * found["nfe"])  # two a pass, in either batch
-    assert found["pass_cost"] == 2
-    assert "draft_share" not in found
+def test_calls_of_a_companion_are_added_to_passes():
+    cell = decode_cell()
+    figures = columns_of(passes.measure(cell))
+    assert figures["calls"] == pytest.approx(figures["nfe"] + figures["draft_calls"])
+    assert figures["draft_nodes"] == 3
+    assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two a pass, in either batch
+    assert figures["pass_cost"] == 2
+    assert "draft_share" not in figures
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
     assert passes.measure(cell)["draft_share"] == 0.25
     cell.shard.columns |= {"draft_calls": np.zeros(6), "draft_tokens": np.zeros(6)}
-    alone = columns_of(passes.measure(cell))
-    assert alone["calls"] == alone["nfe"]
-    assert "draft_share" not in alone
-    assert "draft_nodes" not in alone
+    without_companion = columns_of(passes.measure(cell))
+    assert without_companion["calls"] == without_companion["nfe"]
+    assert "draft_share" not in without_companion
+    assert "draft_nodes" not in without_companion
 
 
-def test_work_of_texts_is_by_token_and_loop():
+def test_work_of_texts_is_counted_by_token_and_loop():
     columns = {"nfe": [4, 2], "aux": [1, 3], "loops": [2, 2], "missing": [5, 3], "seconds": [6.0, 6.0], "batch": [2, 2]}
     columns |= {"accepted_drafts": [3, 1]}
     shard = Shard({k: np.array(v) for k, v in {**columns, "passes": [4, 4]}.items()})
-    found = columns_of(infilling.measure(SimpleNamespace(shard=shard)))
-    assert found["nfe"] == 3
-    assert found["nfe_se"] == 1
-    assert found["aux"] == 2
-    assert found["accepted_drafts"] == 4
-    assert found["nfe_per_token"] == 6 / 8
-    assert found["tokens_per_loop"] == 8 / 4
-    assert found["seconds_per_row"] == 3
-    assert found["seconds_per_pass"] == 1.5
+    figures = columns_of(infilling.measure(SimpleNamespace(shard=shard)))
+    assert_figures(figures, nfe=3, nfe_se=1, aux=2, accepted_drafts=4, nfe_per_token=6 / 8, tokens_per_loop=8 / 4)
+    assert_figures(figures, seconds_per_row=3, seconds_per_pass=1.5)
 
 
-def continuous() -> SimpleNamespace:
-    """Two images of three places, of which the first in the order has no draft; half of the drafts are accepted."""
+def make_continuous_cell() -> SimpleNamespace:
+    """Make a cell of two images of three tokens: the first to decode has no draft, half of the drafts are accepted."""
     accepted = np.array([[-1, 1, 0], [-1, 1, 0]], np.int8)
     columns = {
         "accepted": accepted,
@@ -160,86 +156,77 @@ def continuous() -> SimpleNamespace:
 
 
 def test_drafts_are_counted_where_they_were_verified():
-    found = columns_of(continuous_cost.measure(continuous()))
-    assert found["drafted"] == 4
-    assert found["acceptance"] == 0.5
-    assert found["accepted_drafts"] == 2
-    assert found["distance"] == 2.5
-    assert found["distance_se"] == 1
-    assert found["steps"] == 2
-    assert found["target_conditions"] == 3
-    assert found["draft_conditions"] is None
-    assert continuous().rows["log_ratio"].tolist() == [2, 2]
-    assert found["seconds"] == 4
-    assert found["head_share"] == 3 / 4
-    assert found["target_head_seconds"] == 2
-    assert found["test_seconds"] == 0.5
-    assert found["test_share"] == 0.5 / 4
+    figures = columns_of(continuous_cost.measure(make_continuous_cell()))
+    assert_figures(figures, drafted=4, acceptance=0.5, accepted_drafts=2, steps=2, distance=2.5, distance_se=1)
+    assert_figures(figures, target_conditions=3, draft_conditions=None)
+    assert_figures(figures, seconds=4, head_share=3 / 4, target_head_seconds=2, test_seconds=0.5, test_share=0.5 / 4)
+    assert make_continuous_cell().rows["log_ratio"].tolist() == [2, 2]
 
 
-def test_acceptance_by_place_and_on_the_grid():
-    kept = continuous_cost.arrays(continuous())
-    assert np.array_equal(kept["by_place"], [np.nan, 1, 0], equal_nan=True)
-    assert np.array_equal(kept["by_cell"], [0.5, 0.5, np.nan], equal_nan=True)
+def test_acceptance_is_given_by_rank_and_by_position():
+    arrays = continuous_cost.arrays(make_continuous_cell())
+    assert np.array_equal(arrays["by_place"], [np.nan, 1, 0], equal_nan=True)
+    assert np.array_equal(arrays["by_cell"], [0.5, 0.5, np.nan], equal_nan=True)
 
 
 def test_without_drafts_there_is_no_acceptance():
-    cell = continuous()
+    cell = make_continuous_cell()
     cell.shard.columns["accepted"] = np.full((2, 3), -1, np.int8)
     cell.shard.columns["accepted_drafts"] = np.array([-1, -1])
     cell.rows = continuous_cost.rows(cell)
-    found = columns_of(continuous_cost.measure(cell))
-    assert found["acceptance"] is None
-    assert found["accepted_drafts"] is None
-    assert found["drafted"] == 0
-    assert found["distance"] is None
+    figures = columns_of(continuous_cost.measure(cell))
+    assert figures["acceptance"] is None
+    assert figures["accepted_drafts"] is None
+    assert figures["drafted"] == 0
+    assert figures["distance"] is None
     assert np.isnan(continuous_cost.arrays(cell)["by_cell"]).all()
-    assert found["test_share"] is None
+    assert figures["test_share"] is None
 
 
-def drawn(shares, rows, length, seed=0):
-    """kept [rows, passes] of a decoder that accepts slot j with probability shares[j - 1] given the one before, up to
-    `length` tokens; the last pass is cut."""
-    rng, every = np.random.default_rng(seed), []
+def draw_kept(shares, rows, length, seed=0):
+    """Draw kept [rows, passes] of a decoder that accepts a slot with its share if it accepted the slot before, until
+    `length` tokens are drawn; the last pass is cut."""
+    rng = np.random.default_rng(seed)
+    kept = []
     for _ in range(rows):
-        made = []
-        while sum(made) < length:
+        row = []
+        while sum(row) < length:
             k = 1 + int(np.cumprod(rng.random(len(shares)) < np.array(shares)).sum())
-            made.append(min(k, length - sum(made)))
-        every.append(made)
-    wide = max(map(len, every))
-    return np.array([made + [0] * (wide - len(made)) for made in every], dtype=np.int16)
+            row.append(min(k, length - sum(row)))
+        kept.append(row)
+    width = max(map(len, kept))
+    return np.array([row + [0] * (width - len(row)) for row in kept], dtype=np.int16)
 
 
-def test_shares_given_are_shares_found():
+def test_slot_shares_are_estimated():
     shares = [0.9, 0.6, 0.3]
-    found = passes.compute_slot_shares(drawn(shares, 200, 150))
-    assert found == pytest.approx(shares, abs=0.03)
-    assert passes.compute_slot_shares(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
+    estimated = passes.compute_slot_shares(draw_kept(shares, 200, 150))
+    assert estimated == pytest.approx(shares, abs=0.03)
+    assert passes.compute_slot_shares(draw_kept(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
 
 
-def test_the_pass_that_the_picture_cuts_short_is_left_out():
-    kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
-    assert passes.drop_last_pass(kept).tolist() == [3, 3, 3]
-    assert passes.compute_slot_shares(kept) == [1.0, 1.0]
+def test_the_pass_cut_short_by_the_picture_is_left_out():
+    n_kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
+    assert passes.drop_last_pass(n_kept).tolist() == [3, 3, 3]
+    assert passes.compute_slot_shares(n_kept) == [1.0, 1.0]
     assert passes.compute_slot_shares(np.ones((4, 9))) == [] == passes.compute_slot_shares(np.array([[5], [4]]))
 
 
-def test_figures_of_requests():
+def test_requests_have_a_length_rate_and_latency():
     shard = SimpleNamespace(
         kept=np.array([[2, 2, 1], [2, 1, 2]]), step=np.tile([1, 1, 2, 2, 3], (2, 1)), seconds=np.array([2.0, 2.0]),
         single_seconds=np.array([0.5, np.nan]), first_seconds=np.array([0.25, 0.25]),
         batch=np.array([2, 2]), at_once=np.array([2, 2]), nfe=np.array([3, 3]), passes=np.array([6, 6]),
     )  # fmt: skip
     shard.columns = vars(shard).copy()
-    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
-    assert found["acceptance_length"] == pytest.approx(10 / 6)
-    assert found["request_tokens_per_second"] == 2.5
-    assert found["request_tokens_per_second_single"] == 10
-    assert found["first_token_seconds"] == 0.25
-    assert found["acceptance_by_slot"] == dump_canonical([0.75])
+    figures = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
+    assert figures["acceptance_length"] == pytest.approx(10 / 6)
+    assert figures["request_tokens_per_second"] == 2.5
+    assert figures["request_tokens_per_second_single"] == 10
+    assert figures["first_token_seconds"] == 0.25
+    assert figures["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
     assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
     shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone
-    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
-    assert found["request_tokens_per_second"] == 5
+    figures = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
+    assert figures["request_tokens_per_second"] == 5

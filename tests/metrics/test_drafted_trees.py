@@ -1,4 +1,4 @@
-"""What verification skipping rests on, as observed: ranges, the target's own features, the figures made of them."""
+"""Observations behind verification skipping: similarity of drafted trees, staleness of features, their figures."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,16 @@ from parity.metrics import drafted_trees
 
 
 class Target:
-    """A target that has a feature for each position, a codebook and a drafter of uniform laws."""
+    """A target with a feature for each position, a codebook and a drafter of uniform laws."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
         g = torch.Generator().manual_seed(0)
         self.model = self
         self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # guidance rows behind the others
         self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
-        self.drafter, self.vocab, self.fed = self, vocab, []
+        self.drafter = self
+        self.vocab = vocab
+        self.fed = []
 
     def logits(self, tokens, positions, sources=None):
         self.fed.append(positions)
@@ -34,25 +36,25 @@ def observed():
     return target, *drafted_trees.observe(target, tokens, TREE, stride=4, furthest=5)
 
 
-def test_cosines_are_of_the_targets_features_by_distance(observed):
-    target, alike, cosines = observed
-    own = target.features[:3, :16]
+def test_cosines_compare_the_targets_features_by_distance(observed):
+    target, similarity, cosines = observed
+    features = target.features[:3, :16]
     for d in (1, 5):
-        wanted = torch.cosine_similarity(own[:, d:], own[:, :-d], dim=-1).mean(1)
-        assert torch.allclose(cosines[:, d - 1], wanted, atol=1e-6)
+        expected = torch.cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1)
+        assert torch.allclose(cosines[:, d - 1], expected, atol=1e-6)
     assert cosines.shape == (3, 5)
-    assert alike.shape == (3, 3)
+    assert similarity.shape == (3, 3)
 
 
 def test_one_image_has_distances_and_no_intervals(observed):
-    _, alike, cosines = observed
-    _, staleness = drafted_trees.make_figures(alike[:1].numpy(), cosines[:1].numpy(), "m", 4)
+    _, similarity, cosines = observed
+    _, staleness = drafted_trees.make_figures(similarity[:1].numpy(), cosines[:1].numpy(), "m", 4)
     assert [set(r) for r in staleness["data"]] == [{"x", "y"}] * 5
 
 
-def test_figures_hold_every_tree_and_distance(observed):
-    _, alike, cosines = observed
-    similarity, staleness = drafted_trees.make_figures(alike.numpy(), cosines.numpy(), "m", 4)
+def test_figures_show_every_tree_and_distance(observed):
+    _, similarities, cosines = observed
+    similarity, staleness = drafted_trees.make_figures(similarities.numpy(), cosines.numpy(), "m", 4)
     assert len(similarity["data"]) == 9
     assert [r["x"] for r in staleness["data"]] == [1, 2, 3, 4, 5]
     first = staleness["data"][0]

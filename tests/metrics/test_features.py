@@ -1,4 +1,4 @@
-"""What CLIP sees: open_clip's features by way of clean-fid's files, to the bit; order, sizes, wrong pictures."""
+"""Features by CLIP equal those that clean-fid computes from files; sizes and captions of pictures."""
 
 from pathlib import Path
 
@@ -25,24 +25,24 @@ def pictures() -> tuple[list[str], np.ndarray]:
     return [c for c, _ in drawn], np.stack([p for _, p in drawn])
 
 
-def test_features_are_those_of_clean_fids_file_path(clip, pictures, tmp_path: Path):
-    """More than ten pictures, so that a sorted list of unpadded names would differ. Its defaults are 12 workers and
-    299 x 299 pixels; both are overridden."""
+def test_features_equal_those_of_clean_fid_from_files(clip, pictures, tmp_path: Path):
+    """More than ten pictures, so that a sorted list of unpadded names would differ. clean-fid's defaults of 12 workers
+    and 299 x 299 pixels are overridden."""
     pixels = pictures[1]
     files = [str(tmp_path / f"{row:06d}.png") for row in range(len(pixels))]
     for file, picture in zip(files, pixels, strict=True):
         Image.fromarray(picture).save(file)
-    asked = {"num_workers": 0, "batch_size": 64, "device": torch.device("cpu"), "verbose": False}
+    settings = {"num_workers": 0, "batch_size": 64, "device": torch.device("cpu"), "verbose": False}
     with torch.inference_mode():
         theirs = get_files_features(
-            files, lambda x: clip.encode_image(x / 127.5 - 1), custom_fn_resize=lambda x: x, **asked
+            files, lambda x: clip.encode_image(x / 127.5 - 1), custom_fn_resize=lambda x: x, **settings
         )
     assert np.array_equal(networks.picture_features(pixels, clip), theirs)
     assert not np.array_equal(networks.picture_features(pixels[::-1].copy(), clip), theirs)
 
 
 def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
-    """Not one that is larger, or whose side does not divide the network's."""
+    """A picture that is larger, or whose side does not divide the network's, is refused."""
     small = scenes.reduce_pictures(pictures[1][:3], 32)
     large = networks.enlarge(small, 64)
     assert large.shape == (3, 64, 64, 3)
@@ -54,11 +54,12 @@ def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
             networks.picture_features(np.zeros((1, side, side, 3), np.uint8), clip)
 
 
-def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
+def test_cosine_is_of_the_pictures_own_caption(clip, pictures):
     captions, pixels = pictures
-    found = networks.cell_features(np.array(captions), pixels, clip)
-    f, text = found["features"], networks.caption_features(captions, clip)
+    features = networks.cell_features(np.array(captions), pixels, clip)
+    f = features["features"]
+    text = networks.caption_features(captions, clip)
     expected = (f * text).sum(1) / np.linalg.norm(f, axis=1) / np.linalg.norm(text, axis=1)
-    assert np.allclose(found["cosine"], expected, atol=1e-5)
-    others = networks.cell_features(np.array(captions[::-1]), pixels, clip)
-    assert others["cosine"].mean() < found["cosine"].mean() - 0.1
+    assert np.allclose(features["cosine"], expected, atol=1e-5)
+    mismatched = networks.cell_features(np.array(captions[::-1]), pixels, clip)
+    assert mismatched["cosine"].mean() < features["cosine"].mean() - 0.1

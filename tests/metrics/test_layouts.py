@@ -1,4 +1,4 @@
-"""Pictures as GenEval, DPG-Bench and T2I-CompBench look for them, and what they write read back."""
+"""Export of pictures to GenEval, DPG-Bench and T2I-CompBench, and import of their results."""
 
 import json
 import re
@@ -21,77 +21,77 @@ METADATA = [{"tag": "single_object", "include": [{"class": "bench", "count": 1}]
 METADATA += [{"tag": "counting", "include": [{"class": "cow", "count": 2}], "prompt": "a photo of two cows"}]
 
 
-def cell(folder, captions, repeats):
-    """A cell of pictures of one grey each: 10 times the prompt, plus the repeat."""
+def write_cell(folder, captions, repeats):
+    """Write a cell whose pictures are of one grey each: 10 times the prompt's number, plus the repeat's."""
     ids = [f"{i:05d}/{r:03d}" for i in range(len(captions)) for r in range(repeats)]
-    grey = np.array([10 * i + r for i in range(len(captions)) for r in range(repeats)], dtype=np.uint8)
-    pixels = np.broadcast_to(grey[:, None, None, None], (len(ids), 4, 6, 3))
-    for k, part in enumerate(np.array_split(np.arange(len(ids)), 2)):
-        own, n = np.array(ids)[part], len(part)
+    greys = np.array([10 * i + r for i in range(len(captions)) for r in range(repeats)], dtype=np.uint8)
+    pixels = np.broadcast_to(greys[:, None, None, None], (len(ids), 4, 6, 3))
+    for k, indices in enumerate(np.array_split(np.arange(len(ids)), 2)):
+        shard_ids = np.array(ids)[indices]
+        n = len(indices)
         columns = {name: np.zeros((n, 2) if name in ("tokens", "step") else n) for name in NEEDED}
-        said = np.array([captions[int(i[:5])] for i in own])
-        write_shard(folder / f"shards/{k}-of-2.npz", columns | {"ids": own, "captions": said}, {})
-        write_arrays(folder / f"pictures/{k}-of-2.npz", ids=own, pixels=pixels[part])
+        shard_captions = np.array([captions[int(i[:5])] for i in shard_ids])
+        write_shard(folder / f"shards/{k}-of-2.npz", columns | {"ids": shard_ids, "captions": shard_captions}, {})
+        write_arrays(folder / f"pictures/{k}-of-2.npz", ids=shard_ids, pixels=pixels[indices])
     return folder
 
 
 @pytest.fixture
-def command(monkeypatch):
-    def run(*given):
-        monkeypatch.setattr(sys, "argv", ["metrics", "export", *map(str, given)])
+def run_export(monkeypatch):
+    def run_command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["metrics", "export", *map(str, arguments)])
         main()
 
-    return run
+    return run_command
 
 
-def grey(path):
+def read_greys(path):
     return np.unique(np.asarray(Image.open(path))).tolist()
 
 
-def test_geneval(tmp_path, command):
-    """As evaluate_images.py walks: folders named by digits, metadata.jsonl one object, samples named by digits; a cell
-    of the second prompt alone keeps its number."""
+def test_pictures_are_exported_for_geneval(tmp_path, run_export):
+    """As evaluate_images.py reads them: folders and samples named by digits, one object in metadata.jsonl. A cell of
+    the second prompt alone keeps its number."""
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, METADATA)))
-    made = cell(tmp_path / "cell", [METADATA[1]["prompt"], METADATA[0]["prompt"]], 3)
-    command("--layout", "geneval", "--cell", made, "--prompts", tmp_path / "m.jsonl", "--out", tmp_path / "out")
-    found = {}
+    cell = write_cell(tmp_path / "cell", [METADATA[1]["prompt"], METADATA[0]["prompt"]], 3)
+    run_export("--layout", "geneval", "--cell", cell, "--prompts", tmp_path / "m.jsonl", "--out", tmp_path / "out")
+    greys = {}
     for folder in (f for f in (tmp_path / "out").iterdir() if f.is_dir() and f.name.isdigit()):
         assert json.loads((folder / "metadata.jsonl").read_text()) == METADATA[int(folder.name)]
-        found[int(folder.name)] = [
-            grey(f) for f in sorted((folder / "samples").iterdir()) if re.match(r"\d+\.png", f.name)
-        ]
-    assert found == {1: [[0], [1], [2]], 0: [[10], [11], [12]]}
+        samples = sorted(f for f in (folder / "samples").iterdir() if re.match(r"\d+\.png", f.name))
+        greys[int(folder.name)] = [read_greys(f) for f in samples]
+    assert greys == {1: [[0], [1], [2]], 0: [[10], [11], [12]]}
     with pytest.raises(ParityError, match="is not empty"):
         export.export("geneval", METADATA, [], tmp_path / "out")
     with pytest.raises(ParityError, match="'a photo of a hat' of the cell is not in the prompt file"):
         export.export("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
 
 
-def test_dpg(tmp_path, command):
-    """compute_dpg_bench.py cuts four squares of a side: the first row holds the first two."""
+def test_pictures_are_exported_for_dpg_bench(tmp_path, run_export):
+    """compute_dpg_bench.py cuts each picture into four squares; the first row holds the first two."""
     text = 'item_id,text,proposition_id\nvrd1,"a hat, red",1\nvrd1,"a hat, red",2\nwhoops2,a cow,1\n'
     (tmp_path / "dpg.csv").write_text(text)
     read = prompts.read_prompts(PromptSpec(file="dpg.csv", format="dpg"), tmp_path)
     assert read == ["a hat, red", "a cow"]
-    given = ("--layout", "dpg", "--format", "dpg", "--prompts", tmp_path / "dpg.csv")
-    command(*given, "--cell", cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
+    flags = ("--layout", "dpg", "--format", "dpg", "--prompts", tmp_path / "dpg.csv")
+    run_export(*flags, "--cell", write_cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["vrd1.png", "whoops2.png"]
     square = np.asarray(Image.open(tmp_path / "out/whoops2.png"))
     assert square.shape == (8, 12, 3)
     assert square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
     with pytest.raises(ParityError, match="3 pictures of prompt vrd1; allowed: 1 or 4"):
-        command(*given, "--cell", cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
+        run_export(*flags, "--cell", write_cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
 
 
-def test_t2i_compbench(tmp_path, command):
-    """BLIP_vqa.py sorts by the number behind the last _, and asks about what stands before the first."""
+def test_pictures_are_exported_for_t2i_compbench(tmp_path, run_export):
+    """BLIP_vqa.py sorts by the number after the last _ and asks about the text before the first."""
     (tmp_path / "color_val.txt").write_text("a green bench\na blue bowl\n")
-    made = cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
+    cell = write_cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
     out = tmp_path / "out"
-    command("--layout", "t2i_compbench", "--cell", made, "--prompts", tmp_path / "color_val.txt", "--out", out)
+    run_export("--layout", "t2i_compbench", "--cell", cell, "--prompts", tmp_path / "color_val.txt", "--out", out)
     files = sorted((f.name for f in (out / "samples").iterdir()), key=lambda x: int(x.split("_")[-1].split(".")[0]))
     assert [f.split("_")[0] for f in files] == ["a green bench"] * 2 + ["a blue bowl"] * 2
-    assert [grey(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]
+    assert [read_greys(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]
     for prompt in ("a/b", "a_b", "a" * 300):
         with pytest.raises(ParityError, match="allowed: 240 bytes"):
             export.name_t2i_compbench(0, {"prompt": prompt}, [], 0)
@@ -116,38 +116,38 @@ PART = {  # of two prompts' four pictures
 
 
 @pytest.fixture
-def made(tmp_path):
+def cell(tmp_path):
     """A cell of two prompts, two pictures each."""
-    return cell(tmp_path / "cell", ["one", "two"], 2)
+    return write_cell(tmp_path / "cell", ["one", "two"], 2)
 
 
-def test_results_are_read_back(tmp_path, command, made):
-    wanted = {}
-    for layout, (text, figures) in RESULTS.items():
+def test_results_are_read_back(tmp_path, run_export, cell):
+    expected = {}
+    for layout, (text, layout_figures) in RESULTS.items():
         (tmp_path / "r").write_text(text)
-        command("--layout", layout, "--results", tmp_path / "r", "--cell", made)
-        wanted |= figures
-    assert read_json(made / "benchmarks.json") == pytest.approx(wanted)
+        run_export("--layout", layout, "--results", tmp_path / "r", "--cell", cell)
+        expected |= layout_figures
+    assert read_json(cell / "benchmarks.json") == pytest.approx(expected)
     (tmp_path / "r").write_text(PART["geneval"][0])
-    command("--layout", "geneval", "--results", tmp_path / "r", "--cell", made)
-    held = read_json(made / "benchmarks.json")
-    assert held["geneval"] == 1
-    assert "geneval_counting" not in held
-    assert held["dpg"] == 0.7125
+    run_export("--layout", "geneval", "--results", tmp_path / "r", "--cell", cell)
+    figures = read_json(cell / "benchmarks.json")
+    assert figures["geneval"] == 1
+    assert "geneval_counting" not in figures
+    assert figures["dpg"] == 0.7125
 
 
 @pytest.mark.parametrize("layout", export.LAYOUTS)
-def test_results_of_a_part_of_the_pictures_say_so(tmp_path, made, layout):
-    text, value, said = PART[layout]
+def test_results_of_a_part_of_the_pictures_say_so(tmp_path, cell, layout):
+    text, value, reason = PART[layout]
     (tmp_path / "r").write_text(text)
-    export.keep(layout, tmp_path / "r", made)
-    row = read_json(made / "benchmarks.json")
-    assert {row[name] for name in row if name.endswith("_why")} == {said}
+    export.keep(layout, tmp_path / "r", cell)
+    row = read_json(cell / "benchmarks.json")
+    assert {row[name] for name in row if name.endswith("_why")} == {reason}
     entry = tables.show_measured(layout)(row)
-    assert (float(entry.text), entry.detail, entry.style) == (value, said, "few")
+    assert (float(entry.text), entry.detail, entry.style) == (value, reason, "few")
     (tmp_path / "r").write_text(RESULTS[layout][0])
-    export.keep(layout, tmp_path / "r", made)
-    assert tables.show_measured(layout)(read_json(made / "benchmarks.json")).style != "few"
+    export.keep(layout, tmp_path / "r", cell)
+    assert tables.show_measured(layout)(read_json(cell / "benchmarks.json")).style != "few"
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_results_of_a_part_of_the_pictures_say_so(tmp_path, made, layout):
         ("t2i_compbench", json.dumps([{"answer": "0.5"}] * 5), "of 5 pictures; allowed: .* has 4"),
     ],
 )
-def test_results_of_other_pictures_are_refused(tmp_path, made, layout, text, problem):
+def test_results_of_other_pictures_are_refused(tmp_path, cell, layout, text, problem):
     (tmp_path / "r").write_text(text)
     with pytest.raises(ParityError, match=problem):
-        export.keep(layout, tmp_path / "r", made)
-    assert not (made / "benchmarks.json").exists()
+        export.keep(layout, tmp_path / "r", cell)
+    assert not (cell / "benchmarks.json").exists()
 
 
 @pytest.mark.parametrize("layout", export.LAYOUTS)

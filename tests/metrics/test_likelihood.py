@@ -1,5 +1,4 @@
-"""How likely tokens are: the enumerated law, forced and excluded tokens, spreads; of any-subset models the missing
-part."""
+"""Log-probabilities equal those of enumerated laws; forced and excluded tokens; missing tokens of any-subset models."""
 
 import numpy as np
 import pytest
@@ -13,52 +12,52 @@ from parity.models.anysubset import tabular as anysubset
 from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
 
-def of_tokens(model, tokens):
+def compute_logp(model, tokens):
+    """Compute log-probabilities [B, L] of the tokens, NaN where they are forced."""
     return log_probabilities(teacher_forced_logits(model, tokens), tokens, model.forced)
 
 
-def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
-    """Every sequence once, each weighted by its own probability: exp of the entropy per token."""
+def test_perplexity_is_that_of_the_enumerated_law():
+    """Each sequence weighted by its probability gives exp of the entropy per token."""
     V, L = 3, 4
     table = random_table(V, L, torch.Generator().manual_seed(1))
     law = compute_joint(TabularModel(table, L, V**L), V, L)
     sequences = torch.cartesian_prod(*[torch.arange(V)] * L)
-    logp = of_tokens(TabularModel(table, L, V**L), sequences)
+    logp = compute_logp(TabularModel(table, L, V**L), sequences)
     assert torch.allclose(logp.sum(1).exp(), law, atol=1e-12)
     drawn = torch.multinomial(law, 20_000, replacement=True, generator=torch.Generator().manual_seed(2))
-    found = columns_of(likelihood(logp[drawn].numpy(), np.arange(20_000)))
+    figures = columns_of(likelihood(logp[drawn].numpy(), np.arange(20_000)))
     entropy = float(torch.exp(-(law * law.log()).sum() / L))
-    assert abs(found["perplexity"] - entropy) < 4 * found["perplexity_se"]
-    assert found["excluded"] == 0
+    assert abs(figures["perplexity"] - entropy) < 4 * figures["perplexity_se"]
+    assert figures["excluded"] == 0
 
 
 def test_forced_positions_have_no_likelihood():
     V, L = 3, 4
     forced = torch.tensor([-1, 2, -1, -1])
     model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, 2, forced=forced)
-    logp = of_tokens(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
+    logp = compute_logp(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
     assert np.isnan(logp[:, 1]).all()
     assert np.isfinite(logp[:, [0, 2, 3]]).all()
     assert columns_of(likelihood(logp, np.arange(2)))["logp_mean"] == pytest.approx(np.nanmean(logp))
     with pytest.raises(ValueError, match="tokens: 3 positions; allowed: 4"):
-        of_tokens(model, torch.zeros(2, 3))
+        compute_logp(model, torch.zeros(2, 3))
 
 
-def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():
+def test_excluded_tokens_are_counted_and_left_out():
     logp = np.array([[-1.0, -np.inf], [-1.0, np.nan]])
-    found = columns_of(likelihood(logp, np.arange(2)))
-    assert found["excluded"] == pytest.approx(1 / 3)
-    assert found["logp_mean"] == -1
+    figures = columns_of(likelihood(logp, np.arange(2)))
+    assert figures["excluded"] == pytest.approx(1 / 3)
+    assert figures["logp_mean"] == -1
 
 
-def test_log_p_of_the_missing_part_is_that_of_the_enumerated_law():
-    """Every way to fill in two rows, of which the second is shorter and misses less: their probabilities add up to
-    1."""
+def test_log_p_of_missing_tokens_is_that_of_the_law():
+    """The probabilities of all ways to fill in two rows of unequal length add up to 1."""
     V, N = 3, 4
     model = anysubset.TabularAnySubset(anysubset.random_table(V, N, torch.Generator().manual_seed(0)))
     tokens = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 0]])
-    known = torch.tensor([[False, True, False, False], [True, False, True, True]])
-    start = make_infilling(tokens, known, model.mask, model.vocab, torch.tensor([4, 3]))
+    known_mask = torch.tensor([[False, True, False, False], [True, False, True, True]])
+    start = make_infilling(tokens, known_mask, model.mask, model.vocab, torch.tensor([4, 3]))
     law = anysubset.compute_joint_law(model, start)
     total = torch.zeros(2)
     for number, (a, b, c) in enumerate(torch.cartesian_prod(*[torch.arange(V)] * 3)):

@@ -1,5 +1,4 @@
-"""Cells of every kind measured from their files, what is written, what is refused; a metric is one file; what is
-imported."""
+"""The command that measures cells of every kind: what it writes and refuses; a metric is one file."""
 
 import argparse
 import os
@@ -30,19 +29,13 @@ MODELS = {
     "anysubset": ("xlnet", {"family": "xlnet"}),
     "continuous": ("mar", {"family": "mar"}),
 }
-ELSEWHERE = {
-    "rouge1",
-    "rouge2",
-    "rougeL",
-    "passed",
-    "draft_conditions",
-    "draft_share",
-}  # figures that these cells have no use for
-PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # of networks of published models
+# declared figures that these cells do not have
+UNUSED = {"rouge1", "rouge2", "rougeL", "passed", "draft_conditions", "draft_share"}
+PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # by networks of published models
 
 
-def rows(length: int) -> dict[str, np.ndarray]:
-    """Columns that a shard of any kind has, of two batches."""
+def make_columns(length: int) -> dict[str, np.ndarray]:
+    """Make the columns that a shard of any kind has, of two batches."""
     first = np.arange(N) < 8
     return {
         "ids": np.array([str(i) for i in range(N)]),
@@ -63,56 +56,55 @@ def rows(length: int) -> dict[str, np.ndarray]:
     }
 
 
-def of_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
-    """The cell's pictures, fresh ones of its captions or classes, and those that quality is measured against."""
-    prompts, leaf = folder / "prompts.json", {"discrete": discrete, "continuous": continuous}[kind]
+def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
+    """Write a cell's pictures and those of its captions or classes that quality compares them with."""
+    prompts = folder / "prompts.json"
+    kind_module = {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
-    pixels = leaf.draw([prompts], N, manifest)
-    write_arrays(folder / "pictures.npz", ids=rows(4)["ids"], pixels=pixels)
+    pixels = kind_module.draw([prompts], N, manifest)
+    write_arrays(folder / "pictures.npz", ids=make_columns(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
-    given = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
-    pictures.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
+    arguments = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
+    pictures.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
     return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
 
 
-def discrete_cell(folder: Path, manifest: dict) -> dict:
-    columns = rows(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
+def write_discrete_cell(folder: Path, manifest: dict) -> dict:
+    columns = make_columns(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
     columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
     columns["first_seconds"] = np.full(N, 0.1)
     write_arrays(folder / "laws.npz", ids=columns["ids"], logp=np.log(np.full((N, 16), 0.25)))
-    return {"columns": columns, "laws": folder / "laws.npz", **of_pictures("discrete", folder, manifest)}
+    return {"columns": columns, "laws": folder / "laws.npz", **write_pictures("discrete", folder, manifest)}
 
 
-def continuous_cell(folder: Path, manifest: dict) -> dict:
+def write_continuous_cell(folder: Path, manifest: dict) -> dict:
     accepted = np.tile([-1, 1, 0, 1], (N, 1)).astype(np.int8)
-    columns = rows(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
+    columns = make_columns(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
     columns |= {name: np.where(accepted >= 0, 1.5, np.nan) for name in ("log_ratio", "distance")}
-    columns |= {
-        name: np.ones(N) for name in ("steps", "tries", "gave_up", "target_conditions", "depth", "target_head_rows")
-    }
+    ones = ("steps", "tries", "gave_up", "target_conditions", "depth", "target_head_rows")
+    columns |= {name: np.ones(N) for name in ones}
     columns["accepted_drafts"] = (accepted == 1).sum(1)
-    columns |= {f"target_{part}_seconds": np.ones(N) for part in ("network", "head", "density")}
-    return {"columns": columns, **of_pictures("continuous", folder, manifest)}
+    columns |= {f"target_{name}_seconds": np.ones(N) for name in ("network", "head", "density")}
+    return {"columns": columns, **write_pictures("continuous", folder, manifest)}
 
 
-def anysubset_cell(folder: Path, manifest: dict) -> dict:
+def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
     settings = {"rows": N, "length": 16, "masked": 0.5, "prompt": "scattered", "data": ""}
     task = tasks.build("infilling", settings, load(manifest).words)
-    given = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
-    write_arrays(folder / "task.npz", **given, extra=np.array(dump_canonical(task.extra)))
-    write_arrays(folder / "laws.npz", ids=given["ids"], logp=-np.arange(float(N)))
-    columns = rows(16) | {"ids": given["ids"], "tokens": task.tokens, "end": task.end, "missing": np.full(N, 8)}
-    columns |= {
-        name: np.full(N, count) for name, count in {"nfe": 4, "aux": 0, "loops": 2, "accepted_drafts": 4}.items()
-    }
+    inputs = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
+    write_arrays(folder / "task.npz", **inputs, extra=np.array(dump_canonical(task.extra)))
+    write_arrays(folder / "laws.npz", ids=inputs["ids"], logp=-np.arange(float(N)))
+    counts = {"nfe": 4, "aux": 0, "loops": 2, "accepted_drafts": 4, "missing": 8}
+    columns = make_columns(16) | {"ids": inputs["ids"], "tokens": task.tokens, "end": task.end}
+    columns |= {name: np.full(N, count) for name, count in counts.items()}
     return {"columns": columns, "laws": folder / "laws.npz", "inputs": [folder / "task.npz"]}
 
 
-CELLS = {"discrete": discrete_cell, "anysubset": anysubset_cell, "continuous": continuous_cell}
+CELLS = {"discrete": write_discrete_cell, "anysubset": write_anysubset_cell, "continuous": write_continuous_cell}
 
 
-def arguments(folder: Path, kind: str, columns: dict, **files) -> dict:
-    """Of `measure`, its cell written to a folder."""
+def write_cell(folder: Path, kind: str, columns: dict, **files) -> dict:
+    """Write a cell to a folder and return the arguments of `measure`."""
     cell = folder / "some-0123abcd"
     spec = {"model": MODELS[kind][0], "method": "some", "seed": 3, "task_kind": "infilling", "task": "89abcdef"}
     write_json(cell / "spec.json", spec)
@@ -122,60 +114,61 @@ def arguments(folder: Path, kind: str, columns: dict, **files) -> dict:
 
 @pytest.fixture(scope="module", params=CELLS)
 def measured(request, tmp_path_factory):
-    """A cell of each kind, measured."""
-    folder, kind = tmp_path_factory.mktemp(request.param), request.param
+    """A cell of each kind after `measure`: its kind, its folder and the arguments."""
+    kind = request.param
+    folder = tmp_path_factory.mktemp(kind)
     manifest = fetch.make_manifest(kind, *MODELS[kind], folder)
     write_json(folder / "manifest.json", manifest)
-    a = arguments(folder, kind, **CELLS[kind](folder, manifest))
-    measure(**a)
-    return kind, a["cell"], a
+    arguments = write_cell(folder, kind, **CELLS[kind](folder, manifest))
+    measure(**arguments)
+    return kind, arguments["cell"], arguments
 
 
-def test_every_figure_that_is_declared_is_given(measured):
+def test_every_declared_figure_is_given(measured):
     kind, folder, _ = measured
-    found = read_json(folder / "metrics.json")
-    assert set(study.list_measures(kind)) - ELSEWHERE - PUBLISHED.get(kind, set()) <= {
-        name for name, value in found.items() if value is not None
-    }
-    assert found["n"] == N
-    assert found["speedup"] == pytest.approx(2**0.5)
-    assert found["batches"] == 2  # of 2 and of 1
-    assert not any(isinstance(value, list | dict) for value in found.values())
+    figures = read_json(folder / "metrics.json")
+    declared = set(study.list_measures(kind)) - UNUSED - PUBLISHED.get(kind, set())
+    assert declared <= {name for name, value in figures.items() if value is not None}
+    assert figures["n"] == N
+    assert figures["speedup"] == pytest.approx(2**0.5)
+    assert figures["batches"] == 2  # of 2 and of 1
+    assert not any(isinstance(value, list | dict) for value in figures.values())
 
 
-def test_records_have_a_row_for_each_of_the_cells(measured):
+def test_records_have_a_row_for_each_of_the_cells_rows(measured):
     kind, folder, _ = measured
     records = pd.read_parquet(folder / "records.parquet")
     assert len(records) == N
     assert set(records["key"]) == {"0123abcd"}
     assert set(records["seed"]) == {3}
-    shown = {"discrete": {"caption", "clip"}, "anysubset": {"text", "perplexity"}, "continuous": {"class", "right"}}
-    assert {"id", "model", "method", "batch_seconds"} | shown[kind] <= set(records)
-    kept = read_arrays(folder / "features.npz")
-    assert kept["ids"].tolist() == records["id"].tolist()
-    wanted = {"discrete": {"features", "cosine", "captions", "logp"}, "anysubset": {"logp"}}
-    assert wanted.get(kind, {"features", "by_place", "by_cell"}) <= set(kept)
+    columns = {"discrete": {"caption", "clip"}, "anysubset": {"text", "perplexity"}, "continuous": {"class", "right"}}
+    assert {"id", "model", "method", "batch_seconds"} | columns[kind] <= set(records)
+    arrays = read_arrays(folder / "features.npz")
+    assert arrays["ids"].tolist() == records["id"].tolist()
+    expected = {"discrete": {"features", "cosine", "captions", "logp"}, "anysubset": {"logp"}}
+    assert expected.get(kind, {"features", "by_place", "by_cell"}) <= set(arrays)
 
 
 def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
-    """Of two devices no op; what the host asks for grows with batches, not with rows."""
-    _, folder, a = measured
-    other = tmp_path / folder.name
-    write_json(other / "spec.json", read_json(folder / "spec.json"))
+    """No op mixes two devices, and the number of reads grows with batches instead of rows."""
+    _, folder, arguments = measured
+    other_cell = tmp_path / folder.name
+    write_json(other_cell / "spec.json", read_json(folder / "spec.json"))
     with simulate_job_device() as device:
-        measure(**a | {"cell": other, "device": str(DEVICE)})
-    assert (other / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
+        measure(**arguments | {"cell": other_cell, "device": str(DEVICE)})
+    assert (other_cell / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
     assert 0 < len(device.reads) < N
 
 
 def test_files_of_other_rows_are_refused(measured, tmp_path):
-    kind, _, a = measured
+    kind, _, arguments = measured
     flag = "pictures" if kind == "continuous" else "laws"
-    given, other = a[flag], tmp_path / "other.npz"
-    columns = read_arrays(given[0] if isinstance(given, list) else given)
-    write_arrays(other, **{name: column[::-1] for name, column in columns.items()})
+    original = arguments[flag]
+    reversed_file = tmp_path / "other.npz"
+    columns = read_arrays(original[0] if isinstance(original, list) else original)
+    write_arrays(reversed_file, **{name: column[::-1] for name, column in columns.items()})
     with pytest.raises(ValueError, match=r"other\.npz: its ids are not those of .*0\.npz"):
-        measure(**a | {flag: [other] if isinstance(given, list) else other})
+        measure(**arguments | {flag: [reversed_file] if isinstance(original, list) else reversed_file})
 
 
 TOY = '''"""The longest kept run."""
@@ -202,29 +195,29 @@ measure("discrete", cell, shards=[cell / "0.npz"], checkpoint=checkpoint)
 
 
 def test_a_metric_is_one_file(tmp_path):
-    """A file beside the others is measured by the command, in figures and records. The model has no picture network:
-    there is no quality."""
+    """The command measures it in figures and records. The model has no picture network, so it has no quality."""
     home = Path(parity.__path__[0])
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(home, tmp_path / "src" / "parity", copy_function=os.symlink, ignore=skip)
     (tmp_path / "src/parity/metrics/toy.py").write_text(TOY)
-    columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
-    a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
+    columns = make_columns(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
+    arguments = write_cell(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}:{code_digest.DECODERS}"}
-    subprocess.run([sys.executable, "-c", TOY_RUN, a["cell"], a["checkpoint"]], env=environment, check=True)
+    command = [sys.executable, "-c", TOY_RUN, arguments["cell"], arguments["checkpoint"]]
+    subprocess.run(command, env=environment, check=True)
     (tmp_path / "src/parity/metrics/toy.py").unlink()
     (tmp_path / "src/parity/metrics/toy.py").write_text(TOY.replace("MEASURES", "NAMES"))
     planned = [sys.executable, "-c", "from parity.experiment.study import metrics; metrics('discrete')"]
     refused = subprocess.run(planned, env=environment, capture_output=True, text=True)
     assert "toy.py" in refused.stderr
     assert "MEASURES" in refused.stderr.splitlines()[-1]
-    found = read_json(a["cell"] / "metrics.json")
-    assert found["longest"] == 3
-    assert found["nfe"] == 15
-    assert "fid" not in found
-    assert "perplexity" not in found
-    assert pd.read_parquet(a["cell"] / "records.parquet")["longest"].tolist() == [3] * N
+    figures = read_json(arguments["cell"] / "metrics.json")
+    assert figures["longest"] == 3
+    assert figures["nfe"] == 15
+    assert "fid" not in figures
+    assert "perplexity" not in figures
+    assert pd.read_parquet(arguments["cell"] / "records.parquet")["longest"].tolist() == [3] * N
 
 
 def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch):

@@ -1,5 +1,4 @@
-"""Figures of pictures: equal to the libraries', known values on data whose answer is known, orientation, too few
-images."""
+"""Figures of pictures equal the libraries' and known values; too few pictures are named."""
 
 from types import SimpleNamespace
 
@@ -19,111 +18,112 @@ from parity.metrics.fid import fid_and_error, frechet, reference_half
 from parity.metrics.manifold import kid_and_error, precision_recall
 
 
-def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+def draw_gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d)) * scale * np.arange(1, d + 1) ** -0.5 + shift
 
 
-def sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
-    """What a quality metric sees of a cell."""
+def make_sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
+    """Make what a quality metric sees of a cell."""
     n = len(next(iter(outputs.values()), ()))
-    return SimpleNamespace(
-        outputs=outputs, reference_outputs=reference, groups=np.arange(n), fewest=fewest, protocol=""
-    )
+    fields = {"reference_outputs": reference, "groups": np.arange(n), "fewest": fewest, "protocol": ""}
+    return SimpleNamespace(outputs=outputs, **fields)
 
 
-def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
 
 
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(20, 60), d=st.integers(2, 12), shift=st.floats(-1, 1), scale=st.floats(0.3, 3))
-def test_frechet_is_that_of_clean_fid(n, d, shift, scale):
-    x, y = gaussian(n, d, 1, shift, scale), gaussian(70, d, 2)
-    theirs = frechet_distance(*moments(x), *moments(y))
+def test_frechet_equals_clean_fids(n, d, shift, scale):
+    x, y = draw_gaussian(n, d, 1, shift, scale), draw_gaussian(70, d, 2)
+    theirs = frechet_distance(*compute_moments(x), *compute_moments(y))
     assert frechet(x, reference_half(y)) == pytest.approx(theirs, abs=1e-8)
 
 
 @pytest.mark.parametrize("n", [30, 200])
-def test_frechet_of_a_set_with_itself_is_zero_also_where_the_covariance_is_singular(n):
-    x = gaussian(n, 64, 0)
+def test_frechet_of_a_set_with_itself_is_zero(n):
+    """The covariance of 30 rows is singular."""
+    x = draw_gaussian(n, 64, 0)
     assert frechet(x, reference_half(x)) == pytest.approx(0, abs=1e-6)
 
 
 def test_fid_error_is_near_the_spread_over_seeds():
-    """Twice either way; the measured ratio is 1.1 to 1.2 (estimates.half_jackknife)."""
-    y = reference_half(gaussian(200, 32, 99))
-    values = [frechet(gaussian(64, 32, s, scale=1.2), y) for s in range(100)]
-    errors = [fid_and_error(gaussian(64, 32, s, scale=1.2), y, np.arange(64), count=60)[1] for s in range(5)]
+    """Within a factor of two; the measured ratio is 1.1 to 1.2 (estimates.half_jackknife)."""
+    y = reference_half(draw_gaussian(200, 32, 99))
+    values = [frechet(draw_gaussian(64, 32, s, scale=1.2), y) for s in range(100)]
+    errors = [fid_and_error(draw_gaussian(64, 32, s, scale=1.2), y, np.arange(64), count=60)[1] for s in range(5)]
     assert 0.5 < np.mean(errors) / np.std(values) < 2
 
 
-def test_kid_is_that_of_torch_fidelity():
-    """To the bit, seed and all; another seed draws other subsets."""
-    x, y = gaussian(50, 8, 0, 0.3), gaussian(40, 8, 1)
-    asked = {"kid_subsets": 20, "kid_subset_size": 20, "verbose": False}
-    theirs = kid_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), rng_seed=0, **asked)
+def test_kid_equals_torch_fidelitys():
+    """To the bit with the same seed; another seed draws other subsets."""
+    x, y = draw_gaussian(50, 8, 0, 0.3), draw_gaussian(40, 8, 1)
+    settings = {"kid_subsets": 20, "kid_subset_size": 20, "verbose": False}
+    theirs = kid_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), rng_seed=0, **settings)
     value, error = kid_and_error(x, y, subsets=20)
     assert value == theirs["kernel_inception_distance_mean"]
     assert error == pytest.approx(theirs["kernel_inception_distance_std"])  # halves: the rescaling is by 1
     assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
 
 
-def shares(x: np.ndarray, y: np.ndarray) -> tuple[float, ...]:
+def compute_shares(x: np.ndarray, y: np.ndarray) -> tuple[float, ...]:
     return tuple(estimate.value for estimate in precision_recall(x, y, np.arange(len(x)), count=2))
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.7, 1.3])
-def test_precision_and_recall_are_those_of_torch_fidelity(scale):
-    x, y = gaussian(60, 4, 1, scale=scale), gaussian(80, 4, 0)
-    given = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
-    theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **given)
-    assert shares(x, y) == (theirs["precision"], theirs["recall"])
+def test_precision_and_recall_equal_torch_fidelitys(scale):
+    x, y = draw_gaussian(60, 4, 1, scale=scale), draw_gaussian(80, 4, 0)
+    prc_settings = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
+    theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **prc_settings)
+    assert compute_shares(x, y) == (theirs["precision"], theirs["recall"])
 
 
-@pytest.mark.parametrize("call", [kid_and_error, shares])
+@pytest.mark.parametrize("call", [kid_and_error, compute_shares])
 def test_too_few_images_are_named(call):
     with pytest.raises(ValueError, match=r"features: 3 rows"):
-        call(gaussian(3, 4, 0), gaussian(50, 4, 1))
+        call(draw_gaussian(3, 4, 0), draw_gaussian(50, 4, 1))
 
 
 @pytest.mark.parametrize("n", [24, 320])
-def test_inception_score_is_that_of_torch_fidelity(n):
-    """Splits of a hundred images; a certain and even classifier scores as many as there are classes."""
-    logits = torch.from_numpy(3 * gaussian(n, 6, 0)).float()
+def test_inception_score_equals_torch_fidelitys(n):
+    """In splits of a hundred images; a certain and even classifier scores the number of classes."""
+    logits = torch.from_numpy(3 * draw_gaussian(n, 6, 0)).float()
     splits = max(1, n // 100)
     theirs = isc_features_to_metric(logits, splits=splits)
-    found = columns_of(fid.measure(sample({"logits": logits.numpy()}, {})))
-    assert found == {"is": theirs["inception_score_mean"], "is_sd": theirs["inception_score_std"]}
+    figures = columns_of(fid.measure(make_sample({"logits": logits.numpy()}, {})))
+    assert figures == {"is": theirs["inception_score_mean"], "is_sd": theirs["inception_score_std"]}
     sure = 100 * torch.eye(6).repeat(n // 6, 1)
     assert fid.inception_score(sure, 1)[0] == pytest.approx(6, rel=1e-3)
 
 
-def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
-    x, y = gaussian(20, 4, 0).astype(np.float32), gaussian(30, 4, 1).astype(np.float32)
-    cosine, right = np.linspace(0.2, 0.4, 20), np.arange(20) % 4 == 0
-    cell = sample({"features": x, "cosine": cosine, "right": right}, {"features": y, "right": np.ones(30, bool)})
-    taken = columns_of(fid.measure(cell))
-    assert taken["fid"] == frechet(x, reference_half(y))
-    assert taken["fid_se"] > 0
-    assert taken["reference_n"] == 30
+def test_figures_compare_a_cell_with_its_reference():
+    x, y = draw_gaussian(20, 4, 0).astype(np.float32), draw_gaussian(30, 4, 1).astype(np.float32)
+    cosine = np.linspace(0.2, 0.4, 20)
+    right = np.arange(20) % 4 == 0
+    cell = make_sample({"features": x, "cosine": cosine, "right": right}, {"features": y, "right": np.ones(30, bool)})
+    figures = columns_of(fid.measure(cell))
+    assert figures["fid"] == frechet(x, reference_half(y))
+    assert figures["fid_se"] > 0
+    assert figures["reference_n"] == 30
     assert columns_of(manifold.measure(cell))["kid"] == kid_and_error(x, y)[0]
-    assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == shares(x, y)
+    assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == compute_shares(x, y)
     assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(0.3)
     assert recognition.measure(cell)["right"].value == 0.25
     assert recognition.measure(cell)["real_accuracy"] == 1
 
 
-def test_a_cell_that_no_network_sees_has_no_quality():
+def test_a_cell_without_features_has_no_quality():
     for metric in (fid, manifold, caption_scores, recognition):
-        assert columns_of(metric.measure(sample({}, {}))) == {}
-    assert columns_of(fid.measure(sample({"features": gaussian(7, 4, 0)}, {}))) == {}
+        assert columns_of(metric.measure(make_sample({}, {}))) == {}
+    assert columns_of(fid.measure(make_sample({"features": draw_gaussian(7, 4, 0)}, {}))) == {}
 
 
 @pytest.mark.parametrize(("images", "reference"), [(1, 30), (2, 30), (3, 30), (30, 3), (30, 1)])
-def test_figures_of_too_few_pictures_say_so_and_the_others_stand(images, reference):
-    outputs = {"features": gaussian(images, 4, 0), "cosine": np.linspace(0.2, 0.4, images)}
-    cell = sample(outputs, {"features": gaussian(reference, 4, 1)}, fewest=2)
-    why = f"too few {'images' if images < 4 else 'reference pictures'}: 4 or more are needed"
-    assert columns_of(manifold.measure(cell)) == {f"{name}_why": why for name in ("kid", "precision", "recall")}
+def test_figures_of_too_few_pictures_say_why(images, reference):
+    outputs = {"features": draw_gaussian(images, 4, 0), "cosine": np.linspace(0.2, 0.4, images)}
+    cell = make_sample(outputs, {"features": draw_gaussian(reference, 4, 1)}, fewest=2)
+    reason = f"too few {'images' if images < 4 else 'reference pictures'}: 4 or more are needed"
+    assert columns_of(manifold.measure(cell)) == {f"{name}_why": reason for name in ("kid", "precision", "recall")}
     assert ("fid" in columns_of(fid.measure(cell))) == (min(images, reference) > 1)
     assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(outputs["cosine"].mean())

@@ -1,4 +1,4 @@
-"""Errors of figures: known values, what counts as independent, intervals that cover; t-tests that see a difference."""
+"""Standard errors, intervals and t-tests on data of known answers; tables of rows."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from parity.metrics.estimates import compare
 from parity.metrics.tables import read_table, write_table
 
 
-def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
+def test_error_of_a_mean_counts_prompts_and_not_images():
     x = np.random.default_rng(0).standard_normal(50)
     mean, error = estimates.mean_and_error(x, np.arange(50))
     assert mean == pytest.approx(x.mean())
@@ -22,12 +22,12 @@ def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
 
 
 def test_error_of_a_ratio_is_near_its_spread():
-    """Of sums over 40 batches of unlike length, 400 times."""
+    """Ratios of sums over 40 batches of unequal length, 400 times."""
     rng = np.random.default_rng(0)
 
     def draw():
-        below = rng.uniform(1, 3, 40)
-        return estimates.ratio_and_error(2 * below + rng.normal(size=40), below)
+        denominators = rng.uniform(1, 3, 40)
+        return estimates.ratio_and_error(2 * denominators + rng.normal(size=40), denominators)
 
     values, errors = np.array([draw() for _ in range(400)]).T
     assert values.mean() == pytest.approx(2, abs=0.02)
@@ -36,7 +36,7 @@ def test_error_of_a_ratio_is_near_its_spread():
 
 
 def test_bootstrap_interval_covers():
-    """Nominal 95%; under 85% of 200 has probability below 1e-6 at 95%."""
+    """The nominal coverage is 95 %, at which fewer than 170 of 200 have probability below 1e-6."""
     hits = 0
     for s in range(200):
         drawn = np.random.default_rng(s).standard_normal(40)
@@ -45,7 +45,7 @@ def test_bootstrap_interval_covers():
     assert hits >= 170
 
 
-def test_t_tests_see_a_difference_and_bear_constants():
+def test_t_tests_see_a_difference_and_allow_constants():
     rng = np.random.default_rng(0)
     a = rng.normal(size=200)
     assert compare(a, rng.normal(size=200))["p_welch"] > 0.01
@@ -53,9 +53,9 @@ def test_t_tests_see_a_difference_and_bear_constants():
     shared = 10 * rng.normal(size=200)
     moved = compare(shared + a + 0.5, shared + rng.normal(size=200))
     assert moved["p_paired"] < 1e-3 < 0.05 < moved["p_welch"]
-    same = np.full(5, 3.0)
-    assert compare(same, same) == {"difference": 0.0, "p_welch": 1.0, "p_paired": 1.0}
-    assert compare(same, same + 1)["p_welch"] == 0.0
+    constant = np.full(5, 3.0)
+    assert compare(constant, constant) == {"difference": 0.0, "p_welch": 1.0, "p_paired": 1.0}
+    assert compare(constant, constant + 1)["p_welch"] == 0.0
 
 
 COLUMNS = {
@@ -67,25 +67,25 @@ COLUMNS = {
 }
 
 
-def test_a_table_is_what_was_written_and_anybody_can_read_it(tmp_path):
+def test_a_table_is_read_back_as_plain_parquet(tmp_path):
     write_table(tmp_path / "t.parquet", COLUMNS)
-    found = read_table(tmp_path / "t.parquet")
-    assert found.equals(pd.read_parquet(tmp_path / "t.parquet"))
-    assert found["nfe"].tolist() == [0, 1, 2]
-    assert [list(s) for s in found["step"]] == COLUMNS["step"]
+    table = read_table(tmp_path / "t.parquet")
+    assert table.equals(pd.read_parquet(tmp_path / "t.parquet"))
+    assert table["nfe"].tolist() == [0, 1, 2]
+    assert [list(s) for s in table["step"]] == COLUMNS["step"]
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "theirs.parquet")
     assert read_table(tmp_path / "theirs.parquet")["x"].tolist() == [1]
     with pytest.raises(FileNotFoundError):
         read_table(tmp_path / "gone.parquet")
 
 
-def test_a_changed_bit_of_a_value_and_a_cut_are_one_line(tmp_path):
+def test_a_changed_bit_and_a_cut_table_are_one_line(tmp_path):
     write_table(tmp_path / "t.parquet", {"x": np.random.default_rng(0).random(1000)})
     data = (tmp_path / "t.parquet").read_bytes()
     for bit in np.linspace(8 * 200, 8 * (len(data) - 1000), 20).astype(int):
-        (tmp_path / "t.parquet").write_bytes(
-            data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
-        )
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "t.parquet").write_bytes(changed)
         with pytest.raises(ParityError, match=r"t\.parquet: damaged"):
             read_table(tmp_path / "t.parquet")
     for cut in (b"", data[:-9], data[:40]):
