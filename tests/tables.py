@@ -86,7 +86,8 @@ def decode_table(
     method, logits, length, rows, *,
     width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, drafts=None, **method_options,
 ) -> Decoded:  # fmt: skip
-    """Decode `rows` sequences of a tabular model, row b with the noise of number b."""
+    """Decode `rows` sequences of a tabular model by a method or its name, row b with the noise of number b."""
+    method = import_decoder("discrete", method) if isinstance(method, str) else method
     model: Any = TabularModel(logits, length, rows, width=width, forced=forced, drafts=drafts)
     if sampling is not None or forced is not None:
         model = Sampled(model, sampling or TokenSampling())

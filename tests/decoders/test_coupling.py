@@ -1,4 +1,4 @@
-"""Couplings of Gaussians, and the decoders of diffusion heads that are made of them: exact in law and in noise."""
+"""Couplings of Gaussians, and the decoders of diffusion heads made of them, are exact in law and in noise."""
 
 from itertools import pairwise
 
@@ -30,52 +30,52 @@ SHIFTED = (Q[0] + Q[1] * torch.tensor([0.4, -0.2, 0.1]), Q[1])
 P = (SHIFTED[0], Q[1] * torch.tensor([1.1, 0.8, 1.0]))
 
 
-def drawn(p, by=couple, n=N):
-    """Draws of q coupled to p, in p's deviations, and whether each stayed."""
+def draw_coupled(p, coupling=couple, n=N):
+    """Draw from p by coupling to draws of q; return the draws in p's deviations, and whether each stayed."""
     noise, index = counted_noise(1, range(n)), torch.zeros(n, 1, dtype=torch.int64)
     x = Q[0] + Q[1] * noise.normal("draft", index, D)
     laws = [tuple(v.expand(n, 1, D) for v in law) for law in (Q, p)]
-    new, kept = by(x, *laws, noise, index)
-    assert torch.equal((new == x).all(-1), kept)
-    return ((new - p[0]) / p[1])[:, 0].numpy(), kept[:, 0]
+    draws, stayed = coupling(x, *laws, noise, index)
+    assert torch.equal((draws == x).all(-1), stayed)
+    return ((draws - p[0]) / p[1])[:, 0].numpy(), stayed[:, 0]
 
 
-def smallest(n):
-    """The smallest p-value of a few tests that numbers [n, D] are independent standard normals."""
-    each = [stats.kstest(n[:, d], "norm", method="asymp").pvalue for d in range(D)]
-    return min(*each, *(stats.spearmanr(n[:, a], n[:, b]).pvalue for a, b in pairwise(range(D))))
+def compute_smallest_p(n):
+    """Compute the smallest p-value of tests that numbers [n, D] are independent standard normals."""
+    p_values = [stats.kstest(n[:, d], "norm", method="asymp").pvalue for d in range(D)]
+    return min(*p_values, *(stats.spearmanr(n[:, a], n[:, b]).pvalue for a, b in pairwise(range(D))))
 
 
 @pytest.mark.parametrize("p", [SHIFTED, P])
 def test_a_coupled_draw_has_the_new_law(p):
-    assert smallest(drawn(p)[0]) > 1e-3
-    assert smallest(drawn(p, redrawn)[0]) < 1e-6
+    assert compute_smallest_p(draw_coupled(p)[0]) > 1e-3
+    assert compute_smallest_p(draw_coupled(p, redrawn)[0]) < 1e-6
 
 
 def test_the_wrong_deviation_is_noticed():
-    assert smallest(drawn(P, inverted)[0]) < 1e-6
+    assert compute_smallest_p(draw_coupled(P, inverted)[0]) < 1e-6
 
 
-def test_means_apart_keep_as_many_draws_as_any_coupling_may():
+def test_shifted_means_keep_as_many_draws_as_possible():
     shift = float(((SHIFTED[0] - Q[0]) / Q[1]).norm())
-    most = 2 * stats.norm.cdf(-shift / 2)
-    assert abs(float(drawn(SHIFTED)[1].double().mean()) - most) < 4 * (most * (1 - most) / N) ** 0.5
-    assert drawn(Q)[1].all()
+    share = 2 * stats.norm.cdf(-shift / 2)
+    assert abs(float(draw_coupled(SHIFTED)[1].double().mean()) - share) < 4 * (share * (1 - share) / N) ** 0.5
+    assert draw_coupled(Q)[1].all()
 
 
 @pytest.mark.parametrize("ratio", [1.0 + 1e-6, 0.5, 1e4])
-def test_the_residual_of_deviations_is_drawn_in_bounded_tries(ratio):
-    """(p - r)+ of one number, its law by quadrature; a ratio near one does not slow it."""
+def test_the_residual_of_deviations_is_drawn(ratio):
+    """(p - r)+ of one number has its law by quadrature; a ratio near one does not slow it."""
     n = draw_residual(torch.full((N, 1), ratio).double(), counted_noise(2, range(N)), torch.arange(N))[:, 0].numpy()
-    at = torch.linspace(-8, 8, 40_001).double().numpy()
-    surplus = (stats.norm.pdf(at) - stats.norm.pdf(at * ratio**0.5) * ratio**0.5).clip(min=0)
+    grid = torch.linspace(-8, 8, 40_001).double().numpy()
+    surplus = (stats.norm.pdf(grid) - stats.norm.pdf(grid * ratio**0.5) * ratio**0.5).clip(min=0)
     law = surplus.cumsum() / surplus.sum()
-    assert stats.kstest(n, lambda x: law[at.searchsorted(x).clip(max=len(at) - 1)], method="asymp").pvalue > 1e-3
+    assert stats.kstest(n, lambda x: law[grid.searchsorted(x).clip(max=len(grid) - 1)], method="asymp").pvalue > 1e-3
     assert stats.kstest(n, "norm", method="asymp").pvalue < 1e-6
 
 
-def network(family):
-    """A random network of each family whose head walks in Gaussian steps, in float64, and orders of its places."""
+def make_network(family):
+    """Make a random network, in float64, of a family whose head walks in Gaussian steps."""
     torch.manual_seed(0)
     if family == "mar":
         sizes = {"classes": 3, "grid": 3, "dim": 2, "width": 16, "heads": 2, "buffer": 1, "head_width": 16}
@@ -87,39 +87,46 @@ def network(family):
     return net.eval()
 
 
-def model(family, rows=2, **given):
-    settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | given))
+def make_model(family, rows=2, **fields):
+    """Make a model of some rows, with other settings of its sampler if given."""
+    settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | fields))
     if family == "mixture":
         return TabularMixture(make_mixtures(rows)[0].mixture, rows, raster=False, steps=4)
-    return (MAR if family == "mar" else XAR)(network(family), torch.arange(rows) % 3, settings)
+    return (MAR if family == "mar" else XAR)(make_network(family), torch.arange(rows) % 3, settings)
 
 
-def started(target, rows=2):
+def draw_start(target, rows=2):
+    """Draw the noise of rows and where they start."""
     noise = batch_noise(0, [str(b) for b in range(rows)], dtype=torch.float64)
     return noise, Start(draw_order(noise, rows, target.length, target.raster))
 
 
-def with_noise(steps, target, start):
-    """Tokens [B, L, D] by place and the noise [B, L, T + 1, D] that a decoder says they stand for."""
+def collect_with_noise(steps, target, start):
+    """Collect tokens [B, L, D] by rank and the noise [B, L, T + 1, D] that a decoder gives for them."""
     B, L = start.order.shape
-    tokens, noise = torch.zeros(B, L, target.dim).double(), torch.zeros(B, L, target.steps + 1, target.dim).double()
-    at = torch.zeros(B, dtype=torch.int64)
+    tokens = torch.zeros(B, L, target.dim).double()
+    noise = torch.zeros(B, L, target.steps + 1, target.dim).double()
+    ranks = torch.zeros(B, dtype=torch.int64)
     for step in steps:
         for b, k in enumerate(step.kept.tolist()):
-            tokens[b, at[b] : at[b] + k], noise[b, at[b] : at[b] + k] = step.tokens[b, :k], step.noise[b, :k]
-        at += step.kept
+            filled = slice(int(ranks[b]), int(ranks[b]) + k)
+            tokens[b, filled] = step.tokens[b, :k]
+            noise[b, filled] = step.noise[b, :k]
+        ranks += step.kept
     return tokens, noise
 
 
-def plain_under(target, start, noise):
-    """What plain decoding draws, by place, of noise [B, L, T + 1, D]."""
-    order, (B, L), tokens = start.order, start.order.shape, []
+def decode_plainly(target, start, noise):
+    """Decode by plain decoding with noise [B, L, T + 1, D]; return tokens by rank."""
+    order = start.order
+    B, L = order.shape
+    tokens = []
     grid = torch.zeros(B, L, target.dim).double()
-    for place in range(L):
-        at = torch.full((B, 1), place)
-        path = lambda i, place=place: noise[:, place, i]  # noqa: E731
-        tokens.append(target.law(target.conditions(grid, order, at, at), path).sample(path))
-        grid = grid.scatter(1, order[:, place, None, None].expand(-1, -1, target.dim), tokens[-1][:, None])
+    for rank in range(L):
+        ranks = torch.full((B, 1), rank)
+        path = lambda i, rank=rank: noise[:, rank, i]  # noqa: E731
+        tokens.append(target.law(target.conditions(grid, order, ranks, ranks), path).sample(path))
+        grid = grid.scatter(1, order[:, rank, None, None].expand(-1, -1, target.dim), tokens[-1][:, None])
     return torch.stack(tokens, 1)
 
 
@@ -130,60 +137,60 @@ METHODS = [
 
 
 @pytest.mark.parametrize("family", ["mixture", "mar", "xar"])
-@pytest.mark.parametrize(("method", "given"), METHODS)
+@pytest.mark.parametrize(("method", "method_options"), METHODS)
 @torch.inference_mode()
-def test_the_image_is_plain_decodings_under_the_moved_noise(family, method, given):
-    target = model(family)
-    noise, start = started(target)
-    tokens, moved = with_noise(method(Pair(target), start, noise=noise, **given), target, start)
-    assert (plain_under(target, start, moved) - tokens).abs().max() < 1e-9
-    own = noise.normal("sample", torch.arange(moved[0, :, :, 0].numel()).view(moved.shape[1:3])[None], target.dim)
-    assert (moved != own).any()  # some of it did move
+def test_the_image_is_plain_decoding_with_the_moved_noise(family, method, method_options):
+    target = make_model(family)
+    noise, start = draw_start(target)
+    tokens, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
+    assert (decode_plainly(target, start, moved) - tokens).abs().max() < 1e-9
+    original = noise.normal("sample", torch.arange(moved[0, :, :, 0].numel()).view(moved.shape[1:3])[None], target.dim)
+    assert (moved != original).any()  # the noise did move
 
 
 @torch.inference_mode()
 def test_noise_that_was_not_moved_is_noticed():
-    """The law does not show this fault: the noise kept is fresh whenever it is used. The image does."""
+    """Must fail: a decoder that keeps old noise, which is fresh when it is used: its law is right, its image not."""
 
-    def stale(walks, *given):
-        return jacobi.sweep(walks, *given)._replace(z=walks.z)
+    def sweep_with_old_noise(walks, *arguments):
+        return jacobi.sweep(walks, *arguments)._replace(z=walks.z)
 
-    target = model("mar")
-    noise, start = started(target)
-    faulty = altered("parity_decoders.continuous.coupled", sweep=stale).coupled
-    tokens, moved = with_noise(faulty(Pair(target), start, noise=noise, theta=1.0), target, start)
-    assert (plain_under(target, start, moved) - tokens).abs().max() > 1e-3
+    target = make_model("mar")
+    noise, start = draw_start(target)
+    faulty = altered("parity_decoders.continuous.coupled", sweep=sweep_with_old_noise).coupled
+    tokens, moved = collect_with_noise(faulty(Pair(target), start, noise=noise, theta=1.0), target, start)
+    assert (decode_plainly(target, start, moved) - tokens).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("method", "given"), METHODS)
+@pytest.mark.parametrize(("method", "method_options"), METHODS)
 @torch.inference_mode()
-def test_the_moved_noise_is_normal_and_independent(method, given):
-    target = model("mixture", 2000)
-    noise, start = started(target, 2000)
-    _, moved = with_noise(method(Pair(target), start, noise=noise, **given), target, start)
+def test_the_moved_noise_is_normal_and_independent(method, method_options):
+    target = make_model("mixture", 2000)
+    noise, start = draw_start(target, 2000)
+    _, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
     flat = moved.flatten(1).numpy()
     assert stats.kstest(flat.ravel(), "norm", method="asymp").pvalue > 1e-3
-    between = stats.spearmanr(flat).statistic  # of places, steps and numbers
-    apart = between[~torch.eye(len(between), dtype=torch.bool).numpy()]
-    assert abs(apart).max() < 5 / 2000**0.5
+    correlations = stats.spearmanr(flat).statistic  # between positions, steps and numbers
+    off_diagonal = correlations[~torch.eye(len(correlations), dtype=torch.bool).numpy()]
+    assert abs(off_diagonal).max() < 5 / 2000**0.5
 
 
 @pytest.mark.parametrize("family", ["mixture", "mar", "xar"])
 @torch.inference_mode()
 def test_the_path_without_tolerance_is_plain_decoding(family):
-    target = model(family)
-    noise, start = started(target)
+    target = make_model(family)
+    noise, start = draw_start(target)
     plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
     path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.0)).tokens
-    near = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
+    tolerant = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
     assert (path - plain).abs().max() < 1e-9
-    assert (near - plain).abs().max() <= 0.05
+    assert (tolerant - plain).abs().max() <= 0.05
 
 
 @pytest.mark.parametrize("method", [spec_head, coupled])
 def test_steps_without_noise_are_refused(method):
-    target = model("mar", sampler="ddim", eta=0.0)
-    noise, start = started(target)
-    with pytest.raises(DecodingError, match=r"eta 0.*allowed: eta above 0") as told:
+    target = make_model("mar", sampler="ddim", eta=0.0)
+    noise, start = draw_start(target)
+    with pytest.raises(DecodingError, match=r"eta 0.*allowed: eta above 0") as error:
         list(method(Pair(target), start, noise=noise))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)

@@ -1,20 +1,7 @@
-"""Decoders on an enumerable model: what is claimed lossless draws from its law, what is not is told from it."""
+"""Decoders on an enumerable model: lossless ones draw from its law, and lossy ones are rejected."""
 
 import pytest
 import torch
-from parity_decoders.discrete.ar import ar
-from parity_decoders.discrete.gsd import gsd
-from parity_decoders.discrete.lantern import lantern
-from parity_decoders.discrete.lantern_pp import lantern_pp
-from parity_decoders.discrete.sjd import sjd
-from parity_decoders.discrete.sjd_coupled import sjd_coupled
-from parity_decoders.discrete.sjd_pac import sjd_pac
-from parity_decoders.discrete.sjd_pp import sjd_pp
-from parity_decoders.discrete.sjd_sv import sjd_sv
-from parity_decoders.discrete.sjd_vp import sjd_vp
-from parity_decoders.discrete.spec import spec
-from parity_decoders.discrete.vvs import vvs
-from parity_decoders.discrete.zipar import zipar
 from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.verification import finish, race, residual
 
@@ -27,7 +14,6 @@ from tests.tables import (
     count_sequences,
     decode_table,
     generate_variants,
-    import_decoder,
     make_table,
 )
 
@@ -37,83 +23,89 @@ LAW = compute_law(LOGITS, V, L)
 FORCED = torch.tensor([-1, 2, -1, -1, 0])
 LOSSLESS = [v for v in generate_variants("discrete") if options.claim("discrete", v.method, v.options) == "lossless"]
 CASES = [
-    pytest.param(import_decoder("discrete", v.method), v.options, id=v.name)
+    pytest.param(v.method, v.options, id=v.name)
     for v in LOSSLESS
-    if not options.is_coupled("discrete", v.method, v.options)  # whose tokens are plain decoding's: see the contracts
+    if not options.is_coupled(
+        "discrete", v.method, v.options
+    )  # coupled ones draw the tokens of plain decoding: tests/contracts
 ]
 CASES += [
-    (sjd, {"window": 3, "init": "sample_above", "refine": False}),
-    (sjd_coupled, {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
-    (gsd, {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
-    (sjd_pac, {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
-    (sjd_pp, {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
-    (sjd_sv, {"window": 5, "verify": "block", "init": "sample_above"}),
-    (sjd_vp, {"window": 5, "strength": 3.0, "init": "sample_above"}),
-    (spec, {"gamma": 9, "verify": "block"}),
-    (lantern_pp, {"relax": 0.0, "breadth": 1, "depth": 3}),
+    ("sjd", {"window": 3, "init": "sample_above", "refine": False}),
+    ("sjd_coupled", {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
+    ("gsd", {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
+    ("sjd_pac", {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
+    ("sjd_pp", {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
+    ("sjd_sv", {"window": 5, "verify": "block", "init": "sample_above"}),
+    ("sjd_vp", {"window": 5, "strength": 3.0, "init": "sample_above"}),
+    ("spec", {"gamma": 9, "verify": "block"}),
+    ("lantern_pp", {"relax": 0.0, "breadth": 1, "depth": 3}),
 ]
 SMALL = {"depth": 2, "total": 12}
 LOSSY = [
-    (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
-    (gsd, {"window": 3, "group": 3, "delta": 1.0}),
-    (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
-    (sjd_coupled, {"window": 4, "coupling": "maximal", "correct": "p"}),
-    (sjd_pp, {"window": 4}),
-    (sjd_sv, {"window": 4}),
-    (sjd_sv, {"window": 4, "alpha": 1.0}),
-    (sjd_vp, {"window": 4, "law": "target", "init": "sample_above"}),
-    (lantern, SMALL),
-    (lantern, {**SMALL, "reject": "all"}),
-    (lantern_pp, {"relax": 1.0}),
-    (vvs, {**SMALL, "delta": 0.0, "interval": 2}),
-    (vvs, {**SMALL, "delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
-    (vvs, {**SMALL, "delta": 0.0, "schedule": "dynamic"}),
-    (vvs, {**SMALL, "delta": 0.0, "schedule": "off", "replace": 1.0}),
-    (zipar, {"ahead": 1}),
+    ("sjd", {"window": 3, "init": "sample_above", "tolerance": 0.05}),
+    ("gsd", {"window": 3, "group": 3, "delta": 1.0}),
+    ("sjd_coupled", {"window": 4, "coupling": "maximal", "store": "q"}),
+    ("sjd_coupled", {"window": 4, "coupling": "maximal", "correct": "p"}),
+    ("sjd_pp", {"window": 4}),
+    ("sjd_sv", {"window": 4}),
+    ("sjd_sv", {"window": 4, "alpha": 1.0}),
+    ("sjd_vp", {"window": 4, "law": "target", "init": "sample_above"}),
+    ("lantern", SMALL),
+    ("lantern", {**SMALL, "reject": "all"}),
+    ("lantern_pp", {"relax": 1.0}),
+    ("vvs", {**SMALL, "delta": 0.0, "interval": 2}),
+    ("vvs", {**SMALL, "delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
+    ("vvs", {**SMALL, "delta": 0.0, "schedule": "dynamic"}),
+    ("vvs", {**SMALL, "delta": 0.0, "schedule": "off", "replace": 1.0}),
+    ("zipar", {"ahead": 1}),
 ]
 
 
-@pytest.mark.parametrize(("method", "given"), CASES)
-def test_a_lossless_decoder_draws_from_the_law(method, given):
-    assert compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **given).tokens, V), LAW) > 1e-4
+def compute_method_p_value(method, **method_options):
+    """Test a method's sequences against the exact law."""
+    return compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **method_options).tokens, V), LAW)
 
 
-@pytest.mark.parametrize(("method", "given"), CASES)
-def test_guidance_top_k_and_grammar_reach_the_decoder(method, given):
-    """Nothing is drawn outside the law's support, which p_value says is impossible."""
+@pytest.mark.parametrize(("method", "method_options"), CASES)
+def test_a_lossless_decoder_draws_from_the_law(method, method_options):
+    assert compute_method_p_value(method, **method_options) > 1e-4
+
+
+@pytest.mark.parametrize(("method", "method_options"), CASES)
+def test_guidance_top_k_and_grammar_reach_the_decoder(method, method_options):
+    """p is 0 if a token outside the law's support is drawn."""
     logits, sampling = make_table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
     exact = compute_joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
     assert (exact > 0).sum() <= 2**3
-    tokens = decode_table(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **given).tokens
+    tokens = decode_table(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **method_options).tokens
     assert compute_p_value(count_sequences(tokens, V), exact) > 1e-4
 
 
 @pytest.mark.parametrize("variant", LOSSLESS, ids=lambda v: v.name)
 def test_greedy_decoding_is_greedy_plain_decoding(variant):
     logits, greedy = make_table(5, 6), TokenSampling(top_k=1)
-    plain = decode_table(ar, logits, 6, 20, sampling=greedy).tokens
-    own = decode_table(
-        import_decoder("discrete", variant.method), logits, 6, 20, sampling=greedy, **variant.options
-    ).tokens
-    assert torch.equal(own, plain)
+    plain = decode_table("ar", logits, 6, 20, sampling=greedy).tokens
+    tokens = decode_table(variant.method, logits, 6, 20, sampling=greedy, **variant.options).tokens
+    assert torch.equal(tokens, plain)
     assert (plain == plain[0]).all()  # the likeliest token at each place, whatever the noise
 
 
-@pytest.mark.parametrize(("method", "given"), LOSSY)
-def test_what_is_lossy_is_rejected(method, given):
-    assert compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **given).tokens, V), LAW) < 1e-6
+@pytest.mark.parametrize(("method", "method_options"), LOSSY)
+def test_a_lossy_decoder_is_rejected(method, method_options):
+    assert compute_method_p_value(method, **method_options) < 1e-6
 
 
-def corrected_from_p(p, q, draft, point, u, exponential, tolerance):
-    """SJD whose correction is not of the residual."""
-    own_p, own_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
-    accepted = torch.where(point, False, u * own_q < own_p)
+def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
+    """Verify as SJD, but draw a correction from p instead of the residual."""
+    draft_p, draft_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
+    accepted = torch.where(point, False, u * draft_q < draft_p)
     return finish(p, torch.zeros_like(q), draft, point, accepted, race(p, exponential), exponential)
 
 
-def each_as_the_first(p, q, candidates, valid, point, u, exponential):
-    """Siblings of a tree, each tested as if it were the first draw from q."""
-    drawn, rank = race(p, exponential), torch.full_like(candidates[:, 0], -1)
+def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):
+    """Verify siblings of a tree as if each were the first draw from q."""
+    drawn = race(p, exponential)
+    rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
         accepted = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
@@ -123,28 +115,27 @@ def each_as_the_first(p, q, candidates, valid, point, u, exponential):
     return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
 
 
-def runs_as_the_last(p, q, draft, bonus, u):
-    """A block whose shorter runs stand as often as the whole."""
-    ratio, W = (p / q).gather(-1, draft[..., None])[..., 0], draft.shape[1]
+def verify_runs_as_blocks(p, q, draft, bonus, u):
+    """Verify a block as if its shorter runs were accepted as often as the whole."""
+    ratio = (p / q).gather(-1, draft[..., None])[..., 0]
+    W = draft.shape[1]
     weight = [torch.ones_like(u[:, 0])]
     for i in range(W - 1):
         weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
-    w, slot = torch.stack(weight, 1), torch.arange(W)
-    stands = torch.cat([torch.ones_like(bonus[:, :1]), (u[:, :-1] < w[:, 1:]) & ~bonus[:, :-1]], 1)
-    return slot < torch.where(stands, slot, 0).amax(1, keepdim=True), w[..., None] * p
+    w = torch.stack(weight, 1)
+    slot = torch.arange(W)
+    accepted = torch.cat([torch.ones_like(bonus[:, :1]), (u[:, :-1] < w[:, 1:]) & ~bonus[:, :-1]], 1)
+    return slot < torch.where(accepted, slot, 0).amax(1, keepdim=True), w[..., None] * p
 
 
 @pytest.mark.parametrize(
-    ("method", "fault", "given"),
+    ("method", "fault", "method_options"),
     [
-        ("sjd", {"verify": corrected_from_p}, {"window": 3}),
-        ("sjd_pac", {"verify_siblings": each_as_the_first}, {"window": 4, "init": "sample_above"}),
-        ("spec", {"VERIFY": {"block": runs_as_the_last}}, {"gamma": 3, "verify": "block"}),
+        ("sjd", {"verify": verify_without_residual}, {"window": 3}),
+        ("sjd_pac", {"verify_siblings": verify_siblings_as_first}, {"window": 4, "init": "sample_above"}),
+        ("spec", {"VERIFY": {"block": verify_runs_as_blocks}}, {"gamma": 3, "verify": "block"}),
     ],
 )
-def test_a_planted_fault_is_noticed(method, fault, given):
+def test_a_planted_fault_is_noticed(method, fault, method_options):
     module = altered(f"parity_decoders.discrete.{method}", **fault)
-    assert (
-        compute_p_value(count_sequences(decode_table(getattr(module, method), LOGITS, L, N, **given).tokens, V), LAW)
-        < 1e-8
-    )
+    assert compute_method_p_value(getattr(module, method), **method_options) < 1e-8

@@ -1,4 +1,4 @@
-"""Any-subset decoders: laws on enumerable models, the paper's theorem and lemma, its order, bad prompts."""
+"""Any-subset decoders: laws on enumerable models, the paper's order, theorem and lemma, bad prompts."""
 
 import pytest
 import torch
@@ -22,35 +22,35 @@ from tests.tables import compute_p_value, draw_prompts, make_text_model
 # --- the order
 
 
-def test_order_is_prompt_then_the_rest_from_left_to_right():
-    known = torch.tensor([[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]).bool()
-    order, begin, end = make_lattice(known, torch.tensor([6, 4]))
+def test_order_is_prompt_then_the_rest_left_to_right():
+    known_mask = torch.tensor([[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]).bool()
+    order, starts, ends = make_lattice(known_mask, torch.tensor([6, 4]))
     assert order.tolist() == [[1, 4, 0, 2, 3, 5], [0, 3, 1, 2, 4, 5]]
-    assert begin.tolist() == [2, 2]
-    assert end.tolist() == [6, 4]
-    here = next_ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
-    assert here.rank.tolist() == [[3, 4], [3, 4]]
-    assert here.position.tolist() == [[2, 3], [2, 4]]
-    assert here.open.tolist() == [[True, True], [True, False]]
-    assert here.asked.tolist() == [[3, 4], [3, 6]]
+    assert starts.tolist() == [2, 2]
+    assert ends.tolist() == [6, 4]
+    slots = next_ranks(Infilling(known_mask.long(), order, starts, ends), starts + 1, 2)
+    assert slots.rank.tolist() == [[3, 4], [3, 4]]
+    assert slots.position.tolist() == [[2, 3], [2, 4]]
+    assert slots.open.tolist() == [[True, True], [True, False]]
+    assert slots.asked.tolist() == [[3, 4], [3, 6]]
 
 
 # --- laws
 
 
-def p_of(method, n=20_000, consistent=False, **given):
-    """p-value of a decoder's texts of five tokens, three of them missing in two places."""
+def compute_method_p_value(method, n=20_000, consistent=False, **method_options):
+    """Test a decoder's texts of five tokens, three of them missing in two places, against the exact law."""
     table = consistent_table(3, 5, torch.Generator().manual_seed(1))
     model = TabularAnySubset(table) if consistent else make_text_model(3, 5, 1)
-    known = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
-    start = make_infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known, model.mask, model.vocab)
-    done = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **given))
-    observed = torch.bincount(torch.from_numpy(encode_rows(model, start, done.tokens)), minlength=27).double()
+    known_mask = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
+    start = make_infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known_mask, model.mask, model.vocab)
+    decoded = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **method_options))
+    observed = torch.bincount(torch.from_numpy(encode_rows(model, start, decoded.tokens)), minlength=27).double()
     return compute_p_value(observed, torch.from_numpy(compute_joint_law(model, start)))
 
 
 @pytest.mark.parametrize(
-    ("method", "given"),
+    ("method", "method_options"),
     [
         (sequential, {}),
         (assd, {"k": 2}),
@@ -63,28 +63,28 @@ def p_of(method, n=20_000, consistent=False, **given):
         (assd_quadratic, {"k": 2, "temperature": 3.0}),
     ],
 )
-def test_a_lossless_decoder_draws_from_the_law(method, given):
-    assert p_of(method, **given) > 1e-4
+def test_a_lossless_decoder_draws_from_the_law(method, method_options):
+    assert compute_method_p_value(method, **method_options) > 1e-4
 
 
-def without_residual(p, q, draft, point, u, e):
-    """`verify` that draws p in the place of a rejected draft."""
+def verify_without_residual(p, q, draft, point, u, e):
+    """Verify drafts, but draw from p instead of the residual after a rejection."""
     fresh = race(p, e)
     accepted = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
     return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, e)
 
 
 @pytest.mark.parametrize(
-    ("method", "given"),
+    ("method", "method_options"),
     [
         (assd, {"k": 3, "tolerance": 0.1}),
-        (altered(assd_quadratic.__module__, verify=without_residual).assd_quadratic, {"k": 3}),
+        (altered(assd_quadratic.__module__, verify=verify_without_residual).assd_quadratic, {"k": 3}),
         (sigma_gpt, {"orders": 4}),
         (diffusion, {"steps": 2}),
     ],
 )
-def test_what_is_lossy_is_rejected(method, given):
-    assert p_of(method, **given) < 1e-6
+def test_a_lossy_decoder_is_rejected(method, method_options):
+    assert compute_method_p_value(method, **method_options) < 1e-6
 
 
 # --- Theorem 1 and Lemma 1
@@ -92,16 +92,16 @@ def test_what_is_lossy_is_rejected(method, given):
 
 @pytest.mark.parametrize("k", [2, 3, 5])
 def test_assd_never_needs_more_passes_than_tokens(k):
-    """Rows of random models, prompts, lengths."""
+    """Theorem 1 on rows of random models, prompts and lengths."""
     for seed, scale in enumerate((0.3, 1.5, 4.0, 1.5)):
         model = make_text_model(3, 6, seed, scale)
         start = draw_prompts(model, 1000, seed)
-        done = record(model, start, assd(model, start, noise=counted_noise(seed, range(1000)), k=k))
+        decoded = record(model, start, assd(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
-        assert (done.nfe <= tokens).all()
-        assert (done.nfe[tokens == 1] == 1).all()  # line 9: one token left needs no verification
-        assert k > 2 or (done.nfe == tokens).all()  # and 2 can never win
-    assert k == 2 or (done.nfe < tokens).any()
+        assert (decoded.nfe <= tokens).all()
+        assert (decoded.nfe[tokens == 1] == 1).all()  # line 9: the last token needs no verification
+        assert k > 2 or (decoded.nfe == tokens).all()  # with k = 2 no pass is saved
+    assert k == 2 or (decoded.nfe < tokens).any()
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -109,12 +109,12 @@ def test_assd_quadratic_never_needs_more_passes_than_tokens(k):
     for seed, scale in enumerate((0.3, 1.5, 4.0)):
         model = make_text_model(3, 6, seed, scale)
         start = draw_prompts(model, 1000, seed)
-        done = record(model, start, assd_quadratic(model, start, noise=counted_noise(seed, range(1000)), k=k))
+        decoded = record(model, start, assd_quadratic(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
-        assert (done.nfe <= tokens).all()
-        assert (done.nfe < tokens).any()
-        # a pass keeps its accepted drafts and a word behind them, which a row's last pass may not have
-        assert torch.isin(done.nfe + done.accepted_drafts - tokens, torch.tensor([0, 1])).all()
+        assert (decoded.nfe <= tokens).all()
+        assert (decoded.nfe < tokens).any()
+        # a pass keeps its accepted drafts and one more word, except perhaps the last pass of a row
+        assert torch.isin(decoded.nfe + decoded.accepted_drafts - tokens, torch.tensor([0, 1])).all()
 
 
 def test_the_controls_break_the_theorem():
@@ -122,17 +122,17 @@ def test_the_controls_break_the_theorem():
     start, noise = draw_prompts(model, 2000), counted_noise(0, range(2000))
     tokens = start.end - start.begin
     assert (record(model, start, sigma_gpt(model, start, noise=noise, orders=2)).nfe > tokens).any()
-    done = record(model, start, assd_ngram(model, start, noise=noise, k=3))
-    assert (done.nfe <= tokens).all()
-    assert (done.nfe + done.aux > tokens).any()
-    assert (done.aux == done.nfe).all()
+    decoded = record(model, start, assd_ngram(model, start, noise=noise, k=3))
+    assert (decoded.nfe <= tokens).all()
+    assert (decoded.nfe + decoded.aux > tokens).any()
+    assert (decoded.aux == decoded.nfe).all()
 
 
 # --- bad prompts
 
 
 @pytest.mark.parametrize(
-    ("tokens", "known", "message"),
+    ("tokens", "known_mask", "message"),
     [
         ([[1, 2, 0]], [[1, 1, 1]], "row 0: no masked position among 3"),
         ([[1, 2, 0]], [[0, 0, 0]], "row 0: all 3 positions are masked"),
@@ -140,12 +140,12 @@ def test_the_controls_break_the_theorem():
         ([[1, 3, 0]], [[0, 1, 0]], r"row 0, position 1: known token 3 \(the mask\)"),
     ],
 )
-def test_bad_prompts_are_named(tokens, known, message):
+def test_bad_prompts_are_named(tokens, known_mask, message):
     with pytest.raises(DecodingError, match=message):
-        make_infilling(torch.tensor(tokens), torch.tensor(known).bool(), mask=3, vocab=4)
+        make_infilling(torch.tensor(tokens), torch.tensor(known_mask).bool(), mask=3, vocab=4)
 
 
-def test_gpt2_takes_a_prefix_alone():
+def test_gpt2_refuses_tokens_after_masked_ones():
     model = make_text_model(3, 4)
     start = make_infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
     with pytest.raises(DecodingError, match="row 0: known tokens behind masked ones"):

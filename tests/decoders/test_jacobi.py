@@ -1,10 +1,8 @@
-"""Jacobi-type decoders: their window, what makes them fast, GSD's groups."""
+"""Jacobi-type decoders: the window, what saves passes, GSD's groups."""
 
 import pytest
 import torch
-from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.gsd import find_groups
-from parity_decoders.discrete.sjd import sjd
 from parity_decoders.noise import counted_noise
 from parity_decoders.verification import race
 from parity_decoders.window import Window
@@ -13,21 +11,21 @@ from parity.models.discrete.tabular import TabularModel, count_prefixes
 from tests.tables import decode_table, make_table
 
 
-def opened(init, kept, forced=None, **given):
-    """A window of four over rows of two by five, after a pass that drew tokens 1, 2, 3, 4 and kept some."""
+def advance_window(init, n_kept, forced=None, **fields):
+    """Advance a window of four over rows of two by five by one pass, which drew tokens 1, 2, 3, 4 and kept `n_kept`."""
     model = TabularModel(make_table(5, 5), 5, 2, width=2, forced=forced)
-    slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **given)
+    slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **fields)
     assert slots.has_open_slots()
     p = slots.compute_law(slots.make_drafts().tokens)
-    step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(kept), p)
+    step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(n_kept), p)
     assert slots.has_open_slots()
     return slots, p, step
 
 
 @pytest.mark.parametrize(("init", "new"), [("repeat_left", [4, 4]), ("repeat_above", [3, 3])])
-def test_a_new_slot_repeats_the_nearest_token_written_there(init, new):
-    """Of positions 0 to 3, which hold 1, 2, 3, 4: to the left of 4 stands 3, above it 2."""
-    slots, _, _ = opened(init, [1, 3])
+def test_a_new_slot_repeats_the_nearest_token(init, new):
+    """Positions 0 to 3 hold 1, 2, 3, 4; position 4 has 4 to its left and 3 above."""
+    slots, _, _ = advance_window(init, [1, 3])
     draft, _, point = slots.make_drafts()
     assert [draft[0, 3].item(), draft[1, 1].item()] == new
     assert point[0, 3]
@@ -35,36 +33,37 @@ def test_a_new_slot_repeats_the_nearest_token_written_there(init, new):
 
 
 @pytest.mark.parametrize(("init", "source"), [("sample_left", 3), ("sample_above", 2)])
-def test_a_new_slot_draws_from_the_law_predicted_there(init, source):
-    slots, p, _ = opened(init, [1, 3])
+def test_a_new_slot_is_drawn_from_the_nearest_law(init, source):
+    slots, p, _ = advance_window(init, [1, 3])
     draft, q, point = slots.make_drafts()
     assert torch.equal(q[0, 3], p[0, source])
     assert torch.equal(q[1, 1], p[1, source])
     assert not point[0, 3]
     e = slots.noise.exponential("draft", slots.index, 5)
     assert draft[0, 3] == race(p[0, source], e[0, 3])
-    shared, p, _ = opened(init, [1, 3], shared=True)
+    shared, p, _ = advance_window(init, [1, 3], shared=True)
     assert shared.make_drafts().tokens[0, 3] == race(p[0, source], shared.draw_races()[0, 3])
 
 
-def test_refinement_is_what_accelerates():
-    """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the
-    past."""
+def test_refinement_saves_passes():
+    """Teng et al. 2024, fig. 14, without eq. 3; on a model whose law depends weakly on the past."""
     V, L = 4, 6
     weak = make_table(V, 1, seed=3, scale=2.0)[:1].expand(count_prefixes(V, L), -1) + 0.2 * make_table(V, L)
-    with_it, without = (decode_table(sjd, weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False))
+    with_it, without = (
+        decode_table("sjd", weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False)
+    )
     assert with_it < without - 0.5
 
 
 def test_forced_tokens_cost_plain_sampling_no_pass():
     forced = torch.tensor([2, -1, 2, 2, -1, 0])
-    done = decode_table(ar, make_table(3, 6), 6, 50, forced=forced)
-    assert (done.nfe == 2).all()
-    assert (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
+    decoded = decode_table("ar", make_table(3, 6), 6, 50, forced=forced)
+    assert (decoded.nfe == 2).all()
+    assert (decoded.tokens[:, forced >= 0] == forced[forced >= 0]).all()
 
 
 @pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])
-def test_groups_are_those_of_the_papers_loop(G, border):
+def test_groups_equal_those_of_the_papers_loop(G, border):
     """GSD supplement, Alg. 2, lines 2 to 11, written out."""
     generator = torch.Generator().manual_seed(G)
     V, delta, d = 12, 0.08, 0.9
@@ -76,9 +75,10 @@ def test_groups_are_those_of_the_papers_loop(G, border):
         for w in range(4):
             x, law = int(draft[b, w]), p[b, w]
             order = law.argsort().tolist()
-            place = order.index(x)
-            low, high = place - G // 2, place - G // 2 + G
-            near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
-            expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
+            rank = order.index(x)
+            low, high = rank - G // 2, rank - G // 2 + G
+            neighbours = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
+            likely = [c for c in neighbours if abs(law[c] - law[x]) <= delta]
+            expected = {c for c in likely if (vectors[c] - vectors[x]).norm() <= d}
             assert set(members[b, w][counts[b, w]].tolist()) == expected
             assert int(counts[b, w].sum()) == len(expected)

@@ -1,4 +1,4 @@
-"""The accept-or-resample core of the discrete decoders, one property each."""
+"""The accept-or-resample core of the discrete decoders."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from parity_decoders.verification import race, residual, verify
 from scipy import stats
 
 
-def laws(*rows):
+def make_laws(*rows):
     return torch.tensor(rows, dtype=torch.float64)[None]
 
 
@@ -15,12 +15,12 @@ ONES = torch.ones(1, 2, 3, dtype=torch.float64)
 NO = torch.zeros(1, 2, dtype=torch.bool)
 
 
-HALF = laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
-NOTHING = laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1])
+HALF = make_laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), make_laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+NOTHING = make_laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), make_laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1])
 
 
 @pytest.mark.parametrize(
-    ("p", "q", "draft", "u", "tokens", "kept"),
+    ("p", "q", "draft", "u", "tokens", "n_kept"),
     [
         (HALF[0], HALF[0], [1, 2], [0.999, 0.999], [1, 2], 2),  # p = q: everything is accepted
         (*NOTHING, [0, 0], [0.0, 0.0], [2, 1], 1),  # impossible under p: rejected even at u = 0; the rest is fresh
@@ -28,22 +28,22 @@ NOTHING = laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.
         (*HALF, [0, 0], [0.5, 0.5], [1, 2], 1),  # u at the ratio rejects; the residual is token 1 alone
     ],
 )
-def test_accept_reject_table(p, q, draft, u, tokens, kept):
+def test_drafts_are_accepted_by_their_ratio(p, q, draft, u, tokens, n_kept):
     out = verify(p, q, torch.tensor([draft]), NO, torch.tensor([u], dtype=torch.float64), ONES)
     assert out.tokens.tolist() == [tokens]
-    assert out.kept.tolist() == [kept]
+    assert out.kept.tolist() == [n_kept]
 
 
 def test_zero_residual_falls_back_to_the_target():
     """p = q leaves no residual; rounding can still reject, and the correction must then be a token that p allows."""
-    p = laws([0.0, 0.4, 0.6])
+    p = make_laws([0.0, 0.4, 0.6])
     assert torch.equal(residual(p, p), p)
     assert race(residual(p, p), ONES[:, :1]).item() == 2
 
 
 @pytest.mark.parametrize("point", [False, True])
-def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
-    """The law of the kept token is p. Must fail: correcting from p instead of the residual."""
+def test_a_verified_token_follows_p(point):
+    """Must fail: a correction drawn from p instead of the residual."""
     n, (p, q) = 100_000, torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]], dtype=torch.float64)
     noise, zero = counted_noise(7, range(n)), torch.zeros(1, 1, dtype=torch.int64)
     draft = race(q, noise.exponential("draft", zero, 3))
@@ -59,8 +59,8 @@ def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
 
 
 @pytest.mark.parametrize("point", [False, True])
-def test_a_tolerance_accepts_too_much_but_nothing_of_probability_zero(point):
-    p, q = laws([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+def test_a_tolerance_accepts_no_token_of_probability_zero(point):
+    p, q = make_laws([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), make_laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
     points, low = torch.full((1, 2), point), torch.zeros(1, 2, dtype=torch.float64)
     accepted = [
         int(verify(p, q, torch.tensor([draft]), points, low + 0.3, 10 * ONES / (1 + 99 * ONES.cumsum(-1)), 0.4).kept)
