@@ -1,4 +1,4 @@
-"""A hub on localhost, with faults: what huggingface_hub asks for, and plain files, of one repository."""
+"""A hub on localhost with one repository: it answers huggingface_hub, serves plain files, and can be faulty."""
 
 import hashlib
 import json
@@ -17,7 +17,9 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.fault, self.asked = files, "", []
+        self.files = files
+        self.fault = ""
+        self.requests = []
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -25,7 +27,7 @@ class Hub(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request, client_address):
-        """A client that goes away is what is tested."""
+        """Ignore a client that disconnects, which is tested."""
 
     def close(self):
         self.shutdown()
@@ -49,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, hub = urlsplit(self.path).path, self.server
-        hub.asked.append((self.command, path))
+        hub.requests.append((self.command, path))
         if path.startswith("/api/models/"):
             if COMMIT not in path and path != f"/api/models/{REPO}":
                 return self.answer(404, b"{}", X_Error_Code="RevisionNotFound")
@@ -62,8 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         body = hub.files[name]
         etag = f'"{hashlib.sha256(body).hexdigest()}"'
         if self.command == "GET":
-            faulty = {"a page": b"<!doctype html><html>sign in</html>", "corrupts": bytes(len(body))}
-            body = faulty.get(hub.fault, body)
+            faults = {"a page": b"<!doctype html><html>sign in</html>", "corrupts": bytes(len(body))}
+            body = faults.get(hub.fault, body)
         return self.answer(200, body, X_Repo_Commit=COMMIT, ETag=etag)
 
     def listing(self, tree):

@@ -1,4 +1,4 @@
-"""`parity.models add`: files are identified by their tensors, digests and sizes are read."""
+"""`parity models add` identifies files by their tensors, and reads digests and sizes."""
 
 import argparse
 import hashlib
@@ -31,8 +31,8 @@ SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
 
 
-def lay(folder: Path, config: dict) -> Path:
-    """A LlamaGen as it is released: transformer and tokenizer, pickled beside other things."""
+def write_llamagen(folder: Path, config: dict) -> Path:
+    """Write a LlamaGen as it is released: transformer and tokenizer, pickled beside other things."""
     torch.manual_seed(0)
     net, vq = Transformer(LlamaGenConfig(**config)), VQ(VQConfig(ch=32, z_channels=32))
     folder.mkdir()
@@ -41,37 +41,37 @@ def lay(folder: Path, config: dict) -> Path:
     return folder
 
 
-def t5(folder: Path) -> Path:
-    """A T5 encoder as transformers saves it."""
+def write_t5(folder: Path) -> Path:
+    """Write a T5 encoder as transformers saves it."""
     write_tokenizer(folder, ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
     make_t5_encoder().save_pretrained(folder)
     return folder
 
 
-def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
+def test_a_folder_is_added_as_an_experiment(tmp_path):
     sizes = SMALL | {"caption_dim": 128}
-    folder = lay(tmp_path / "m", sizes)
-    t5(folder / "t5")
-    found = add.find(str(folder))
-    said = found.entry
-    assert said["network"] == sizes
-    assert said["family"] == "llamagen"
-    assert set(said["files"]) == {"transformer", "vq", "text"}
-    for part in ("transformer", "vq"):
-        assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
-    add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
+    folder = write_llamagen(tmp_path / "m", sizes)
+    write_t5(folder / "t5")
+    addition = add.find(str(folder))
+    entry = addition.entry
+    assert entry["network"] == sizes
+    assert entry["family"] == "llamagen"
+    assert set(entry["files"]) == {"transformer", "vq", "text"}
+    for name in ("transformer", "vq"):
+        assert entry["sha256"][name] == hashlib.sha256(Path(entry["files"][name]).read_bytes()).hexdigest()
+    add.write("m", addition, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     assert checks.load(raw).models["m"].network == sizes
     manifest = fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
     assert models.picture_side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
-        add.write("m", found, tmp_path / "m.yaml")
-    Path(said["files"]["vq"]).write_bytes(b"other")
+        add.write("m", addition, tmp_path / "m.yaml")
+    Path(entry["files"]["vq"]).write_bytes(b"other")
     with pytest.raises(ParityError, match=r"files\.vq.*SHA-256 is"):
         fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "again")
 
 
-def test_classes_condition_as_the_network_reads_them(tmp_path):
+def test_classes_condition_the_model_as_the_network(tmp_path):
     from parity.models.discrete import llamagen
 
     torch.manual_seed(0)
@@ -79,32 +79,32 @@ def test_classes_condition_as_the_network_reads_them(tmp_path):
     nets = {"net": Transformer(config).eval(), "vq": VQ(VQConfig(ch=32, z_channels=32))}
     label, tokens = torch.tensor([3, 7]), torch.randint(16, (2, 5))
     model = llamagen.condition(nets, {"label": label}, guided=True)
-    told = torch.cat([label, label]), torch.ones(4, 1), torch.tensor([False, False, True, True])
+    conditioning = torch.cat([label, label]), torch.ones(4, 1), torch.tensor([False, False, True, True])
     with torch.inference_mode():
-        whole = nets["net"](*told, tokens.repeat(2, 1))
+        full = nets["net"](*conditioning, tokens.repeat(2, 1))
         positions = torch.arange(-1, 5).expand(4, -1)
         fed = torch.cat([torch.zeros(4, 1, dtype=torch.int64), tokens.repeat(2, 1)], 1)
-        assert torch.allclose(model.logits(fed, positions), whole, atol=1e-5)
-        assert not torch.allclose(whole[:2], whole[2:], atol=1e-2)  # the class is read
+        assert torch.allclose(model.logits(fed, positions), full, atol=1e-5)
+        assert not torch.allclose(full[:2], full[2:], atol=1e-2)  # the class is read
 
 
-def test_a_folder_that_holds_no_model_is_one_line(tmp_path):
+def test_a_folder_without_a_model_is_one_line(tmp_path):
     with pytest.raises(ParityError, match="no transformer among no files"):
         add.find(str(tmp_path), 16)
     half = {"quantize.embedding.weight": torch.zeros(2, 2), "post_quant_conv.weight": torch.zeros(1)}
     save_file(half, tmp_path / "vq.safetensors")
-    with pytest.raises(ParityError, match="no transformer among") as told:
+    with pytest.raises(ParityError, match="no transformer among") as error:
         add.find(str(tmp_path), 16)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
-def hashed(*_):
+def fail_on_hash(*_):
     pytest.fail("a file was read whole before what is missing was named")
 
 
-def test_a_part_that_is_missing_is_asked_for_before_files_are_hashed(tmp_path, monkeypatch):
-    monkeypatch.setattr(add, "sha256", hashed)
-    folder = lay(tmp_path / "m", SMALL)
+def test_a_missing_part_is_named_before_files_are_hashed(tmp_path, monkeypatch):
+    monkeypatch.setattr(add, "sha256", fail_on_hash)
+    folder = write_llamagen(tmp_path / "m", SMALL)
     with pytest.raises(ParityError, match=r"no text among .*; give --text, the folder of a T5 encoder \(a model of cl"):
         add.write("m", add.identify(str(folder)), tmp_path / "m.yaml")
     (folder / "vq_ds16.pt").rename(tmp_path / "vq_ds16.pt")
@@ -117,9 +117,9 @@ def test_a_part_that_is_missing_is_asked_for_before_files_are_hashed(tmp_path, m
         add_model()
 
 
-def test_a_linked_text_encoder_is_found_and_one_of_two_is_asked_for(tmp_path):
-    folder = lay(tmp_path / "m", SMALL)
-    (folder / "flan").symlink_to(t5(tmp_path / "elsewhere/t5"))
+def test_a_linked_text_encoder_is_found(tmp_path):
+    folder = write_llamagen(tmp_path / "m", SMALL)
+    (folder / "flan").symlink_to(write_t5(tmp_path / "elsewhere/t5"))
     assert add.find_encoders(folder) == [folder / "flan"]
     assert set(add.find_weights(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
     (folder / "up").symlink_to(tmp_path)  # a circle
@@ -131,8 +131,8 @@ def test_a_linked_text_encoder_is_found_and_one_of_two_is_asked_for(tmp_path):
 
 @pytest.mark.parametrize("names", [[], ["spiece.model"]])
 def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
-    """transformers would make one up that knows no word."""
-    folder = lay(tmp_path / "m", SMALL | {"caption_dim": 128})
+    """transformers would make up one that knows no word."""
+    folder = write_llamagen(tmp_path / "m", SMALL | {"caption_dim": 128})
     make_t5_encoder().save_pretrained(folder / "t5")
     for name in names:
         (folder / "t5" / name).write_bytes(b"x")
@@ -142,9 +142,9 @@ def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
         add.identify(str(folder))
 
 
-def test_what_no_file_tells_is_asked_for(tmp_path):
+def test_what_no_file_tells_must_be_given(tmp_path):
     (tmp_path / "256").mkdir()  # a folder's number is no size of pictures
-    folder = lay(tmp_path / "256" / "m", SMALL)
+    folder = write_llamagen(tmp_path / "256" / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
         add.find(str(folder))
@@ -167,21 +167,21 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_the_user_typed_is_checked_before_any_job(tmp_path, monkeypatch, case):
+def test_entries_of_users_are_checked_before_any_job(tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
     Path("here").write_bytes(b"")
     change, message = WRONG[case]
     spec = {"family": "llamagen", "source": "files", "files": dict.fromkeys(PARTS, "here")} | change
     spec.setdefault("sha256", dict.fromkeys(spec["files"], "0" * 64))
     raw = {"models": {"m": spec}, "image": {"methods": {"ar": [{}]}}}
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as told:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as error:
         checks.load(json.loads(json.dumps(raw)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("pickled", [True, False])
-def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
-    """VQ-8, trained by torch.compile, a table of rotations in the file; nothing typed but where it lies."""
+def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
+    """With VQ-8, trained by torch.compile, with a table of rotations in the file; nothing is typed but the folder."""
     torch.manual_seed(0)
     (tmp_path / "c").mkdir()
     config = LlamaGenConfig(**CLASSES, vocab=64, grid=8)
@@ -211,36 +211,36 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     inputs = {k: v.numpy() for k, v in encode(prompts[:2]).items()}
     model = loaded.model(inputs, {"guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0})
     start = torch.zeros(2, dtype=torch.int64)
-    done = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
-    pictures = models.load_painter(manifest).pictures(done.tokens)
+    decoded = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
+    pictures = models.load_painter(manifest).pictures(decoded.tokens)
     assert pictures.shape == (2, 64, 64, 3)
     assert models.picture_side(manifest) == 64
     with torch.inference_mode():
-        assert (vq.to_pixels(tokenizer.eval().decode(done.tokens.long())) == pictures).all()
+        assert (vq.to_pixels(tokenizer.eval().decode(decoded.tokens.long())) == pictures).all()
 
 
 @pytest.mark.parametrize("stand_in", [janus, chameleon, emu3])
-def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
-    files = {part: tmp_path / path for part, path in stand_in(tmp_path).items()}
-    found = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
-    said = found.entry
-    assert said["family"] == stand_in.__name__
-    assert set(said["files"]) == set(files)
-    assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
-    add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
+def test_a_folder_of_transformers_is_identified_by_its_config(tmp_path, stand_in):
+    files = {name: tmp_path / path for name, path in stand_in(tmp_path).items()}
+    addition = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
+    entry = addition.entry
+    assert entry["family"] == stand_in.__name__
+    assert set(entry["files"]) == set(files)
+    assert entry["sha256"] == {name: sha256(path) for name, path in files.items()}
+    add.write("m", addition, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     checks.load(raw)
     loaded = models.load(fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
     assert loaded.side == 96
     config = files["model"] / "config.json"
-    config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))
+    config.write_text(config.read_text().replace(f'"{entry["family"]}"', '"gpt2"'))
     with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*chameleon, emu3, janus"):
         add.find(str(files["model"]))
 
 
 @pytest.mark.parametrize("fault", ["no tokenizer", "an entry gone", torch.int32, torch.float8_e4m3fn], ids=str)
 def test_a_model_that_would_not_load_is_not_added(tmp_path, fault):
-    files = {part: tmp_path / path for part, path in janus(tmp_path).items()}
+    files = {part_name: tmp_path / path for part_name, path in janus(tmp_path).items()}
     message = {"no tokenizer": r"tokenizer\.json", "an entry gone": "missing"}.get(fault, f"is {fault}; allowed")
     if fault == "no tokenizer":
         (files["model"] / "tokenizer.json").unlink()

@@ -1,4 +1,4 @@
-"""Any-subset models: one law whichever way it is computed, and weights from files."""
+"""Any-subset models: laws do not depend on how they are computed; weights are read from files."""
 
 import pytest
 import torch
@@ -31,41 +31,44 @@ def net():
     net = xlnet(V, 32, 2, 4).eval()
     for p in net.parameters():
         if p.ndim > 1:
-            p.data.mul_(10)  # an untrained network is nearly uniform: every law would agree with every other
+            p.data.mul_(10)  # an untrained network is nearly uniform, so all its laws would agree
     return net
 
 
 @pytest.fixture(scope="module")
 def start():
     g = torch.Generator().manual_seed(1)
-    known = torch.rand(B, N, generator=g) < 0.2
-    known[:, 3] = True
-    return make_infilling(torch.randint(1, V, (B, N), generator=g), known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    known_mask = torch.rand(B, N, generator=g) < 0.2
+    known_mask[:, 3] = True
+    tokens = torch.randint(1, V, (B, N), generator=g)
+    return make_infilling(tokens, known_mask, 0, V, torch.tensor([20, 20, 17, 14, 20]))
 
 
-def cached(net):
+def make_cached(net):
+    """Make an XLNet with a cache from a network."""
     return CachedXLNet(net.state_dict(), net.config.to_dict(), 0)
 
 
-def filled(decoder, model, start, noise=None, **options):
+def decode(decoder, model, start, noise=None, **options):
     """Decode a batch, row b with the noise of number b."""
     noise = noise or counted_noise(0, range(len(start.tokens)))
     return record(model, start, decoder(model, start, noise=noise, **options))
 
 
-class Both:
-    """Asks two models, keeps the largest difference, answers with the first."""
+class Comparison:
+    """Asks two models, keeps their largest difference and answers with the first."""
 
-    def __init__(self, one, other):
-        self.one, self.other, self.worst = one, other, 0.0
+    def __init__(self, one, two):
+        self.one, self.two = one, two
         self.vocab, self.mask = one.vocab, one.mask
+        self.largest = 0.0
 
-    def laws(self, tokens, order, begin, ranks, seen):
-        p, q = self.one.laws(tokens, order, begin, ranks, seen), self.other.laws(tokens, order, begin, ranks, seen)
-        inside = ranks < order.shape[1]
-        difference = (p - q)[inside].abs()
+    def laws(self, tokens, order, starts, ranks, known_ranks):
+        p, q = (model.laws(tokens, order, starts, ranks, known_ranks) for model in (self.one, self.two))
+        in_row = ranks < order.shape[1]
+        difference = (p - q)[in_row].abs()
         assert difference.isfinite().all()
-        self.worst = max(self.worst, difference.max().item() if len(difference) else 0.0)
+        self.largest = max(self.largest, difference.max().item() if len(difference) else 0.0)
         return p
 
 
@@ -73,35 +76,36 @@ class Both:
     ("decoder", "options"),
     [(sequential, {}), (assd, {"k": 4}), (assd_quadratic, {"k": 3}), (sigma_gpt, {"orders": 2})],
 )
-def test_cached_laws_are_transformers_own(net, start, decoder, options):
-    """Through whole decodings: ragged rows, rejected drafts, rows that are finished, orders that change."""
-    model = Both(XLNet(net, 0), cached(net))
-    filled(decoder, model, start, **options)
-    assert model.worst < 1e-5
+def test_cached_laws_equal_transformers(net, start, decoder, options):
+    """Over whole decodings: ragged rows, rejected drafts, finished rows, orders that change."""
+    model = Comparison(XLNet(net, 0), make_cached(net))
+    decode(decoder, model, start, **options)
+    assert model.largest < 1e-5
 
 
-def test_a_cache_that_misses_a_change_is_found_out(net, start):
+def test_a_cache_that_misses_a_change_is_noticed(net, start):
     class Stale(CachedXLNet):
-        def laws(self, tokens, order, begin, ranks, seen):
+        def laws(self, tokens, order, starts, ranks, known_ranks):
             if self.order.shape == order.shape:
-                self.line = torch.where(self.line >= 0, tokens, self.line)  # believes that what it kept is still right
-            return super().laws(tokens, order, begin, ranks, seen)
+                self.line = torch.where(self.line >= 0, tokens, self.line)  # keeps laws of changed tokens
+            return super().laws(tokens, order, starts, ranks, known_ranks)
 
-    model = Both(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))
-    filled(assd, model, start, k=4)
-    assert model.worst > 1e-3
+    model = Comparison(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))
+    decode(assd, model, start, k=4)
+    assert model.largest > 1e-3
 
 
 def test_one_pass_gives_every_conditional(net, start):
-    """Eq. 6: each law of the joint pass is the law of a pass of its own, which sees nothing else."""
+    """Eq. 6: each law of the joint pass equals that of a separate pass, which sees nothing else."""
     words = torch.randint(1, V, start.tokens.shape, generator=torch.Generator().manual_seed(2))
-    model, tokens = XLNet(net, 0), torch.where(start.tokens == 0, words, start.tokens)
+    model = XLNet(net, 0)
+    tokens = torch.where(start.tokens == 0, words, start.tokens)
     ranks = start.begin[:, None] + torch.arange(4)
     joint = model.laws(tokens, start.order, start.begin, ranks, ranks)
     for s in range(4):
         line = torch.where(torch.arange(N) < ranks[:, s : s + 1], tokens.gather(1, start.order), 0)  # by rank
-        alone = torch.zeros_like(tokens).scatter_(1, start.order, line)
-        one = model.laws(alone, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
+        prefix = torch.zeros_like(tokens).scatter_(1, start.order, line)
+        one = model.laws(prefix, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
         torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-5, rtol=0)
     drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
     torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0)  # of the first draft alone
@@ -109,34 +113,34 @@ def test_one_pass_gives_every_conditional(net, start):
 
 
 @pytest.mark.parametrize("decoder", [assd, assd_quadratic])
-def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(decoder, net, start):
-    together = filled(decoder, cached(net), start, k=3)
+def test_a_row_of_xlnet_does_not_depend_on_its_batch(decoder, net, start):
+    batched = decode(decoder, make_cached(net), start, k=3)
     for row in (0, 3):
         one = Infilling(*(x[row : row + 1] for x in start))
-        alone = filled(decoder, cached(net), one, counted_noise(0, range(row, row + 1)), k=3)
+        single = decode(decoder, make_cached(net), one, counted_noise(0, range(row, row + 1)), k=3)
         end = int(start.end[row])
-        assert torch.equal(alone.tokens[0, :end], together.tokens[row, :end])
+        assert torch.equal(single.tokens[0, :end], batched.tokens[row, :end])
 
 
-def test_gpt2_with_a_cache_writes_what_it_writes_without():
+def test_gpt2_draws_the_same_with_and_without_a_cache():
     torch.manual_seed(0)
     net = causal.build({"vocab_size": V, "n_positions": N + 1, "n_embd": 32, "n_layer": 2, "n_head": 4})
     for p in net.parameters():
         p.data.mul_(6 if p.ndim > 1 else 1)
-    known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
+    known_mask = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
     words = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4))
-    prefix = make_infilling(words, known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
-    plain, kept = (filled(gpt2, Causal(net, 0, 1, c), prefix) for c in (False, True))
-    assert torch.equal(plain.tokens, kept.tokens)
-    at = torch.full((B, 1), 6)
-    p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, at, at)
+    prefix = make_infilling(words, known_mask, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    plain, cached = (decode(gpt2, Causal(net, 0, 1, c), prefix) for c in (False, True))
+    assert torch.equal(plain.tokens, cached.tokens)
+    ranks = torch.full((B, 1), 6)
+    p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, ranks, ranks)
     judged = compute_log_probabilities(net, plain.tokens, 0, 1)[:, 6]
     torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="allowed for a causal model: 1"):
-        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, at.repeat(1, 2), at.repeat(1, 2))
+        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, ranks.repeat(1, 2), ranks.repeat(1, 2))
 
 
-def test_a_word_the_models_do_not_know_is_named():
+def test_an_unknown_word_is_named():
     with pytest.raises(ParityError, match="word 'xyzzy' is not in the vocabulary"):
         Words(list(stories.list_words())).encode("the xyzzy")
 
@@ -148,20 +152,20 @@ def embedded(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize(("decoder", "k", "most"), [(assd, 5, 0.9), (assd_quadratic, 3, 0.55)])
-def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, most):
-    """Passes a word on texts of held-out pairs with 95 % of the words hidden; the judge likes what is written."""
+@pytest.mark.parametrize(("decoder", "k", "limit"), [(assd, 5, 0.9), (assd_quadratic, 3, 0.55)])
+def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, limit):
+    """Passes a word, with 95 % of the words of held-out texts hidden; the judge finds the drawn texts likely."""
     words = embedded.words
     texts = [[words.number[w] for w in stories.draw_text(20_000_000 + i, True, 128)] for i in range(16)]
-    known = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
-    known[:, 64] = True
-    start = make_infilling(torch.tensor(texts), known, words.mask, words.vocab)
-    done = filled(decoder, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=k)
+    known_mask = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
+    known_mask[:, 64] = True
+    start = make_infilling(torch.tensor(texts), known_mask, words.mask, words.vocab)
+    decoded = decode(decoder, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=k)
     assert embedded.one_vocabulary
-    assert (done.nfe / (start.end - start.begin)).mean() <= most
+    assert (decoded.nfe / (start.end - start.begin)).mean() <= limit
     noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
     written, random = (
-        (-compute_log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (done.tokens, noise)
+        (-compute_log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (decoded.tokens, noise)
     )
     assert written < 30 < 300 < random
 
@@ -176,7 +180,7 @@ def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):
         load.load(spoiled, needs="draft")
 
 
-def test_the_cache_refuses_an_attention_that_it_does_not_compute():
+def test_the_cache_refuses_another_attention():
     net = xlnet(8, width=16, layers=1, heads=2)
     config = net.config.to_dict()
     for key, value in {"attn_type": "uni", "clamp_len": 4}.items():
@@ -185,15 +189,15 @@ def test_the_cache_refuses_an_attention_that_it_does_not_compute():
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_published_folder_that_lacks_or_spoils_something_is_one_line(tmp_path, cache):
+def test_a_damaged_published_folder_is_one_line(tmp_path, cache):
     folder = tmp_path / stand_in(tmp_path)["xlnet"]
     file = folder / "model.safetensors"
     state = load_file(file)
     name = next(name for name in state if "layer.0.ff" in name)
     faults = {f"{name} is torch.int32; allowed: float16": state | {name: state[name].int()}}
     faults[f"lacks or has too much: {name}"] = {k: v for k, v in state.items() if k != name}
-    for words, spoiled in faults.items():
+    for message, spoiled in faults.items():
         save_file(spoiled, file, metadata={"format": "pt"})
         loaded = load.load({"source": "files", "family": "xlnet", "files": {"xlnet": str(folder)}, "sha256": {}})
-        with pytest.raises(ParityError, match=words):
+        with pytest.raises(ParityError, match=message):
             loaded.subset(cache)

@@ -1,4 +1,4 @@
-"""Captions as the published encoder reads them: cleaned, and cut where its tokenizer cuts them."""
+"""Captions are cleaned and cut as by the published encoder."""
 
 import hashlib
 import shutil
@@ -18,7 +18,7 @@ from parity.models.discrete.t5 import clean, read_encoder
 
 FOLDER, WIDTH = "flan-t5", 32  # width of the embeddings
 WORDS = ("▁a", "▁red", "▁circle", "▁on", "▁blue", "▁photo", "▁of", "▁the", "▁dog", "▁cat", "▁")
-# what the published cleaning makes of them (run beside it on these and on 60,000 random captions: no difference)
+# results of the published cleaning, which was also compared on 60,000 random captions without a difference
 CLEANED = {
     "A Red Circle -- with #3 & &amp; more": "a red circle - with more",
     "<person> at www.example.com/x?y=1 and https://a.b.org/c": "person at ?y=1 and",
@@ -32,20 +32,19 @@ CLEANED = {
 
 
 @pytest.mark.parametrize("caption", CLEANED)
-def test_a_caption_is_cleaned_as_the_published_code_does(caption):
+def test_a_caption_is_cleaned_as_by_the_published_code(caption):
     assert clean(caption) == CLEANED[caption]
 
 
 def write_t5(folder: Path) -> dict[str, Path]:
-    """Flan-T5 as it is published (google/flan-t5-xl): the whole model in a folder of transformers' layout. Pad 0,
-    end 1, unknown 2, the end token behind every caption, an output matrix that is not tied to the embeddings."""
+    """Write a whole Flan-T5 in the layout of google/flan-t5-xl. Pad is 0, end 1 and after every caption, unknown 2."""
     from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
 
-    words = T5Tokenizer(vocab=pieces(), extra_ids=0)
+    words = T5Tokenizer(vocab=make_vocabulary(), extra_ids=0)
     words.save_pretrained(folder / FOLDER)
     sizes: Any = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "num_decoder_layers": 1}
     sizes |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0}
-    config = T5Config(vocab_size=len(pieces()), **sizes)
+    config = T5Config(vocab_size=len(make_vocabulary()), **sizes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = T5ForConditionalGeneration(config)
@@ -53,8 +52,8 @@ def write_t5(folder: Path) -> dict[str, Path]:
     return {"text": Path(FOLDER)}
 
 
-def pieces() -> list[tuple[str, float]]:
-    """A unigram vocabulary: the special tokens first, then words, then every printable character."""
+def make_vocabulary() -> list[tuple[str, float]]:
+    """Make a unigram vocabulary: the special tokens, then words, then every printable character."""
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     characters = [c for c in string.printable if c.isprintable() and c != " "]
     return special + [(word, -1.0) for word in WORDS] + [(c, -5.0) for c in characters]
@@ -80,40 +79,41 @@ def test_a_published_encoder_reads_cleaned_captions(published):
 
 def test_a_caption_of_too_many_tokens_is_cut_and_counted(published, capsys):
     encode = read_encoder(published[0], 8)
-    both = encode(["a red circle", "a " + "red " * 30])
-    assert both["valid"].sum(1).tolist() == [4, 8]
+    encoded = encode(["a red circle", "a " + "red " * 30])
+    assert encoded["valid"].sum(1).tolist() == [4, 8]
     assert "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
-    assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red"])["embeddings"], atol=1e-5)
+    assert torch.allclose(encoded["embeddings"][1:], encode(["a red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err
 
 
-def test_a_published_folder_is_the_encoder_of_the_whole_model(published):
-    """Against transformers' own encoder of the whole model, pickled or not; its end token is read, its decoder not."""
-    whole = T5ForConditionalGeneration.from_pretrained(published[0]).eval()
+def test_a_published_folder_gives_transformers_embeddings(published):
+    """Those of the whole model's encoder, from safetensors or a pickle; the end token is read, the decoder is not."""
+    reference = T5ForConditionalGeneration.from_pretrained(published[0]).eval()
     words = AutoTokenizer.from_pretrained(published[0])("a red circle", return_tensors="pt")
     with torch.inference_mode():
-        wanted = whole.encoder(**words).last_hidden_state[0]
+        expected = reference.encoder(**words).last_hidden_state[0]
     assert words["input_ids"].tolist() == [[3, 4, 5, 1]]
-    assert wanted.shape == (4, WIDTH)
+    assert expected.shape == (4, WIDTH)
     for folder in published:
-        said = read_encoder(folder, 12)(["a RED circle"])
-        assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6)
-        assert said["valid"].sum() == 4
+        encoded = read_encoder(folder, 12)(["a RED circle"])
+        assert torch.allclose(encoded["embeddings"][0, -4:], expected, atol=1e-6)
+        assert encoded["valid"].sum() == 4
     name = "pytorch_model.bin"
     assert sha256(published[1]) == combine_digests(
         {name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()}
     )
 
 
-def test_a_folder_that_is_no_encoder_is_one_line(published, tmp_path):
+def test_a_folder_without_an_encoder_is_one_line(published, tmp_path):
     bad = Path(shutil.copytree(published[1], tmp_path / "bad"))
     state = torch.load(bad / "pytorch_model.bin")
     lacking = {k: v for k, v in state.items() if "encoder.block.1" not in k}
-    for held, words in ((lacking, "half a checkpoint: .* such as encoder.block.1"), ({"x": Path}, "can be read: ")):
-        torch.save(held, bad / "pytorch_model.bin")
-        with pytest.raises(ParityError, match=words) as told:
+    messages = "half a checkpoint: .* such as encoder.block.1", "can be read: "
+    for content, message in zip((lacking, {"x": Path}), messages, strict=True):
+        torch.save(content, bad / "pytorch_model.bin")
+        with pytest.raises(ParityError, match=message) as error:
             read_encoder(bad, 12)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
     (bad / "pytorch_model.bin").write_text("<html>")
     with pytest.raises(ParityError, match="not a T5 encoder that can be read"):
         read_encoder(bad, 12)

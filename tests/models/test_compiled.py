@@ -1,4 +1,4 @@
-"""Compiled passes compute what eager ones do, for batches that get smaller as rows are done."""
+"""Compiled passes compute what eager ones do, in batches that shrink as rows are done."""
 
 import numpy as np
 import torch
@@ -12,25 +12,27 @@ from parity.models.discrete.cached import SlotCache
 
 
 def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
-    """In float64, where a near tie of two tokens is far rarer than the bits that compiling changes."""
+    """In float64, where near ties of two tokens are far rarer than bits that compiling changes."""
     texts = ["a small red circle", "two large squares", "a green star above a blue ring"]
     manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": 8}, tmp_path)
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
     spec = {"method": "sjd_coupled", "options": options("discrete", "sjd_coupled", {"window": 5}), "seed": 0}
     spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float64"}
-    real, batches, read = torch.compile, [], SlotCache.read
+    real = torch.compile
+    read = SlotCache.read
+    batches = []
 
-    def traced(function, *, options, **more):
-        """As torch.compile traces it, without minutes of a C++ compiler."""
-        del options["triton.cudagraphs"]  # which this backend does not know
-        return real(function, backend="eager", options=options, **more)
+    def trace(function, *, options, **settings):
+        """Trace as torch.compile does, without minutes of a C++ compiler."""
+        del options["triton.cudagraphs"]  # unknown to this backend
+        return real(function, backend="eager", options=options, **settings)
 
-    def noted(self, x, *more):
+    def record_batch(self, x, *arguments):
         batches.append(len(x))
-        return read(self, x, *more)
+        return read(self, x, *arguments)
 
-    monkeypatch.setattr(SlotCache, "read", noted)
-    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(SlotCache, "read", record_batch)
+    monkeypatch.setattr(torch, "compile", trace)
     eager, fast = (
         loop.decode("discrete", loop.load("discrete", manifest, spec, fast=fast), spec, rows, 3)
         for fast in (False, True)
@@ -42,7 +44,7 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
 
 
 def test_each_network_computes_with_its_own_weights():
-    """The weights of a compiled pass are constants, folded into it for wide inputs: those of its own network."""
+    """A compiled pass holds its network's weights as constants, folded in for wide inputs."""
 
     def forward(net, x):
         return net(x)
@@ -50,7 +52,7 @@ def test_each_network_computes_with_its_own_weights():
     nets = [torch.nn.Linear(8, 8) for _ in range(2)]
     passes = [compile_pass(forward, "cpu") for _ in nets]
     with torch.inference_mode():
-        for rows in (64, 2):  # the graph of the first is that of the second
+        for rows in (64, 2):  # both networks share one graph
             x = torch.randn(1, rows, 8)
             for net, run in zip(nets, passes, strict=True):
                 torch.testing.assert_close(run(net, x), net(x))

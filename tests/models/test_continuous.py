@@ -1,5 +1,4 @@
-"""Continuous models as decoders see them: xAR, Harmon, Gaussian mixtures. Conditions, laws, cells; models from
-files."""
+"""Continuous models as decoders see them: conditions and laws of xAR, Harmon and Gaussian mixtures; files."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -39,31 +38,31 @@ def seeded():
     torch.manual_seed(0)
 
 
-def random(net):
-    """Weights that let everything act on everything: many start at zero."""
+def randomize(net):
+    """Draw all weights, because many start at zero and hide what acts on what."""
     generator = torch.Generator().manual_seed(0)
     for p in net.parameters():
         torch.nn.init.normal_(p, std=0.3, generator=generator)
     return net.eval()
 
 
-def model(name):
-    """A model of four rows, guided where it can be."""
-    sampling = HeadSampling(steps=4, guidance=2.0, clip=4.0)  # unclipped, untrained heads magnify rounding
+def make_model(name):
+    """Make a model of four rows, guided if it can be."""
+    sampling = HeadSampling(steps=4, guidance=2.0, clip=4.0)  # without clip, untrained heads magnify rounding errors
     if name == "gmm":
-        return GMM(random(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]), sampling)
+        return GMM(randomize(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]), sampling)
     if name == "harmon":
         prompts = torch.tensor([[1, 2, 3], [4, -1, -1], [5, 6, -1], [1, 2, 4]])
-        return harmon.Model(random(HarmonNet(HARMON_SMALL)), prompts, sampling)
+        return harmon.Model(randomize(HarmonNet(HARMON_SMALL)), prompts, sampling)
     cell = int(name.removeprefix("xar"))
-    return XAR(random(XARNet(replace(XAR_SMALL, cell=cell))), torch.tensor([0, 1, 2, 4]), sampling)
+    return XAR(randomize(XARNet(replace(XAR_SMALL, cell=cell))), torch.tensor([0, 1, 2, 4]), sampling)
 
 
 MODELS = ("gmm", "xar1", "xar2", "harmon")
 
 
-def question(m, rows=4, n=2):
-    """Tokens, an order and n places of each row, all predecessors known."""
+def draw_inputs(m, rows=4, n=2):
+    """Draw tokens, an order and n ranks of each row, with all tokens before them known."""
     rng = np.random.default_rng(1)
     tokens = torch.from_numpy(rng.standard_normal((rows, m.length, m.dim), np.float32))
     order = np.arange(m.length)[None].repeat(rows, 0)
@@ -72,87 +71,88 @@ def question(m, rows=4, n=2):
 
 
 @torch.no_grad()
-def token(m, tokens, order, places, known=None, keys=None):
-    """What the model's law draws, and its density there: all that a decoder sees of it."""
+def draw_token(m, tokens, order, ranks, known_ranks=None, keys=None):
+    """Draw a token by the model's law, with its density and deviation: all that a decoder sees of the law."""
     noise = counted_noise(3, range(4), torch.float32)
-    path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", places, m.steps, m.dim)
-    law = m.law(m.conditions(tokens, order, places, places if known is None else known), path)
+    path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", ranks, m.steps, m.dim)
+    law = m.law(m.conditions(tokens, order, ranks, ranks if known_ranks is None else known_ranks), path)
     x = law.sample(path)
     figures = torch.cat([x, law.log_density(x)[:, None], law.log_sigma[:, None]], 1)
-    return figures.unflatten(0, places.shape)
+    return figures.unflatten(0, ranks.shape)
 
 
-def leak(m, tokens, order, places):
-    """The largest change of a drawn token when the tokens at its place and after it change."""
-    before, change = token(m, tokens, order, places), 0.0
-    for j in range(places.shape[1]):
-        later = torch.arange(m.length) >= places[:, j : j + 1]  # by place
+def measure_leak(m, tokens, order, ranks):
+    """Measure the largest change of a drawn token when the tokens at its rank and after it change."""
+    original = draw_token(m, tokens, order, ranks)
+    change = 0.0
+    for j in range(ranks.shape[1]):
+        later = torch.arange(m.length) >= ranks[:, j : j + 1]  # by rank
         on_grid = torch.zeros_like(later).scatter(1, order, later)
-        other = torch.where(on_grid[..., None], tokens + 1, tokens)
-        change = max(change, float((token(m, other, order, places)[:, j] - before[:, j]).abs().max()))
+        changed_tokens = torch.where(on_grid[..., None], tokens + 1, tokens)
+        change = max(change, float((draw_token(m, changed_tokens, order, ranks)[:, j] - original[:, j]).abs().max()))
     return change
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_row_alone_is_the_row_in_a_batch(name):
-    m = model(name)
-    tokens, order, places = question(m)
-    whole = token(m, tokens, order, places)
-    for at in torch.arange(len(tokens))[:, None]:
-        alone = token(m.take(at), tokens[at], order[at], places[at], keys=at)
-        assert torch.allclose(alone[0], whole[at[0]], atol=1e-5, rtol=1e-5)
-    other_condition = token(m.take(torch.tensor([1, 1, 2, 3])), tokens, order, places)
-    assert not torch.allclose(other_condition[0], whole[0], atol=1e-3)
+def test_a_row_does_not_depend_on_its_batch(name):
+    m = make_model(name)
+    tokens, order, ranks = draw_inputs(m)
+    batched = draw_token(m, tokens, order, ranks)
+    for row in torch.arange(len(tokens))[:, None]:
+        single = draw_token(m.take(row), tokens[row], order[row], ranks[row], keys=row)
+        assert torch.allclose(single[0], batched[row[0]], atol=1e-5, rtol=1e-5)
+    other_condition = draw_token(m.take(torch.tensor([1, 1, 2, 3])), tokens, order, ranks)
+    assert not torch.allclose(other_condition[0], batched[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_one_place_or_many_one_law(name):
-    """Noise is keyed by place, and one pass over all places says what a pass for each says."""
-    m = model(name)
-    tokens, order, _ = question(m)
-    places = torch.arange(m.length).expand(4, -1)
-    many = token(m, tokens, order, places)
+def test_a_law_does_not_depend_on_the_other_ranks_of_a_call(name):
+    """Noise is keyed by rank, and one pass over all ranks gives what a pass for each gives."""
+    m = make_model(name)
+    tokens, order, _ = draw_inputs(m)
+    ranks = torch.arange(m.length).expand(4, -1)
+    batched = draw_token(m, tokens, order, ranks)
     for i in range(m.length):
-        one = token(m, tokens[:, : i + 1] if m.raster else tokens, order, places[:, i : i + 1])
-        assert torch.allclose(one[:, 0], many[:, i], atol=2e-5, rtol=1e-4)
-    assert not torch.allclose(many[:, 1:], many[:, :-1], atol=1e-2)
+        single = draw_token(m, tokens[:, : i + 1] if m.raster else tokens, order, ranks[:, i : i + 1])
+        assert torch.allclose(single[:, 0], batched[:, i], atol=2e-5, rtol=1e-4)
+    assert not torch.allclose(batched[:, 1:], batched[:, :-1], atol=1e-2)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_condition_reads_known_tokens_alone(name):
-    m = model(name)
-    tokens, order, places = question(m)
-    assert leak(m, tokens, order, places) == 0
-    assert not torch.equal(token(m, tokens + 1, order, places), token(m, tokens, order, places))
+    m = make_model(name)
+    tokens, order, ranks = draw_inputs(m)
+    assert measure_leak(m, tokens, order, ranks) == 0
+    assert not torch.equal(draw_token(m, tokens + 1, order, ranks), draw_token(m, tokens, order, ranks))
 
 
-def test_a_model_that_reads_ahead_is_seen():
+def test_a_model_that_reads_ahead_is_noticed():
     """Must fail: a model that reads one token too many."""
 
     class Ahead(GMM):
-        def conditions(self, tokens, order, places, known):
-            at = (places + 1).clamp(max=self.length - 1)
-            return super().conditions(tokens, order, at, at)
+        def conditions(self, tokens, order, ranks, known_ranks):
+            next_ranks = (ranks + 1).clamp(max=self.length - 1)
+            return super().conditions(tokens, order, next_ranks, next_ranks)
 
-    gmm = model("gmm")
+    gmm = make_model("gmm")
     m = Ahead(gmm.net, gmm.labels, gmm.sampling)
-    assert leak(m, *question(m)) > 1e-3
+    assert measure_leak(m, *draw_inputs(m)) > 1e-3
 
 
-def test_harmon_prompts_padding_and_none():
-    """Padding before, after or beyond a prompt changes nothing; a row without a prompt is one that has the prompt that
-    says nothing."""
-    net = random(HarmonNet(HARMON_SMALL))
-    x, known = torch.randn(3, 16, 3), torch.rand(3, 16) < torch.tensor([0.1, 0.5, 0.9])[:, None]
+def test_harmon_ignores_padding_of_prompts():
+    """Wherever it is; a row without a prompt equals one with the empty prompt."""
+    net = randomize(HarmonNet(HARMON_SMALL))
+    x = torch.randn(3, 16, 3)
+    known_mask = torch.rand(3, 16) < torch.tensor([0.1, 0.5, 0.9])[:, None]
     with torch.no_grad():
-        z = net(x, known, torch.tensor([[1, 2, 3], [4, 5, -1], [-1, -1, -1]]))
-        left = net(x, known, torch.tensor([[-1, -1, 1, 2, 3], [-1, -1, -1, 4, 5], [-1, -1, -1, -1, 8]]))
-        other = net(x, known, torch.tensor([[1, 2, 4], [5, 4, -1], [7, -1, -1]]))
-    assert torch.allclose(z, left, atol=1e-5)
-    assert all((a - b).abs().max() > 1e-4 for a, b in zip(z, other, strict=True))
+        z = net(x, known_mask, torch.tensor([[1, 2, 3], [4, 5, -1], [-1, -1, -1]]))
+        left_padded = net(x, known_mask, torch.tensor([[-1, -1, 1, 2, 3], [-1, -1, -1, 4, 5], [-1, -1, -1, -1, 8]]))
+        other_prompts = net(x, known_mask, torch.tensor([[1, 2, 4], [5, 4, -1], [7, -1, -1]]))
+    assert torch.allclose(z, left_padded, atol=1e-5)
+    assert all((a - b).abs().max() > 1e-4 for a, b in zip(z, other_prompts, strict=True))
 
 
-def test_folding_into_cells_and_back():
+def test_cells_are_folded_and_unfolded():
     x = torch.arange(2 * 16 * 3).view(2, 16, 3)
     assert torch.equal(fold(x, 1), x)
     cells = fold(x, 2)
@@ -192,7 +192,7 @@ def test_a_network_has_the_published_names_and_sizes(family):
 
 
 def test_kl16_has_the_published_names():
-    """Latent diffusion's, which count the decoder's levels the other way."""
+    """Those of latent diffusion, which numbers the decoder's levels the other way."""
     with torch.device("meta"):
         net = KL(KLConfig()).state_dict()
     theirs = ["quant_conv.bias", "encoder.mid.attn_1.proj_out.weight", "encoder.down.4.attn.1.q.weight"]
@@ -205,14 +205,13 @@ def test_kl16_has_the_published_names():
 
 
 def test_xar_walk_is_euler_maruyama():
-    """On a known velocity: tokens that are N(m, s^2) have v = E[noise - x | x_t]; the walk's draws have that mean and
-    deviation."""
+    """Tokens from N(m, s^2) have the velocity v = E[noise - x | x_t], whose walk ends in that law."""
     m, s = 0.7, 0.5
 
-    class Known(torch.nn.Module):
+    class KnownVelocity(torch.nn.Module):
         config = replace(XAR_SMALL, dim=1)
 
-        def forward(self, cells, t, labels, places, mask, before=None):
+        def forward(self, cells, t, labels, ranks, mask, cache=None):
             a, t = 1 - t[..., None], t[..., None]
             gap = (cells - a * m) / (a**2 * s**2 + t**2)
             return t * gap - (m + a * s**2 * gap), []
@@ -220,55 +219,54 @@ def test_xar_walk_is_euler_maruyama():
         def read(self, cells, t, labels):
             return None, [(torch.zeros(len(cells), 1, cells.shape[1], 1),) * 2]
 
-    net = Known()
-    for last in ("noise", "mean"):
-        model = XAR(net, torch.zeros(4000, dtype=torch.int64), HeadSampling(steps=100, last=last))
-        places = torch.tensor([[3, 8]]).expand(4000, -1)
-        path = make_path_noise(counted_noise(0, range(4000)), "sample", places, model.steps, model.dim)
-        law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), places, places, places), path)
+    net = KnownVelocity()
+    for last_step in ("noise", "mean"):
+        model = XAR(net, torch.zeros(4000, dtype=torch.int64), HeadSampling(steps=100, last=last_step))
+        ranks = torch.tensor([[3, 8]]).expand(4000, -1)
+        path = make_path_noise(counted_noise(0, range(4000)), "sample", ranks, model.steps, model.dim)
+        law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), ranks, ranks, ranks), path)
         x = law.sample(path)
         assert abs(float(x.mean()) - m) < 0.03
         assert abs(float(x.std()) - s) < 0.03
         assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5)
-        assert (law.sample(path) == law.mean).all() == (last == "mean")
+        assert (law.sample(path) == law.mean).all() == (last_step == "mean")
         times = [*np.linspace(1, 0.04, 100)]
-        assert float(law.log_sigma[0]) == pytest.approx(
-            sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times)), rel=1e-5
-        )
+        log_sigma = sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times))
+        assert float(law.log_sigma[0]) == pytest.approx(log_sigma, rel=1e-5)
 
 
-def test_xar_guidance_grows_with_the_place():
-    """At the first place there is none; at the last all of it."""
-    m = model("xar1")
-    tokens, order, _ = question(m)
+def test_xar_guidance_grows_with_the_rank():
+    """The first rank has none, the last all of it."""
+    m = make_model("xar1")
+    tokens, order, _ = draw_inputs(m)
     plain, constant = (
         replace(m, sampling=HeadSampling(steps=4, guidance=g, guidance_schedule=s))
         for g, s in ((1.0, "linear"), (2.0, "constant"))
     )
     ends = torch.tensor([[0, 15]]).expand(4, -1)
-    linear = token(m, tokens, order, ends)
-    assert torch.allclose(linear[:, 0], token(plain, tokens, order, ends)[:, 0], atol=1e-5)
-    assert torch.allclose(linear[:, 1], token(constant, tokens, order, ends)[:, 1], atol=1e-5)
-    assert not torch.allclose(linear[:, 1], token(plain, tokens, order, ends)[:, 1], atol=1e-3)
+    linear = draw_token(m, tokens, order, ends)
+    assert torch.allclose(linear[:, 0], draw_token(plain, tokens, order, ends)[:, 0], atol=1e-5)
+    assert torch.allclose(linear[:, 1], draw_token(constant, tokens, order, ends)[:, 1], atol=1e-5)
+    assert not torch.allclose(linear[:, 1], draw_token(plain, tokens, order, ends)[:, 1], atol=1e-3)
 
 
-def test_bad_settings_of_xar_have_one_line():
+def test_bad_sizes_of_xar_are_one_line():
     with pytest.raises(ValueError, match="cell 3: allowed: a divisor of grid 4"):
         XARNet(replace(XAR_SMALL, cell=3))
     with pytest.raises(ValueError, match="width 12: allowed: a multiple of 4 x heads 2"):
         XARNet(replace(XAR_SMALL, width=12))
 
 
-def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
-    m = model("gmm")
-    tokens, order, places = question(m)
-    at, half = (
-        net.law(net.conditions(tokens, order, places, places))
+def test_temperature_narrows_the_components_of_a_mixture():
+    m = make_model("gmm")
+    tokens, order, ranks = draw_inputs(m)
+    law, narrow = (
+        net.law(net.conditions(tokens, order, ranks, ranks))
         for net in (m, replace(m, sampling=HeadSampling(temperature=0.5)))
     )
-    assert torch.equal(half.means, at.means)
-    assert torch.equal(half.log_weights, at.log_weights)
-    torch.testing.assert_close(half.scales, 0.5 * at.scales)
+    assert torch.equal(narrow.means, law.means)
+    assert torch.equal(narrow.log_weights, law.log_weights)
+    torch.testing.assert_close(narrow.scales, 0.5 * law.scales)
 
 
 FAMILIES = ("mar", "xar", "harmon", "gmm")
@@ -284,61 +282,63 @@ def embedded(request, tmp_path_factory):
     )
 
 
-def settings(loaded):
-    """Of the settings, those that its law depends on: what a cell's specification holds."""
+def select_settings(loaded):
+    """Select the settings on which the model's law depends, as in a cell's specification."""
     return {k: v for k, v in SETTINGS.items() if k in loaded.family.FAMILY["reads"]}
 
 
-def test_an_embedded_pair_goes_from_its_manifest_to_its_pictures(embedded):
-    pair = embedded.pair(range(2, 4), settings(embedded), True)
+def test_an_embedded_pair_draws_pictures_from_its_manifest(embedded):
+    pair = embedded.pair(range(2, 4), select_settings(embedded), True)
     assert (pair.target.length, pair.target.dim) == (pair.draft.length, pair.draft.dim)
-    assert token(pair.draft, *question(pair.draft, 2), keys=torch.arange(2)).isfinite().all()
+    assert draw_token(pair.draft, *draw_inputs(pair.draft, 2), keys=torch.arange(2)).isfinite().all()
     assert pair.target.raster == embedded.family.FAMILY["causal"]
     noise = counted_noise(0, range(2), torch.float32)
     start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
-    done = record(pair, start, mar(pair, start, noise=noise, iterations=0 if pair.target.raster else 4))
-    pixels = embedded.pictures(done.tokens)
+    decoded = record(pair, start, mar(pair, start, noise=noise, iterations=0 if pair.target.raster else 4))
+    pixels = embedded.pictures(decoded.tokens)
     assert pixels.shape == (2, 64, 64, 3)
     assert pixels.dtype == np.uint8
     assert pixels.std() > 0
-    assert embedded.pair(range(2), settings(embedded), False).draft is None
+    assert embedded.pair(range(2), select_settings(embedded), False).draft is None
 
 
-def test_a_setting_that_a_family_does_not_read_changes_no_law(embedded):
-    """And one that it says it reads changes one: what is in a cell's key is what its images depend on."""
-    pair, reads = embedded.pair(range(4), {}, False), embedded.family.FAMILY["reads"]
-    tokens, order, places = question(pair.target)
-    tokens, order, places = tokens[:4], order[:4], places[:4]
+def test_only_settings_that_a_family_reads_change_its_law(embedded):
+    """So a cell's key holds what its images depend on."""
+    pair = embedded.pair(range(4), {}, False)
+    reads = embedded.family.FAMILY["reads"]
+    tokens, order, ranks = draw_inputs(pair.target)
+    tokens, order, ranks = tokens[:4], order[:4], ranks[:4]
 
-    def law(**given):
-        m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **given}, False).target
-        return token(m, tokens, order, places)
+    def law(**changes):
+        m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **changes}, False).target
+        return draw_token(m, tokens, order, ranks)
 
     plain = law()
     changed = {"temperature": 0.5, "clip": 0.5, "sampler": "ddim", "guidance": 3.0}
     if embedded.family.FAMILY["causal"]:
-        del changed["sampler"]  # of these two the first has no other, the second none
+        del changed["sampler"]  # these families have one sampler or none
     for name, value in changed.items():
         assert torch.equal(law(**{name: value}), plain) == (name not in reads), name
 
 
-def test_what_a_model_lacks_or_was_changed_is_one_line(embedded, tmp_path):
+def test_a_missing_or_changed_part_is_one_line(embedded, tmp_path):
     file = tmp_path / "target.safetensors"
     file.write_bytes(embedded.file("target").read_bytes()[:-1] + b"x")
     files = embedded.manifest["files"]
     with pytest.raises(ParityError, match=r": target = .*SHA-256"):
         load.load(embedded.manifest | {"files": files | {"target": str(file)}})
-    alone = embedded.manifest | {"files": {k: v for k, v in files.items() if k != "draft"}}
+    without_draft = embedded.manifest | {"files": {k: v for k, v in files.items() if k != "draft"}}
     with pytest.raises(ParityError, match=r": has no draft; allowed: target, kl"):
-        load.load(alone, needs="draft")
+        load.load(without_draft, needs="draft")
 
 
-def test_a_respaced_schedule_is_the_released_running_sum():
+def test_a_respaced_schedule_equals_the_released_sum():
     for steps in range(1, 1001):
-        at, released = 0.0, []
+        step = 0.0
+        released = []
         for _ in range(steps):
-            released.append(round(at))
-            at += 999 / (steps - 1) if steps > 1 else 1
+            released.append(round(step))
+            step += 999 / (steps - 1) if steps > 1 else 1
         assert respace_steps(steps) == released
     assert respace_steps(1) == [0]
     assert 499 in respace_steps(21)

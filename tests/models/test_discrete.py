@@ -1,4 +1,4 @@
-"""Discrete models from what a configuration names to pictures: manifest, files, families."""
+"""Discrete models from a configuration's entry to pictures: manifest, files, families."""
 
 import hashlib
 from pathlib import Path
@@ -22,11 +22,11 @@ SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8
 
 
 @pytest.mark.parametrize("grid", [16, 8])
-def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, tmp_path, grid):
+def test_an_embedded_model_draws_pictures_from_its_manifest(all_weights, tmp_path, grid):
     manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
     companions = {"drafter", "draft"} if grid == 16 else set()
     assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | companions == set(manifest["sha256"])
-    assert all(sha256(Path(f)) == manifest["sha256"][part] for part, f in manifest["files"].items())
+    assert all(sha256(Path(f)) == manifest["sha256"][name] for name, f in manifest["files"].items())
     assert models.picture_side(manifest) == 4 * grid
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest)
@@ -43,15 +43,16 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
     assert pixels.std() > 0
 
 
-def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
+def test_a_law_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
     manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest, dtype=torch.float64)
-    start, at = torch.zeros(2, 1, dtype=torch.int64), torch.full((2, 1), -1)
+    start = torch.zeros(2, 1, dtype=torch.int64)
+    positions = torch.full((2, 1), -1)
 
     def law(sampling, rows=slice(None)):
         model = loaded.model({k: v[rows] for k, v in inputs.items()}, PLAIN | sampling)
-        return model.logits(start[rows], at[rows])[:, 0].softmax(-1)
+        return model.logits(start[rows], positions[rows])[:, 0].softmax(-1)
 
     for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
         assert torch.allclose(law(sampling, slice(1, 2)), law(sampling)[1:], atol=1e-9)
@@ -59,22 +60,23 @@ def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
     assert not torch.allclose(law({}), law({"guidance": 3.0}))
 
 
-def published(tmp_path, **more):
-    """A transformer as it is released, pickled beside other things, and the specification that names it."""
+def write_published(tmp_path, **other_files):
+    """Pickle a transformer as it is released, beside other things, and make the specification that names it."""
     torch.manual_seed(0)
     net = Transformer(LlamaGenConfig(**SMALL))
     torch.save({"model": net.state_dict(), "steps": 3}, tmp_path / "t2i.pt")
-    files = {"transformer": str(tmp_path / "t2i.pt"), **more}
-    digests = {part: hashlib.sha256(Path(f).read_bytes()).hexdigest() for part, f in files.items()}
+    files = {"transformer": str(tmp_path / "t2i.pt"), **other_files}
+    digests = {name: hashlib.sha256(Path(f).read_bytes()).hexdigest() for name, f in files.items()}
     return net, {"family": "llamagen", "source": "files", "files": files, "sha256": digests, "network": SMALL}
 
 
 def test_published_files_are_verified_and_converted(tmp_path):
-    net, spec = published(tmp_path)
+    net, spec = write_published(tmp_path)
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
-    again = Transformer(LlamaGenConfig(**SMALL))
-    load_weights(again, Path(manifest["files"]["transformer"]))
-    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
+    converted = Transformer(LlamaGenConfig(**SMALL))
+    load_weights(converted, Path(manifest["files"]["transformer"]))
+    for a, b in zip(net.state_dict().values(), converted.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
     assert manifest["network"] == SMALL
     with pytest.raises(ParityError, match=r"models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
         fetch.make_manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
@@ -82,12 +84,12 @@ def test_published_files_are_verified_and_converted(tmp_path):
         fetch.make_manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
 
 
-def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
-    _, spec = published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
+def test_files_of_different_models_are_one_line(tmp_path, all_weights):
+    _, spec = write_published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
     assert models.picture_side(manifest) == 4 * 4  # the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
-    other = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
+    swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
     with pytest.raises(ParityError, match=r"transformer\.safetensors: not an image tokenizer of LlamaGen: 'quantize"):
-        models.load(other)
+        models.load(swapped)

@@ -1,4 +1,4 @@
-"""Downloads from a hub on localhost, with faults: the file or one line, and never half of it."""
+"""Downloads from a hub on localhost with faults give the whole file or an error of one line."""
 
 import hashlib
 import time
@@ -34,9 +34,9 @@ FILES = {
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    there = Hub(dict(FILES))
-    monkeypatch.setattr(constants, "ENDPOINT", there.address)
-    address = there.address + "/{repo_id}/resolve/{revision}/{filename}"
+    hub_server = Hub(dict(FILES))
+    monkeypatch.setattr(constants, "ENDPOINT", hub_server.address)
+    address = hub_server.address + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.setattr(constants, name, str(tmp_path / "cache"), raising=False)
@@ -44,71 +44,74 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the tries of huggingface_hub
-    yield there
-    there.close()
+    yield hub_server
+    hub_server.close()
 
 
-def from_the_hub(server, tmp_path):
+def download_from_hub(server, tmp_path):
+    """Download a file of a repository on the hub and check it."""
     file = hub.download(REPO, COMMIT, "w.safetensors")
     check(file, DIGEST, "it")
     return file
 
 
-def from_an_address(server, tmp_path):
+def download_from_address(server, tmp_path):
+    """Download a file from a plain address."""
     return hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "got")
 
 
-WAYS = (from_the_hub, from_an_address)
+DOWNLOADS = (download_from_hub, download_from_address)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_file_comes_whole_and_once(server, tmp_path, way):
-    first = way(server, tmp_path)
+@pytest.mark.parametrize("download", DOWNLOADS)
+def test_a_file_is_downloaded_whole_and_once(server, tmp_path, download):
+    first = download(server, tmp_path)
     assert first.read_bytes() == BODY
-    server.asked.clear()
-    assert way(server, tmp_path) == first
-    assert not [a for a in server.asked if a[0] == "GET"]
+    server.requests.clear()
+    assert download(server, tmp_path) == first
+    assert not [a for a in server.requests if a[0] == "GET"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("download", DOWNLOADS)
 @pytest.mark.parametrize("fault", ["corrupts", "401", "404", "a page"])
-def test_a_fault_that_lasts_is_one_line_and_leaves_nothing_that_passes(server, tmp_path, way, fault):
+def test_a_lasting_fault_is_one_line_and_leaves_no_file(server, tmp_path, download, fault):
     server.fault = fault
-    with pytest.raises(ParityError) as told:
-        way(server, tmp_path)
-    assert "\n" not in str(told.value)
-    assert "HF_TOKEN" in str(told.value) or fault != "401" or way is from_an_address
+    with pytest.raises(ParityError) as error:
+        download(server, tmp_path)
+    assert "\n" not in str(error.value)
+    assert "HF_TOKEN" in str(error.value) or fault != "401" or download is download_from_address
     assert not [f for f in (tmp_path / "got").rglob("*") if f.is_file()]
     server.fault = ""
-    if (way, fault) != (from_the_hub, "corrupts"):  # its cache keeps what it never hashed: the line says to delete it
-        assert way(server, tmp_path).read_bytes() == BODY
+    if download is download_from_address or fault != "corrupts":  # the hub's cache keeps the file; the error says so
+        assert download(server, tmp_path).read_bytes() == BODY
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_server_that_is_busy_is_asked_again_and_an_answer_is_taken(server, tmp_path, way, monkeypatch):
+@pytest.mark.parametrize("download", DOWNLOADS)
+def test_a_busy_server_is_asked_again(server, tmp_path, download, monkeypatch):
     server.fault = "503"
     pauses = []
 
-    def free(seconds):
+    def end_fault(seconds):
         pauses.append(seconds)
         server.fault = ""
 
-    monkeypatch.setattr(time, "sleep", free)
-    assert way(server, tmp_path).read_bytes() == BODY
+    monkeypatch.setattr(time, "sleep", end_fault)
+    assert download(server, tmp_path).read_bytes() == BODY
     assert len(pauses) == 1
-    server.fault, server.files["w.safetensors"] = "404", b""
+    server.fault = "404"
+    server.files["w.safetensors"] = b""
     with pytest.raises(ParityError):
         hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "new")
     assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "https://", "http://me:secret@host/x"])
-def test_only_plain_addresses_are_taken(tmp_path, url):
+def test_only_plain_addresses_are_accepted(tmp_path, url):
     with pytest.raises(ParityError, match="allowed: https://host/file"):
         hub.download_address(url, DIGEST, tmp_path)
 
 
-def test_a_folder_comes_with_what_is_read_of_it(server):
+def test_a_folder_is_downloaded_without_unread_files(server):
     folder = hub.download_folder(REPO, COMMIT, "t5/")
     assert sorted(f.name for f in folder.iterdir()) == sorted(
         name.removeprefix("t5/") for name in FILES if name.startswith("t5/") and "." + name[-2:] not in (".in", ".h5")
@@ -121,17 +124,17 @@ def test_a_folder_comes_with_what_is_read_of_it(server):
     assert hub.download_folder(REPO, COMMIT, "t5/") == folder
 
 
-def test_what_is_not_there_is_one_line(server):
-    for part in ("none/", "../up/"):
+def test_a_missing_folder_or_revision_is_one_line(server):
+    for path in ("none/", "../up/"):
         with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
-            hub.download_folder(REPO, COMMIT, part)
-    with pytest.raises(ParityError, match="no such revision") as told:
+            hub.download_folder(REPO, COMMIT, path)
+    with pytest.raises(ParityError, match="no such revision") as error:
         hub.download_folder(REPO, "f" * 40, "t5/")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp_path):
-    """Its folder by the commit, every file's digest; another commit, other bytes, half of it: one line each."""
+def test_a_repository_in_transformers_layout_is_added(server, tmp_path):
+    """By its commit, with every file's digest. Another commit, other bytes and half of it are one line each."""
     folder = tmp_path / "here" / janus(tmp_path / "here")["model"]
     server.files = {f.name: f.read_bytes() for f in folder.iterdir()} | {"README.md": b"x"}
     entry = add.find(f"hub:{REPO}").entry
@@ -147,15 +150,19 @@ def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp
         fetch.make_manifest("discrete", "m", entry | {"revision": "f" * 40}, tmp_path / "out")
 
 
-def test_text_models_of_repositories_are_fetched_at_their_commit(server, tmp_path):
-    """The model, the judge and the tokenizer: of the tokenizer's repository nothing but the tokenizer is fetched."""
-    here = {part: tmp_path / path for write in (xlnet, gpt2) for part, path in write(tmp_path).items()}
-    server.files = {f"{part}/{f.name}": f.read_bytes() for part, folder in here.items() for f in folder.iterdir()}
+def read_files(folder):
+    return {f.name: f.read_bytes() for f in folder.iterdir()}
+
+
+def test_text_models_are_fetched_at_their_commit(server, tmp_path):
+    """Of the tokenizer's repository only the tokenizer is fetched."""
+    local = {name: tmp_path / path for write in (xlnet, gpt2) for name, path in write(tmp_path).items()}
+    server.files = {f"{name}/{f.name}": f.read_bytes() for name, folder in local.items() for f in folder.iterdir()}
     server.files["tokenizer/model.safetensors"] = BODY
-    digests = {part: sha256(here[part]) for part in ("xlnet", "judge")}
-    raw = {"family": "xlnet", "source": "hub", "files": {part: f"hub:{REPO}@{COMMIT}:{part}" for part in here}}
+    digests = {name: sha256(local[name]) for name in ("xlnet", "judge")}
+    raw = {"family": "xlnet", "source": "hub", "files": {name: f"hub:{REPO}@{COMMIT}:{name}" for name in local}}
     manifest = fetch.make_manifest("anysubset", "xlnet", raw | {"sha256": digests}, tmp_path / "out")
-    got = {part: {f.name: f.read_bytes() for f in Path(folder).iterdir()} for part, folder in manifest["files"].items()}
-    assert got == {part: {f.name: f.read_bytes() for f in folder.iterdir()} for part, folder in here.items()}
+    fetched = {name: read_files(Path(folder)) for name, folder in manifest["files"].items()}
+    assert fetched == {name: read_files(folder) for name, folder in local.items()}
     with pytest.raises(ParityError, match=r"files.judge = .*expected 0000"):
         fetch.make_manifest("anysubset", "xlnet", raw | {"sha256": digests | {"judge": "0" * 64}}, tmp_path / "out")

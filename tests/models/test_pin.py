@@ -1,4 +1,4 @@
-"""`parity models pin`: what the hub tells of a repository becomes commits and digests; nothing large is fetched."""
+"""`parity models pin` gets commits and digests from the hub without downloading weights."""
 
 import hashlib
 
@@ -14,14 +14,14 @@ COMMIT = "a" * 40
 SHARDS = ("model-1-of-2.safetensors", "model-2-of-2.safetensors")
 
 
-def held(folder):
-    """A folder as the hub would list it: digests of its weights, none of small files."""
+def list_folder(folder):
+    """List a folder as the hub would: digests of its weights, none of small files."""
     files = {str(f.relative_to(folder)): f for f in sorted(folder.rglob("*")) if f.is_file()}
-    told = {
+    digests = {
         name: hashlib.sha256(f.read_bytes()).hexdigest() if f.suffix in (".safetensors", ".bin", ".ckpt") else ""
         for name, f in files.items()
     }
-    return pin.Listed("o/n", COMMIT, told, {name: f.stat().st_size for name, f in files.items()})
+    return pin.Listed("o/n", COMMIT, digests, {name: f.stat().st_size for name, f in files.items()})
 
 
 @pytest.fixture
@@ -34,35 +34,34 @@ def repository(tmp_path):
 
 
 @pytest.mark.parametrize("path", [".", "sub", "vq.ckpt"])
-def test_a_digest_told_by_the_hub_is_that_of_the_files_here(repository, path):
-    assert pin.digest(held(repository), path) == sha256(repository / path)
-    told = pin.digest(held(repository), path)
+def test_the_hubs_digest_equals_that_of_the_files(repository, path):
+    assert pin.digest(list_folder(repository), path) == sha256(repository / path)
+    digest = pin.digest(list_folder(repository), path)
     victim = {".": SHARDS[1], "sub": "sub/pytorch_model.bin", "vq.ckpt": "vq.ckpt"}[path]
     (repository / victim).write_bytes(b"other")
-    assert sha256(repository / path) != told
+    assert sha256(repository / path) != digest
 
 
-def test_what_is_not_in_it_is_named(repository):
+def test_a_missing_path_is_named(repository):
     with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1-of-2"):
-        pin.digest(held(repository), "other")
+        pin.digest(list_folder(repository), "other")
 
 
-def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, monkeypatch):
+def test_only_files_on_the_hub_are_weighed(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(pin, "list_files", lambda repo, commit: held(repository))
+    monkeypatch.setattr(pin, "list_files", lambda repo, commit: list_folder(repository))
     elsewhere = f"hub:x/y@{COMMIT}:vq.ckpt"
     assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
     assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("".join(SHARDS))
     assert pin.weigh("o/n", COMMIT, {"model": ".", "text": "note.txt"}) == pin.weigh("o/n", COMMIT, {"model": "."})
 
 
-def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, monkeypatch):
-    """A text encoder in a folder of the user's, beside a repository: no hub is asked for it; a run that finds no pin
-    says so in one line, and one that has it reads the digest of the folder."""
+def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch):
+    """A text encoder in a folder beside a repository needs no hub, and a run without its pin is refused in one line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5/model.safetensors").write_bytes(b"first")
-    monkeypatch.setattr(pin, "list_files", lambda repo, branch: held(repository))
+    monkeypatch.setattr(pin, "list_files", lambda repo, branch: list_folder(repository))
     model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"models": {"xl": model}}))
@@ -72,7 +71,7 @@ def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, mo
     for content in (b"first", b"another"):
         (tmp_path / "t5/model.safetensors").write_bytes(content)
         pin.write(experiment, out, tell=lambda text: None)
-        said = pins.fill_pins(yaml.safe_load(experiment.read_text()), pins.make_pin_reader(out))["models"]["xl"]
-        assert said["revision"] == COMMIT
-        assert said["files"] == model["files"]
-        assert said["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}
+        pinned = pins.fill_pins(yaml.safe_load(experiment.read_text()), pins.make_pin_reader(out))["models"]["xl"]
+        assert pinned["revision"] == COMMIT
+        assert pinned["files"] == model["files"]
+        assert pinned["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}

@@ -1,4 +1,4 @@
-"""What an experiment will need is told before anything is loaded, and a batch that does not fit is refused."""
+"""The plan of an experiment: downloads, memory and images, and a batch that does not fit is refused."""
 
 import json
 
@@ -12,32 +12,34 @@ from parity.models import plan
 RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "prompts": {"limit": 8}}}
 
 
-def needs(**image):
+def list_needs(**image):
+    """List the needs of RAW with other keys of its image section."""
     config = checks.load({"image": RAW["image"] | image})
     return plan.list_needs(config, {})[0]
 
 
-def test_a_model_at_hand_needs_no_download_and_its_files_are_weighed():
+def test_an_embedded_model_needs_no_download():
     spec = ModelSpec(family="llamagen")
     files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
-    n, cells = needs(), len(RAW["image"]["methods"]) + 1  # plain decoding has a control
+    n = list_needs()
+    cells = len(RAW["image"]["methods"]) + 1  # plain decoding has a control
     assert n.download == 0
     assert n.held == sum(f.stat().st_size for f in files) > 10**6
     assert n.images == 8 * cells
     assert n.hours is None
 
 
-def planned(folder, monkeypatch, count, **more):
-    """What the rules plan with a file of so many prompts."""
+def plan_prompts(folder, monkeypatch, count, **changes):
+    """Plan an experiment with a file of `count` prompts, as the rules do."""
     scene = "a large striped red circle left of a small blue square on a cloudy green background"
     monkeypatch.chdir(folder)
     (folder / "mine.txt").write_text(f"{scene}\n" * count)
-    raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **more.pop("prompts", {})}}, **more}
+    raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **changes.pop("prompts", {})}}, **changes}
     return checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
 
 
 @pytest.mark.parametrize(
-    ("count", "given", "images"),
+    ("count", "changes", "images"),
     [
         (2, {}, 2),
         (2, {"prompts": {"repeats": 3}}, 6),
@@ -46,27 +48,27 @@ def planned(folder, monkeypatch, count, **more):
         (40, {"scale": 0.1}, 4),
     ],
 )
-def test_images_are_counted_of_the_prompts_that_are_there(tmp_path, monkeypatch, count, given, images):
-    config = planned(tmp_path, monkeypatch, count, **given).config
+def test_images_are_counted_from_the_prompts_in_the_file(tmp_path, monkeypatch, count, changes, images):
+    config = plan_prompts(tmp_path, monkeypatch, count, **changes).config
     sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gives it
     assert plan.list_needs(sent, {})[0].images == images * 3
 
 
-def test_a_default_limit_that_leaves_out_prompts_says_so(tmp_path, monkeypatch):
+def test_a_default_limit_reports_the_prompts_it_leaves_out(tmp_path, monkeypatch):
     line = "64 of the 1,632 prompts of mine.txt are used; image.prompts.limit takes more"
-    assert planned(tmp_path, monkeypatch, 1632).notes == [line]
-    for count, given in ((64, {}), (1632, {"prompts": {"limit": 64}})):
-        assert planned(tmp_path, monkeypatch, count, **given).notes == []
+    assert plan_prompts(tmp_path, monkeypatch, 1632).notes == [line]
+    for count, changes in ((64, {}), (1632, {"prompts": {"limit": 64}})):
+        assert plan_prompts(tmp_path, monkeypatch, count, **changes).notes == []
 
 
 def test_memory_grows_with_guidance_dtype_and_window():
-    row = needs().row
-    assert needs(sampling={"guidance": 1.0}).row < row < needs(dtype="float64").row
-    assert row < needs(methods={"ar": [{}], "sjd": [{"window": 32}]}).row
+    row = list_needs().row
+    assert list_needs(sampling={"guidance": 1.0}).row < row < list_needs(dtype="float64").row
+    assert row < list_needs(methods={"ar": [{}], "sjd": [{"window": 32}]}).row
 
 
 def test_the_largest_batch_that_fits_is_named():
-    n = needs()
+    n = list_needs()
     plan.check(4, [n], n.memory(4))
     with pytest.raises(ParityError, match=r"image.batch = 4: scenes needs .* allowed: at most 3"):
         plan.check(4, [n], n.memory(4) - 1)

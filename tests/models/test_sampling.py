@@ -1,4 +1,4 @@
-"""From logits to the law that is sampled: filters, guidance, grammar; a decoder sees one law."""
+"""From logits to the law that is sampled: filters, guidance, grammar."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from parity_decoders.sampling import Sampled, TokenSampling, top_k_filter, top_p
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
-def test_top_k_and_top_p():
+def test_top_k_and_top_p_keep_the_likeliest_tokens():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
     assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
     assert torch.isfinite(top_k_filter(logits, 99)).all()
@@ -17,8 +17,8 @@ def test_top_k_and_top_p():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
-def test_guidance_moves_from_the_unconditional_law_past_the_conditional(scale):
-    """u + s (c - u) of the logits, on a table whose second half is unconditional."""
+def test_guidance_interpolates_and_extrapolates_logits(scale):
+    """The law is u + s (c - u) of a table whose second half is unconditional."""
     table = random_table(5, 2, torch.Generator().manual_seed(0), pair=True)
     sampled = Sampled(TabularModel(table, 2, 1), TokenSampling(guidance=scale))
     start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
@@ -29,13 +29,13 @@ def test_guidance_moves_from_the_unconditional_law_past_the_conditional(scale):
     assert torch.allclose(law, (unconditional + scale * (conditional - unconditional)).softmax(-1))
 
 
-def test_temperature_and_filters_apply_in_order_and_leave_a_law():
+def test_filters_apply_after_the_temperature():
     table = random_table(6, 2, torch.Generator().manual_seed(0))
     start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
     law = Sampled(TabularModel(table, 2, 1), TokenSampling(temperature=0.5, top_k=3)).logits(*start)[0, 0].softmax(-1)
-    kept = (table[0] / 0.5).topk(3).indices
-    assert set(law.nonzero().flatten().tolist()) == set(kept.tolist())
-    assert torch.allclose(law[kept], (table[0] / 0.5)[kept].softmax(-1))
+    likeliest = (table[0] / 0.5).topk(3).indices
+    assert set(law.nonzero().flatten().tolist()) == set(likeliest.tolist())
+    assert torch.allclose(law[likeliest], (table[0] / 0.5)[likeliest].softmax(-1))
 
 
 def test_grammar_forces_its_tokens_and_no_others():

@@ -1,4 +1,4 @@
-"""Checkpoints in the published layouts through the user's path: converted or named, configured, decoded, drawn."""
+"""Checkpoints in the published layouts by the user's path: converted or added, configured, decoded, drawn."""
 
 import json
 import shutil
@@ -32,104 +32,105 @@ CONTINUOUS = ("mar", "xar", "harmon")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Folder and parts of every continuous stand-in."""
-    found = {}
+    """Parts of every continuous stand-in: name to path."""
+    files_of = {}
     for name in CONTINUOUS:
         folder = tmp_path_factory.mktemp(name)
         files = write(name, folder)
-        found[name] = {part: folder / file for part, file in files.items()}
-    return found
+        files_of[name] = {part_name: folder / file for part_name, file in files.items()}
+    return files_of
 
 
-def section(model, where, tmp_path, **more):
-    """A configuration of two images. where: a folder, or what it says of published files."""
-    spec = {"family": model, "source": "files", **(where if isinstance(where, dict) else {"folder": where})}
-    said = {"images": 2, "batch": [2], "sampling": dict(SAMPLING)}
-    said["sampling"]["guidance_schedule"] = "linear" if model == "xar" else "constant"
-    said["methods"] = {"mar": [{}], "cspd": [{"gamma": 2}]}
+def make_config(model, location, tmp_path, **changes):
+    """Make a configuration of two images. `location` is a folder, or the entry of published files."""
+    spec = {"family": model, "source": "files", **(location if isinstance(location, dict) else {"folder": location})}
+    section = {"images": 2, "batch": [2], "sampling": dict(SAMPLING)}
+    section["sampling"]["guidance_schedule"] = "linear" if model == "xar" else "constant"
+    section["methods"] = {"mar": [{}], "cspd": [{"gamma": 2}]}
     if model == "harmon":
         (tmp_path / "captions.txt").write_text("a dog on the left {and} a cat\na pink stop sign\n", encoding="utf-8")
-        said["captions"] = {"file": str(tmp_path / "captions.txt"), "limit": 2}
-    return {"models": {model: spec}, "continuous": said | more}
+        section["captions"] = {"file": str(tmp_path / "captions.txt"), "limit": 2}
+    return {"models": {model: spec}, "continuous": section | changes}
 
 
-def test_a_stand_in_is_the_same_each_time(written, tmp_path):
-    """Whatever was drawn before: its digest may stand in a configuration."""
+def test_a_stand_in_is_written_the_same_each_time(written, tmp_path):
+    """Whatever was drawn before, because a configuration may hold its digest."""
     torch.rand(3)
     files = write("harmon", tmp_path)
-    for part in ("target", "kl"):
-        one, other = unpickle(tmp_path / files[part]), unpickle(written["harmon"][part])
-        assert list(one) == list(other)
-        assert all(torch.equal(value, other[key]) for key, value in one.items())
+    for name in ("target", "kl"):
+        one, two = unpickle(tmp_path / files[name]), unpickle(written["harmon"][name])
+        assert list(one) == list(two)
+        assert all(torch.equal(value, two[key]) for key, value in one.items())
 
 
-def decoded(config, model, tmp_path):
-    """The pictures of two images by two methods, and the loaded pair: what a run's jobs do."""
+def decode_pictures(config, model, tmp_path):
+    """Decode two images by two methods, as a run's jobs do; return the loaded pair and the pictures."""
     value = checks.load(config)
-    every = cells(value, [])
+    all_cells = cells(value, [])
     spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
     manifest = fetch.make_manifest("continuous", model, spec, tmp_path / "m")
-    loaded, pictures = load(manifest, needs="draft"), []
+    loaded = load(manifest, needs="draft")
+    pictures = []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
-        pair = loaded.pair(range(2), every[0].spec["sampling"], True)
+        pair = loaded.pair(range(2), all_cells[0].spec["sampling"], True)
         noise = batch_noise(0, ["0", "1"])
         start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
-        done = record(pair, start, decoder(pair, start, noise=noise, **options))
-        pictures.append(loaded.pictures(done.tokens))
+        decoded = record(pair, start, decoder(pair, start, noise=noise, **options))
+        pictures.append(loaded.pictures(decoded.tokens))
     return loaded, pictures
 
 
 @pytest.mark.parametrize("model", CONTINUOUS)
 def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys, model):
-    flags = [text for part, file in written[model].items() for text in (f"--{part}", str(file))]
+    flags = [text for name, file in written[model].items() for text in (f"--{name}", str(file))]
     monkeypatch.setattr(sys, "argv", ["models", "convert", "--model", model, *flags, "--out", str(tmp_path / "w")])
     convert_model()
-    said = capsys.readouterr().out
-    assert ("the moving average" in said) == (model == "mar")
-    assert ("does not say" in said) == (model != "mar")
-    loaded, pictures = decoded(section(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
+    output = capsys.readouterr().out
+    assert ("the moving average" in output) == (model == "mar")
+    assert ("does not say" in output) == (model != "mar")
+    loaded, pictures = decode_pictures(make_config(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
     assert loaded.manifest["network"]["average"] == ("yes" if model == "mar" else "unsaid")
     side = 2 * loaded.network("target").config.grid
     for shown in pictures:
         assert shown.shape == (2, side, side, 3)
         assert (shown[0] != shown[1]).any()
     named = ["a dog on the left {and} a cat", "a pink stop sign"] if model == "harmon" else ["0", "7"]
-    assert [loaded.class_of(i) for i in range(2)] == named  # never of our Scenes
+    assert [loaded.class_of(i) for i in range(2)] == named  # and not the classes of Scenes
 
 
-def listed(files):
-    """A configuration's published files, each with its digest."""
+def list_files(files):
+    """Make the entry of published files, each with its digest."""
     one = {p: f / "tokenizer.json" if f.is_dir() and p == "tokenizer" else f for p, f in files.items()}
     return {"files": {p: str(f) for p, f in files.items()}, "sha256": {p: sha256(f) for p, f in one.items()}}
 
 
-def test_safetensors_and_the_hugging_face_layout(written, tmp_path):
-    """mar-huge.safetensors, kl16.safetensors; Harmon's folder, which holds its autoencoder and tokenizer."""
+def test_all_published_layouts_are_converted(written, tmp_path):
+    """mar-huge.safetensors, kl16.safetensors, and Harmon's folder with its autoencoder and tokenizer."""
     files = written["mar"]
     save_file(unpickle(files["target"]), tmp_path / "mar-huge.safetensors")
     save_file(unpickle(files["kl"]), tmp_path / "kl16.safetensors")
-    told = []
-    alike = tmp_path / "mar-huge.safetensors", None, tmp_path / "kl16.safetensors"
-    convert("mar", *alike, tmp_path / "a", tell=told.append)
-    convert("mar", files["target"], None, files["kl"], tmp_path / "b", tell=told.append)
-    assert ["does not say" in line for line in told] == [True, False]
+    messages = []
+    files_of_mar = tmp_path / "mar-huge.safetensors", None, tmp_path / "kl16.safetensors"
+    convert("mar", *files_of_mar, tmp_path / "a", tell=messages.append)
+    convert("mar", files["target"], None, files["kl"], tmp_path / "b", tell=messages.append)
+    assert ["does not say" in line for line in messages] == [True, False]
     for name in ("mar", "kl"):
-        one, other = (load_file(tmp_path / k / f"{name}.safetensors") for k in "ab")
-        assert all(torch.equal(value, other[key]) for key, value in one.items())
-        assert set(one) == set(other)
+        one, two = (load_file(tmp_path / k / f"{name}.safetensors") for k in "ab")
+        assert all(torch.equal(value, two[key]) for key, value in one.items())
+        assert set(one) == set(two)
     folder = tmp_path / "Harmon-1_5B"
     shutil.copytree(written["harmon"]["tokenizer"], folder)
     state = unpickle(written["harmon"]["target"])
     half = sorted(state)[: len(state) // 2]
     for i, keys in enumerate((half, sorted(set(state) - set(half)))):
         save_file({k: state[k] for k in keys}, folder / f"model-0000{i + 1}-of-00002.safetensors")
-    convert("harmon", folder, None, None, tmp_path / "c", grid=2, tell=told.append)
+    convert("harmon", folder, None, None, tmp_path / "c", grid=2, tell=messages.append)
     assert sums(tmp_path / "c")["kl.safetensors"] == sums(tmp_path / "b")["kl.safetensors"]
     with pytest.raises(ConfigError, match=r"harmon-draft.safetensors is missing"):
-        checks.load(section("harmon", str(tmp_path / "c"), tmp_path))
+        checks.load(make_config("harmon", str(tmp_path / "c"), tmp_path))
 
 
-# of the first place of two images at two grids, from a second writing of the released forward, row by row, to 1e-14
+# conditions at the first position of two images at two grids, by an independent rewrite of the released forward pass
 RELEASED = {
     2: [[-1.4656056168, -0.2186596364, -1.5076182218], [-0.6222653866, -0.7460656960, -0.4960930264]],
     4: [[-0.4253114189, 0.1829289309, -0.9712316847], [-0.6102368704, 0.1062903409, -1.0040760444]],
@@ -139,21 +140,21 @@ RELEASED = {
 @pytest.mark.parametrize("grid", RELEASED)
 @torch.no_grad()
 def test_harmon_computes_what_its_released_code_does(written, tmp_path, grid):
-    """At the trained size and at twice it, the shorter prompt padded."""
+    """At the trained size and at twice it, with the shorter prompt padded."""
     files = written["harmon"]
     convert("harmon", files["target"], None, files["kl"], tmp_path / "w", files["tokenizer"], grid, tell=print)
     spec = {"family": "harmon", "source": "files", "folder": str(tmp_path / "w")}
-    spec["captions"] = section("harmon", "", tmp_path)["continuous"]["captions"]
+    spec["captions"] = make_config("harmon", "", tmp_path)["continuous"]["captions"]
     loaded = load(fetch.make_manifest("continuous", "harmon", spec, tmp_path), dtype=torch.float64)
     net, ids = loaded.network("target"), loaded.condition(range(2))
     assert len({len(row[row >= 0]) for row in ids}) == 2
     g = torch.Generator().manual_seed(0)
     tokens = torch.randn(2, grid**2, 16, generator=g, dtype=torch.float64)
     order = torch.stack([torch.randperm(grid**2, generator=g) for _ in range(2)])
-    known = make_known_mask(order, torch.tensor([1, 3]))
-    wanted = torch.tensor(RELEASED[grid], dtype=torch.float64)
-    assert (net(tokens, known, ids)[:, 0, :3] - wanted).abs().max() < 1e-8
-    assert (net(tokens, known, ids.flip(0))[:, 0, :3] - wanted).abs().max() > 1e-4
+    known_mask = make_known_mask(order, torch.tensor([1, 3]))
+    expected = torch.tensor(RELEASED[grid], dtype=torch.float64)
+    assert (net(tokens, known_mask, ids)[:, 0, :3] - expected).abs().max() < 1e-8
+    assert (net(tokens, known_mask, ids.flip(0))[:, 0, :3] - expected).abs().max() > 1e-4
 
 
 class Harmful:
@@ -172,60 +173,62 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_fit_is_one_line_and_leaves_nothing_that_passes(written, tmp_path, name):
+def test_unfit_files_are_one_line_and_convert_to_nothing(written, tmp_path, name):
     model, change, message = WRONG[name]
-    others = {part: tmp_path / part for part in ("empty", "gpt2")}
-    others["empty"].mkdir()
-    shutil.copytree(written["harmon"]["tokenizer"], others["gpt2"])
+    wrong_files = {part_name: tmp_path / part_name for part_name in ("empty", "gpt2")}
+    wrong_files["empty"].mkdir()
+    shutil.copytree(written["harmon"]["tokenizer"], wrong_files["gpt2"])
     tokenizer = json.loads((tmp_path / "gpt2/tokenizer.json").read_text(encoding="utf-8"))
     (tmp_path / "gpt2/tokenizer.json").write_text(json.dumps(tokenizer | {"added_tokens": []}), encoding="utf-8")
     for pickled, state in (("harmful", Harmful()), ("wide", {"z_proj.weight": torch.zeros(7, 3)})):
-        others[pickled] = tmp_path / f"{pickled}.pth"
-        torch.save({"model": state}, others[pickled])
-    others |= {name: written[name]["target"] for name in ("mar", "xar")}
-    files = written[model] | {part: others[other] for part, other in change.items()}
+        wrong_files[pickled] = tmp_path / f"{pickled}.pth"
+        torch.save({"model": state}, wrong_files[pickled])
+    wrong_files |= {name: written[name]["target"] for name in ("mar", "xar")}
+    files = written[model] | {part_name: wrong_files[wrong] for part_name, wrong in change.items()}
     with pytest.raises(ParityError, match=message) as error:
         convert(model, files["target"], None, files["kl"], tmp_path / "w", files.get("tokenizer"), tell=print)
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="no SHA256SUMS"):
-        checks.load(section(model, str(tmp_path / "w"), tmp_path))
+        checks.load(make_config(model, str(tmp_path / "w"), tmp_path))
 
 
-def test_converted_files_that_were_changed_are_one_line(written, tmp_path):
+def test_changed_converted_files_are_one_line(written, tmp_path):
     files = written["mar"]
     convert("mar", files["target"], files["draft"], files["kl"], tmp_path, tell=print)
-    file, spec = tmp_path / "mar.safetensors", {"family": "mar", "source": "files", "folder": str(tmp_path)}
+    file = tmp_path / "mar.safetensors"
+    spec = {"family": "mar", "source": "files", "folder": str(tmp_path)}
     longer = {"mar": [{}], "cspd": [{"gamma": 256}]}
     with pytest.raises(ConfigError, match=r"at most \d+ "):
-        checks.load(section("mar", str(tmp_path), tmp_path, methods=longer))
+        checks.load(make_config("mar", str(tmp_path), tmp_path, methods=longer))
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
         fetch.make_manifest("continuous", "mar", spec, tmp_path)
-    save_file({"x": torch.zeros(1)}, file)  # nobody's header
+    save_file({"x": torch.zeros(1)}, file)  # without our header
     with pytest.raises(ConfigError, match="says nothing of its sizes"):
-        checks.load(section("mar", str(tmp_path), tmp_path))
+        checks.load(make_config("mar", str(tmp_path), tmp_path))
 
 
-def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
-    for model, more, message in (
+def test_captions_are_required_only_where_they_are_read(written, tmp_path):
+    for model, changes, message in (
         ("harmon", {"captions": None}, "continuous.captions: harmon reads captions; needed"),
         ("mar", {"captions": {"file": "prompts/scenes.txt"}}, "mar reads no captions; allowed: no captions"),
         ("harmon", {"captions": {"file": "nowhere.txt"}}, r"continuous.captions.file = 'nowhere.txt': no such file"),
         ("gmm", {}, "gmm has no published files"),
     ):
-        where = listed(written["harmon"]) if model != "mar" else listed(written["mar"]) | {"network": {"grid": 4}}
+        location = list_files(written["mar" if model == "mar" else "harmon"])
+        location |= {"network": {"grid": 4}} if model == "mar" else {}
         with pytest.raises(ConfigError, match=message):
-            checks.load(section(model, where, tmp_path, **more))
-    config = checks.load(section("harmon", listed(written["harmon"]), tmp_path))
-    one = config.models["harmon"], config.continuous.captions
+            checks.load(make_config(model, location, tmp_path, **changes))
+    config = checks.load(make_config("harmon", list_files(written["harmon"]), tmp_path))
+    specs = config.models["harmon"], config.continuous.captions
     (tmp_path / "captions.txt").write_text("another\nand another\n", encoding="utf-8")
-    before = weights.compute_revision(*one)
+    revision = weights.compute_revision(*specs)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
-    assert weights.compute_revision(*one) != before  # other captions are other images
+    assert weights.compute_revision(*specs) != revision  # other captions give other images
 
 
 def test_two_networks_or_autoencoders_of_one_size_are_refused(written, tmp_path):
-    """Which is the target, and which its draft, or a copy of it, no file tells."""
+    """No file tells which is the target and which its draft, or a copy of it."""
     target, kl = written["mar"]["target"], written["mar"]["kl"]
     (tmp_path / "m").mkdir()
     for name, file in (("a.pth", target), ("b.pth", target), ("kl16.ckpt", kl)):
@@ -239,8 +242,8 @@ def test_two_networks_or_autoencoders_of_one_size_are_refused(written, tmp_path)
 
 
 @pytest.mark.parametrize("model", CONTINUOUS)
-def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, model):
-    """Nobody types a digest or a size; the settings are the family's own, whose sampler returns the mean."""
+def test_a_folder_is_added_as_an_experiment(written, tmp_path, monkeypatch, capsys, model):
+    """Nobody types a digest or a size; the settings are the family's, whose sampler returns the mean."""
     (tmp_path / "captions.txt").write_text("a pink stop sign\n" * 64, encoding="utf-8")
     folder = written[model]["kl"].parent
     flags = ["--captions", str(tmp_path / "captions.txt")] if model == "harmon" else []
@@ -249,38 +252,40 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
     add_model()
     assert "written" in capsys.readouterr().out
     config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
-    said, own = config.continuous, config.models[f"{model}-h"]
-    assert own.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
+    section = config.continuous
+    spec_of_model = config.models[f"{model}-h"]
+    assert spec_of_model.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
                                   written[model].items()}  # fmt: skip
-    assert said.sampling.last == "mean"
-    assert said.sampling.clip == 0
-    assert said.sampling.temperature == 1
-    assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
-    spec = own.model_dump(exclude={"grid"}) | said.model_dump(include={"captions"})
+    assert section.sampling.last == "mean"
+    assert section.sampling.clip == 0
+    assert section.sampling.temperature == 1
+    assert section.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
+    spec = spec_of_model.model_dump(exclude={"grid"}) | section.model_dump(include={"captions"})
     loaded = load(fetch.make_manifest("continuous", model, spec, tmp_path / "m"), needs="draft")
-    assert loaded.network("target").config.grid == own.network["grid"]
+    assert loaded.network("target").config.grid == spec_of_model.network["grid"]
     with pytest.raises(ParityError, match=r"own.yaml: is there already"):
         add_model()
 
 
-@pytest.mark.parametrize("part", ["target", "draft", "kl"])
-def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
-    """It is looked at without its numbers: an entry is gone, or holds integers."""
-    files = written["mar"] | {part: tmp_path / f"{part}.safetensors"}
-    state, name = unpickle(written["mar"][part]), "decoder.conv_out.bias" if part == "kl" else "encoder_norm.bias"
+@pytest.mark.parametrize("part_name", ["target", "draft", "kl"])
+def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part_name):
+    """Found without reading numbers: an entry is missing, or holds integers."""
+    files = written["mar"] | {part_name: tmp_path / f"{part_name}.safetensors"}
+    state = unpickle(written["mar"][part_name])
+    name = "decoder.conv_out.bias" if part_name == "kl" else "encoder_norm.bias"
     named = {str(file): file for file in files.values()}
-    save_file(state, files[part])
-    assert add.identify_tensors(named, {"source": "files"}).entry["files"][part] == str(files[part])
+    save_file(state, files[part_name])
+    assert add.identify_tensors(named, {"source": "files"}).entry["files"][part_name] == str(files[part_name])
     lacking = {k: v for k, v in state.items() if k != name}
     for spoiled, message in (
         (lacking, f"missing {name}"),
         (lacking | {name: state[name].int()}, f"{name} is torch.int32; allowed: float16"),
     ):
-        save_file(spoiled, files[part])
-        with pytest.raises(ParityError, match=message) as told:
+        save_file(spoiled, files[part_name])
+        with pytest.raises(ParityError, match=message) as error:
             add.identify_tensors(named, {"source": "files"})
-        assert "\n" not in str(told.value)
-        assert files[part].name in str(told.value)
+        assert "\n" not in str(error.value)
+        assert files[part_name].name in str(error.value)
 
 
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):

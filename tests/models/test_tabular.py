@@ -1,4 +1,4 @@
-"""Models small enough to write down: their conditionals are those of the law that they stand for."""
+"""Tabular models: their conditionals are those of the enumerated law."""
 
 import numpy as np
 import pytest
@@ -11,21 +11,21 @@ from parity.models.discrete.tabular import TabularModel, compute_joint, count_pr
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_a_tabular_mixture_has_the_mixtures_densities(dimensions):
+def test_a_tabular_mixture_has_its_mixtures_densities(dimensions):
     mixture, rng = random_mixture(np.random.default_rng(0), 3, 4, dimensions), np.random.default_rng(1)
     m, tokens = TabularMixture(mixture, 6), rng.standard_normal((6, 4, dimensions))
-    places = torch.arange(4).expand(6, -1)
-    law = m.law(m.conditions(torch.from_numpy(tokens), places, places, places), None)
+    positions = torch.arange(4).expand(6, -1)
+    law = m.law(m.conditions(torch.from_numpy(tokens), positions, positions, positions), None)
     x = rng.standard_normal((6, 4, dimensions))
-    found = law.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
+    densities = law.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
     for i in range(4):
-        assert np.allclose(found[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
-        assert i == 0 or not np.allclose(found[:, i], mixture.density(tokens[::-1, :i], x[:, i]))
+        assert np.allclose(densities[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
+        assert i == 0 or not np.allclose(densities[:, i], mixture.density(tokens[::-1, :i], x[:, i]))
 
 
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
-    """By hand, over the prefixes of one sequence; a tree's branch is that sequence fed in turn."""
+    """Computed by hand over the prefixes of one sequence; a tree's branch is that sequence fed in turn."""
     V, L = 3, 3
     table = random_table(V, L, torch.Generator().manual_seed(0), pair=pair)
     first = table[0] if pair else table
@@ -44,18 +44,18 @@ def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
 
 
 @pytest.mark.parametrize("consistent", [True, False])
-def test_orders_agree_where_the_conditionals_are_of_one_joint(consistent):
-    """Two masks of one text, filled in either order; a random table is inconsistent, as a network is."""
+def test_orders_agree_if_all_conditionals_have_one_joint(consistent):
+    """The two masks of a text are filled in either order; a random table is inconsistent, as a network is."""
     make = anysubset.consistent_table if consistent else anysubset.random_table
     model = anysubset.TabularAnySubset(make(3, 3, torch.Generator().manual_seed(0)))
     start = make_infilling(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]), 3, 4)
     law = anysubset.compute_joint_law(model, start).reshape(3, 3)
-    back = start._replace(order=start.order[:, [0, 2, 1]])
-    other = anysubset.compute_joint_law(model, back).reshape(3, 3).T
+    reversed_start = start._replace(order=start.order[:, [0, 2, 1]])
+    other_law = anysubset.compute_joint_law(model, reversed_start).reshape(3, 3).T
     assert law.sum() == pytest.approx(1)
-    assert np.allclose(law, other) == consistent
+    assert np.allclose(law, other_law) == consistent
     tokens = torch.tensor([[1, 2, 0], [1, 0, 2]])
-    both = make_infilling(tokens, torch.tensor([[True, False, False]] * 2), 3, 4)
-    assert anysubset.encode_rows(model, both, tokens).tolist() == [2 * 3 + 0, 0 * 3 + 2]
+    two_rows = make_infilling(tokens, torch.tensor([[True, False, False]] * 2), 3, 4)
+    assert anysubset.encode_rows(model, two_rows, tokens).tolist() == [2 * 3 + 0, 0 * 3 + 2]
     with pytest.raises(ValueError, match="row 1, position 2: token 3 is not in the vocabulary"):
-        anysubset.encode_rows(model, both, tokens + torch.tensor([[0], [1]]))
+        anysubset.encode_rows(model, two_rows, tokens + torch.tensor([[0], [1]]))

@@ -1,5 +1,4 @@
-"""Published any-subset models and judges, by folder and by repository, through the user's path: on every task, decoded,
-judged; and what does not fit as one line."""
+"""Published any-subset models and judges from folders: on every task, decoded and judged, or refused in one line."""
 
 import json
 import shutil
@@ -33,24 +32,25 @@ COMMIT = "c" * 40
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
+def files(tmp_path_factory):
+    """The published stand-ins of a text model and its judge: part to path."""
     folder = tmp_path_factory.mktemp("text")
-    return {part: str(folder / path) for write in (xlnet, gpt2) for part, path in write(folder).items()}
+    return {name: str(folder / path) for write in (xlnet, gpt2) for name, path in write(folder).items()}
 
 
-def spec(files, source="files", **more):
-    """A model of the configuration."""
-    return {"family": "xlnet", "source": source, "files": files, **more}
+def make_spec(files, source="files", **fields):
+    """Make a model's entry in a configuration."""
+    return {"family": "xlnet", "source": source, "files": files, **fields}
 
 
 @pytest.fixture(scope="module")
-def loaded(given, tmp_path_factory):
-    return load.load(fetch.make_manifest("anysubset", "xlnet", spec(given), tmp_path_factory.mktemp("m")))
+def loaded(files, tmp_path_factory):
+    return load.load(fetch.make_manifest("anysubset", "xlnet", make_spec(files), tmp_path_factory.mktemp("m")))
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
-    """Without `data:`, texts of the embedded grammar in its pieces; what is hidden is what the task says."""
+def test_every_task_has_data_for_a_published_tokenizer(loaded, kind):
+    """Without `data:` these are texts of the embedded grammar in the tokenizer's pieces."""
     task = tasks.build(kind, {"rows": 3, "data": ""} | SETTINGS[kind], loaded.words)
     for row in range(len(task.ids)):
         n = task.end[row]
@@ -68,52 +68,54 @@ def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
 SOURCE = "def f(a,  b):\n    c = a\tif b\n"
 
 
-def test_source_is_read_and_written_with_the_marks_that_the_code_model_was_trained_with(loaded):
-    """As the authors' own code does it: two spaces become <unk>, and only then three <pad>; the tokenizer's own way
-    forgets both, and line ends."""
+def test_source_keeps_the_marks_of_the_code_model(loaded):
+    """As in the authors' code, two spaces become <unk> before three become <pad>; the plain tokenizer loses them."""
     words = loaded.words
-    spoken = words.tokenizer.convert_ids_to_tokens(words.encode_code(SOURCE))
-    marks = [piece for piece in spoken if piece.startswith("<")]
+    pieces = words.tokenizer.convert_ids_to_tokens(words.encode_code(SOURCE))
+    marks = [piece for piece in pieces if piece.startswith("<")]
     assert marks == ["<unk>", "<cls>", "<unk>", "<unk>", "<sep>", "<cls>"]
     assert "<unk>" not in words.tokenizer.convert_ids_to_tokens(words.encode(SOURCE))
     three = words.tokenizer.convert_ids_to_tokens(words.encode_code("   x"))
     assert three[0] == "<unk>"
     assert "<pad>" not in three
-    marked = words.tokenizer.convert_tokens_to_ids(["<pad>", "<cls>", "<sep>", "<unk>"])
-    assert words.decode_code(marked) == "   " + "\n" + "\t" + "  "
+    ids_of_marks = words.tokenizer.convert_tokens_to_ids(["<pad>", "<cls>", "<sep>", "<unk>"])
+    assert words.decode_code(ids_of_marks) == "   " + "\n" + "\t" + "  "
     for line in ("    c = a\n", "        return d\n", "  x\n"):
         assert words.decode_line(words.encode_code(line)) == line
         assert words.decode(words.encode(line)) != line
     assert words.decode_line(words.encode_code("return d\n")) == "eturn d\n", "the first character, whatever it is"
 
 
-def test_a_tokenizer_without_the_marks_reads_source_as_it_is(loaded):
-    other = loaded.judge_words
-    assert not other.marked
-    assert other.encode_code(SOURCE) == other.encode(SOURCE)
-    assert other.decode_line(other.encode_code(SOURCE)) == other.decode_code(other.encode(SOURCE)) == SOURCE
+def test_a_tokenizer_without_marks_reads_source_as_it_is(loaded):
+    words = loaded.judge_words
+    assert not words.marked
+    assert words.encode_code(SOURCE) == words.encode(SOURCE)
+    assert words.decode_line(words.encode_code(SOURCE)) == words.decode_code(words.encode(SOURCE)) == SOURCE
 
 
 def test_a_published_pair_decodes_and_is_judged(loaded):
-    """By transformers' forward and by ours with keys and values kept: the same tokens; perplexities are finite though
-    the judge's tokenizer has no mask and other pieces."""
+    """With and without a cache it draws the same tokens; the judge's tokenizer has other pieces and no mask."""
     task = tasks.build("infilling", {"rows": 2, "data": ""} | SETTINGS["infilling"], loaded.words)
     assert task.tokens.shape == (2, 32)
-    start = make_infilling(*map(torch.from_numpy, (task.tokens, task.known)), loaded.words.mask, loaded.words.vocab,
-                      torch.from_numpy(task.end))  # fmt: skip
+    words = loaded.words
+    start = make_infilling(*map(torch.from_numpy, (task.tokens, task.known)), words.mask, words.vocab,
+                           torch.from_numpy(task.end))  # fmt: skip
     drawn = {}
     for decoder, options in ((sequential, {}), (assd, {"k": 4})):
-        both = [record(m := loaded.subset(cache), start, decoder(m, start, noise=batch_noise(0, task.ids), **options))
-                for cache in (True, False)]  # fmt: skip
-        assert torch.equal(both[0].tokens, both[1].tokens)
-        assert torch.equal(both[0].tokens[task.known], torch.from_numpy(task.tokens)[task.known])
-        drawn[decoder] = both[0].tokens
-    texts = [loaded.words.decode(row.tolist()) for row in drawn[assd]]
-    words = loaded.judge_words
+        results = []
+        for cache in (True, False):
+            model = loaded.subset(cache)
+            steps = decoder(model, start, noise=batch_noise(0, task.ids), **options)
+            results.append(record(model, start, steps))
+        assert torch.equal(results[0].tokens, results[1].tokens)
+        assert torch.equal(results[0].tokens[task.known], torch.from_numpy(task.tokens)[task.known])
+        drawn[decoder] = results[0].tokens
+    texts = [words.decode(row.tolist()) for row in drawn[assd]]
+    judge_words = loaded.judge_words
     assert not loaded.one_vocabulary
-    assert words.mask is None
-    tokens, end = reread(texts, words)
-    perplexity = perplexities(loaded.gpt2, tokens, end, words.mask, words.separator)
+    assert judge_words.mask is None
+    tokens, end = reread(texts, judge_words)
+    perplexity = perplexities(loaded.gpt2, tokens, end, judge_words.mask, judge_words.separator)
     assert np.isfinite(perplexity).all()
     assert (perplexity > 1).all()
 
@@ -128,18 +130,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_model_is_one_line_before_any_job(given, name):
+def test_a_wrong_model_is_one_line_before_any_job(files, name):
     change, message = WRONG[name]
     with pytest.raises(ConfigError, match=message) as error:
-        files = {part: file for part, file in {**given, **change}.items() if file}
-        checks.load({"models": {"m": spec(files)}, "text": {"methods": {"sequential": [{}]}}})
+        files = {part_name: file for part_name, file in {**files, **change}.items() if file}
+        checks.load({"models": {"m": make_spec(files)}, "text": {"methods": {"sequential": [{}]}}})
     assert "\n" not in str(error.value)
 
 
-def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
-    """More pieces than the network has words; no mask; none that can be read."""
+def test_an_unfit_tokenizer_is_one_line(files, tmp_path):
+    """It has more pieces than the network has words, no mask, or cannot be read."""
     small = tmp_path / "small"
-    shutil.copytree(given["xlnet"], small)
+    shutil.copytree(files["xlnet"], small)
     config = json.loads((small / "config.json").read_text(encoding="utf-8"))
     (small / "config.json").write_text(json.dumps(config | {"vocab_size": 100}), encoding="utf-8")
     broken = tmp_path / "broken"
@@ -147,17 +149,18 @@ def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
     (broken / "tokenizer.json").write_text("<html>", encoding="utf-8")
     for change, message in (
         ({"xlnet": str(small)}, r"has \d+ pieces, the network 100; allowed: the tokenizer it was trained with"),
-        ({"tokenizer": given["judge"]}, r"pieces, the network|has no mask; allowed: XLNet's"),
+        ({"tokenizer": files["judge"]}, r"pieces, the network|has no mask; allowed: XLNet's"),
         ({"tokenizer": str(broken)}, r"no tokenizer that can be read"),
     ):
         with pytest.raises(ParityError, match=message) as error:
-            fetch.make_manifest("anysubset", "xlnet", spec({**given, **change}), tmp_path / "m")
+            fetch.make_manifest("anysubset", "xlnet", make_spec({**files, **change}), tmp_path / "m")
         assert "\n" not in str(error.value)
 
 
-def test_a_folder_that_is_gone_after_planning_is_one_line(given, tmp_path):
-    folder = shutil.copytree(given["xlnet"], tmp_path / "xlnet")
-    model = load.load(fetch.make_manifest("anysubset", "xlnet", spec({**given, "xlnet": str(folder)}), tmp_path / "m"))
+def test_a_folder_that_is_gone_after_planning_is_one_line(files, tmp_path):
+    folder = shutil.copytree(files["xlnet"], tmp_path / "xlnet")
+    spec = make_spec({**files, "xlnet": str(folder)})
+    model = load.load(fetch.make_manifest("anysubset", "xlnet", spec, tmp_path / "m"))
     folder.rename(tmp_path / "elsewhere")
     with pytest.raises(ParityError, match=r"xlnet = .*no such file; it was there when the run was planned"):
         model.subset(True)

@@ -1,4 +1,4 @@
-"""Lumina-mGPT and Anole as their authors release and prompt them."""
+"""Lumina-mGPT and Anole in their authors' layout, with their authors' prompts."""
 
 from pathlib import Path
 
@@ -17,41 +17,41 @@ def is_norm(name):
     return ".q_norm." in name or ".k_norm." in name
 
 
-def as_released(file, parts):
-    """Replace norms of queries and keys, a row for each head, by `parts` rows, one for each device of the training."""
+def split_norms_by_device(file, n_devices):
+    """Replace norms of queries and keys, one row a head, by one row for each of the devices of the training."""
     state = torch.load(file, weights_only=True) if file.suffix == ".bin" else dict(tensors(file))
     for name, tensor in state.items():
         if is_norm(name):
-            state[name] = tensor[:: len(tensor) // parts].clone()
+            state[name] = tensor[:: len(tensor) // n_devices].clone()
     if file.suffix == ".bin":
         torch.save(state, file)
     else:
         save_weights(state, file)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, parts):
-    said = make_manifest("chameleon", tmp_path)
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_norms_by_device_are_repeated_for_its_heads(tmp_path, n_devices):
+    manifest = make_manifest("chameleon", tmp_path)
     (folder,) = {file.parent for file in tmp_path.rglob("*.safetensors")}
-    whole = {k: v for k, v in load(said).nets["net"].state_dict().items() if is_norm(k)}
+    by_head = {k: v for k, v in load(manifest).nets["net"].state_dict().items() if is_norm(k)}
     for file in folder.glob("*.safetensors"):
-        as_released(file, parts)
-    held = {k: v for k, v in load(said).nets["net"].state_dict().items() if is_norm(k)}
-    assert held.keys() == whole.keys()
-    assert held
-    for name, tensor in held.items():
-        each = len(tensor) // parts
-        assert torch.equal(tensor, whole[name][::each].repeat_interleave(each, 0))
+        split_norms_by_device(file, n_devices)
+    by_device = {k: v for k, v in load(manifest).nets["net"].state_dict().items() if is_norm(k)}
+    assert by_device.keys() == by_head.keys()
+    assert by_device
+    for name, tensor in by_device.items():
+        each = len(tensor) // n_devices
+        assert torch.equal(tensor, by_head[name][::each].repeat_interleave(each, 0))
 
 
-def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a_text(tmp_path):
-    said = make_manifest("anole", tmp_path)
-    words, _, named = chameleon.read_vocabulary(said)
-    inputs = load_encoder(said)(CAPTIONS)
+def test_anoles_prompts_are_those_of_its_authors(tmp_path):
+    manifest = make_manifest("anole", tmp_path)
+    words, _, named = chameleon.read_vocabulary(manifest)
+    inputs = load_encoder(manifest)(CAPTIONS)
     for row, caption in enumerate(CAPTIONS):
-        own = inputs["words"][row][inputs["valid"][row].bool()].tolist()
+        prompt = inputs["words"][row][inputs["valid"][row].bool()].tolist()
         text = words.encode(caption, add_special_tokens=False).ids
-        assert own == [named["<s>"], *text, named[chameleon.TURN], named[chameleon.BEGIN]]
+        assert prompt == [named["<s>"], *text, named[chameleon.TURN], named[chameleon.BEGIN]]
         negative = inputs["negative"][row][inputs["negative_valid"][row].bool()].tolist()
         assert negative == [named["<s>"], named[chameleon.BEGIN]]
 
@@ -62,6 +62,6 @@ def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a
 )
 def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
     files = make_manifest(layout, tmp_path / "model")["files"]
-    elsewhere = {part: Path(file) for part, file in files.items() if part != "model"}
-    add.write("m", add.find(files["model"], None, elsewhere, pixels=96), tmp_path / "m.yaml", tell=lambda text: None)
+    other_files = {name: Path(file) for name, file in files.items() if name != "model"}
+    add.write("m", add.find(files["model"], None, other_files, pixels=96), tmp_path / "m.yaml", tell=lambda text: None)
     assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == law

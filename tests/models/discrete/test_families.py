@@ -1,4 +1,4 @@
-"""Published families against transformers' own networks of the same files: laws, greedy pictures, every decoder."""
+"""Published families against transformers' networks of the same files: laws, pictures, every decoder."""
 
 from pathlib import Path
 
@@ -29,85 +29,86 @@ def pictures(family):
     return torch.where(model.forced >= 0, model.forced, codes)
 
 
-def distance(ours, theirs):
-    """The largest difference of logits [.., V] of codes, in the scale of theirs."""
+def compute_distance(ours, theirs):
+    """Compute the largest difference of logits [..., V] of codes, in the scale of transformers'."""
     return float((ours[..., : theirs.shape[-1]] - theirs).abs().max() / theirs.abs().max())
 
 
-def fed(model, tokens, first, stop):
-    """The laws [R, stop - first + 1, V] behind positions first - 1 to stop - 1, given tokens [R, L]."""
-    at = torch.arange(first - 1, stop).expand(len(tokens), -1)
+def feed(model, tokens, first, stop):
+    """Compute logits [R, stop - first + 1, V] after positions first - 1 to stop - 1, given tokens [R, L]."""
+    positions = torch.arange(first - 1, stop).expand(len(tokens), -1)
     shown = torch.cat([torch.zeros_like(tokens[:, :1]), tokens], 1)[:, first : stop + 1]
-    return model.logits(shown, at)
+    return model.logits(shown, positions)
 
 
-def test_laws_are_transformers_step_by_step_and_in_windows(family, pictures):
+def test_laws_equal_transformers_in_steps_and_windows(family, pictures):
     tokens, L = pictures.repeat(2, 1), pictures.shape[1]
     theirs = family.compute_guided_logits(pictures[:, :-1])
     model = family.make_model()
-    steps = torch.cat([fed(model, tokens, n, n) for n in range(12)], 1)
-    assert distance(steps, theirs[:, :12]) < NEAR
+    steps = torch.cat([feed(model, tokens, n, n) for n in range(12)], 1)
+    assert compute_distance(steps, theirs[:, :12]) < NEAR
     model = family.make_model()
-    for n in range(0, L - 1, 7):  # a window is fed drafts, and then what is true: what it was fed is replaced
-        fed(model, tokens.flip(1), n, min(n + 9, L - 1))
-        assert distance(fed(model, tokens, n, min(n + 6, L - 1)), theirs[:, n : n + 7]) < NEAR
+    for n in range(0, L - 1, 7):  # a window is fed drafts, then the true tokens, which replace them
+        feed(model, tokens.flip(1), n, min(n + 9, L - 1))
+        assert compute_distance(feed(model, tokens, n, min(n + 6, L - 1)), theirs[:, n : n + 7]) < NEAR
 
 
-def test_what_no_row_may_choose_is_never_chosen(family):
-    law = fed(family.make_model(), torch.zeros(6, 4, dtype=torch.int64), 0, 3).softmax(-1)
+def test_forced_tokens_are_never_chosen_by_a_law(family):
+    law = feed(family.make_model(), torch.zeros(6, 4, dtype=torch.int64), 0, 3).softmax(-1)
     grammar = family.make_model().forced
     assert grammar.max() < law.shape[-1] == family.make_model().vocab
     assert (law[..., grammar[grammar >= 0].unique()] == 0).all()
 
 
-def test_without_the_mask_or_at_other_places_the_laws_are_others(family, pictures):
+def test_laws_need_the_mask_and_the_positions(family, pictures):
     theirs = family.compute_logits(pictures[:, :3])
-    ones = torch.ones_like(family.inputs["valid"])
-    assert distance(fed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
-    assert distance(fed(family.make_model(guided=False, valid=ones), pictures, 0, 3), theirs) > 1e-3
+    no_mask = torch.ones_like(family.inputs["valid"])
+    assert compute_distance(feed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
+    assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), pictures, 0, 3), theirs) > 1e-3
     moved = family.make_model(guided=False)
-    moved.shift = moved.shift - 1  # the picture stands one place further from the prompt
-    assert distance(fed(moved, pictures, 0, 3), theirs) > 1e-3
+    moved.shift = moved.shift - 1  # the picture is one position further from the prompt
+    assert compute_distance(feed(moved, pictures, 0, 3), theirs) > 1e-3
 
 
-def test_rows_stand_at_positions_of_their_own(family, pictures):
-    model, at = family.make_model(guided=False), torch.tensor([2, 9, 5])
-    fed(model, pictures, 0, 9)
-    window = at[:, None] + torch.arange(4)
-    own = model.logits(pictures.gather(1, window), window)
-    theirs = family.compute_logits(pictures[:, :13])
-    assert distance(own, torch.stack([theirs[b, n + 1 : n + 5] for b, n in enumerate(at.tolist())])) < NEAR
-
-
-def test_a_tree_is_its_branches(family, pictures):
+def test_rows_may_be_at_different_positions(family, pictures):
     model = family.make_model(guided=False)
-    fed(model, pictures, 0, 4)
-    # the root at position 4, two continuations, and one behind the second
+    starts = torch.tensor([2, 9, 5])
+    feed(model, pictures, 0, 9)
+    window = starts[:, None] + torch.arange(4)
+    ours = model.logits(pictures.gather(1, window), window)
+    theirs = family.compute_logits(pictures[:, :13])
+    assert compute_distance(ours, torch.stack([theirs[b, n + 1 : n + 5] for b, n in enumerate(starts.tolist())])) < NEAR
+
+
+def test_a_tree_equals_its_branches(family, pictures):
+    model = family.make_model(guided=False)
+    feed(model, pictures, 0, 4)
+    # the root at position 4, two continuations, and one after the second
     nodes = torch.stack([pictures[:, 4], pictures[:, 5], (pictures[:, 5] + 1) % 64, pictures[:, 6]], 1)
     positions = torch.tensor([4, 5, 5, 6]).expand(3, -1)
     parents = torch.tensor([-1, 0, 0, 2]).expand(3, -1)
     laws = model.tree(nodes, positions, parents)
     for node, branch in ((1, nodes[:, [0, 1]]), (3, nodes[:, [0, 2, 3]])):
         theirs = family.compute_logits(torch.cat([pictures[:, :4], branch], 1))
-        assert distance(laws[:, node], theirs[:, -1]) < NEAR
+        assert compute_distance(laws[:, node], theirs[:, -1]) < NEAR
     model.keep(torch.tensor([0, 2, 3]).expand(3, -1))
     law = model.logits(pictures[:, 7:8], torch.full((3, 1), 7))
-    behind = torch.cat([pictures[:, :4], nodes[:, [0, 2, 3]], pictures[:, 7:8]], 1)
-    assert distance(law[:, 0], family.compute_logits(behind)[:, -1]) < NEAR
+    accepted = torch.cat([pictures[:, :4], nodes[:, [0, 2, 3]], pictures[:, 7:8]], 1)
+    assert compute_distance(law[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
 
 
-def test_a_row_alone_is_the_row_of_a_batch(family):
+def test_a_row_does_not_depend_on_its_batch(family):
     """Over a whole picture, with guidance."""
     greedy = TokenSampling(guidance=3.0, top_k=1)
     ours = decode_rows(family.make_model(), ar, range(3), greedy)
     free = int((family.make_model().forced < 0).sum())
-    assert (ours.nfe == free).all()  # what the grammar forces costs no pass
-    alone = decode_rows(family.make_model(rows=[1]), ar, range(1, 2), greedy)
-    assert torch.equal(alone.tokens[0], ours.tokens[1])
+    assert (ours.nfe == free).all()  # forced tokens cost no pass
+    single = decode_rows(family.make_model(rows=[1]), ar, range(1, 2), greedy)
+    assert torch.equal(single.tokens[0], ours.tokens[1])
 
 
-def test_pictures_are_transformers_own(family, pictures):
-    """Chameleon's decoder, which transformers lacks, is Janus' without attention between its levels."""
+def test_pictures_equal_transformers(family, pictures):
+    """Chameleon's decoder, which transformers lacks, is that of Janus without attention between levels."""
     s, nets = family.loaded.nets["vq"].size, family.loaded.nets
     ours = family.loaded.family.pictures(nets, pictures)
     codes = strip_grammar(pictures, s)
@@ -120,15 +121,15 @@ def test_pictures_are_transformers_own(family, pictures):
     else:
         files = family.loaded.manifest["files"]
         stored = {name.removeprefix("model.vqmodel."): t for name, t in tensors(Path(files.get("vq", files["model"])))}
-        expected = meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
+        expected = make_meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
     family.theirs.double()
     assert ours.shape == (3, 3, *ours.shape[2:])
     assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def meta_decoder(vq, stored):
-    """transformers' JanusVQVAEDecoder as Chameleon's, of the tensors in its file: no attention among its levels, which
-    it counts the other way."""
+def make_meta_decoder(vq, stored):
+    """Make Chameleon's decoder from transformers' JanusVQVAEDecoder and the tensors of its file: without attention
+    between its levels, which transformers numbers the other way."""
     from transformers import JanusVQVAEConfig
     from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
@@ -140,29 +141,31 @@ def meta_decoder(vq, stored):
     )
     for level in net.up:
         level.attn = torch.nn.ModuleList()
-    last = len(c.ch_mult) - 1
+    last_level = len(c.ch_mult) - 1
     state = {}
     for name, tensor in stored.items():
-        part = name.removeprefix("decoder.").split(".")
+        path = name.removeprefix("decoder.").split(".")
         if not name.startswith("decoder."):
             continue
-        if part[0] == "up":
-            part[1] = str(last - int(part[1]))
-        state[".".join(part)] = tensor
+        if path[0] == "up":
+            path[1] = str(last_level - int(path[1]))
+        state[".".join(path)] = tensor
     net.load_state_dict(state)
     return lambda z: net(vq.post_quant_conv(z.permute(0, 3, 1, 2)))
 
 
 @pytest.mark.parametrize("method", [m for m in options.methods("discrete") if not options.needs("discrete", m)])
 def test_every_decoder_draws_whole_pictures(family, method):
-    model, given = family.make_model(rows=[0, 1]), options.options("discrete", method, {})
-    done = decode_rows(model, import_decoder("discrete", method), range(2), TokenSampling(3.0, 1.0, 20), **given)
+    model = family.make_model(rows=[0, 1])
+    method_options = options.options("discrete", method, {})
+    sampling = TokenSampling(3.0, 1.0, 20)
+    decoded = decode_rows(model, import_decoder("discrete", method), range(2), sampling, **method_options)
     free = model.forced < 0
-    assert (done.tokens[:, ~free] == model.forced[~free]).all()
-    assert (done.tokens[:, free] < 64).all()
-    assert (done.nfe <= free.sum()).all()
-    assert (done.step[:, free] > 0).all()
+    assert (decoded.tokens[:, ~free] == model.forced[~free]).all()
+    assert (decoded.tokens[:, free] < 64).all()
+    assert (decoded.nfe <= free.sum()).all()
+    assert (decoded.step[:, free] > 0).all()
     s = family.loaded.nets["vq"].size
-    height, width, _ = family.loaded.pictures(done.tokens).shape[1:]
+    height, width, _ = family.loaded.pictures(decoded.tokens).shape[1:]
     assert height * s["columns"] == width * s["rows"]
     assert max(height, width) == family.loaded.side

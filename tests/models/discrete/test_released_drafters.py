@@ -1,4 +1,4 @@
-"""Released drafters of Anole and of LlamaGen, from their own layouts."""
+"""Released drafters of Anole and LlamaGen in their published layouts."""
 
 import json
 from pathlib import Path
@@ -29,18 +29,22 @@ TREE = {"total": 8, "depth": 2, "top_k": 3}
 SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
 
 
-def laws(target, tokens, rows):
-    """Of rows: the last law that was fed, that of the second guess, and that of a guess behind it. Tokens [R, n] are
-    fed in pieces, with the target's features."""
-    R, at = len(tokens), lambda first, last: torch.arange(first, last).expand(len(tokens), -1)
-    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), at(-1, 9))
-    fed = [(tokens[:, a:b], at(a, b), at(a, b) - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
-    got = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
-    first = got[:, -1, :64].argsort(-1, descending=True)[:, :2]  # two guesses of token 9, and one behind the second
-    nodes = target.drafter.tree(first, at(9, 10).expand(-1, 2), torch.full((R, 2), -1))
-    third = nodes[:, 1, :64].argmax(-1)[:, None]
-    below = target.drafter.tree(third, at(10, 11), torch.ones(R, 1, dtype=torch.int64))
-    return torch.stack([torch.stack([x[row, -1, :3] for x in (got, nodes, below)]) for row in rows])
+def compute_three_laws(target, tokens, rows):
+    """Compute the laws of some rows after the last token fed, after the second guess, and after the guess behind it.
+    Tokens [R, n] are fed in pieces with the target's features."""
+    R = len(tokens)
+
+    def list_positions(first, stop):
+        return torch.arange(first, stop).expand(R, -1)
+
+    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), list_positions(-1, 9))
+    fed = [(tokens[:, a:b], list_positions(a, b), list_positions(a, b) - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
+    fed_laws = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
+    first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # two guesses of token 9
+    guess_laws = target.drafter.tree(first, list_positions(9, 10).expand(-1, 2), torch.full((R, 2), -1))
+    third = guess_laws[:, 1, :64].argmax(-1)[:, None]
+    next_laws = target.drafter.tree(third, list_positions(10, 11), torch.ones(R, 1, dtype=torch.int64))
+    return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_laws, guess_laws, next_laws)]) for row in rows])
 
 
 # --- Anole
@@ -52,8 +56,7 @@ def released(tmp_path_factory):
     return folder / anole_drafter(folder)["drafter"]
 
 
-# `laws` of rows 1 and 4, from a second
-# writing of the released code over whole sequences without padding, to 1e-9
+# `compute_three_laws` of rows 1 and 4, by an independent rewrite of the released code, without padding
 ANOLE = [
     [[-4.1937281593, -2.8715852297, 0.4281438408], [-2.6114412969, -1.2150492525, 0.1474850554],
      [-0.4864246917, -2.0860174425, 3.1491688016]],
@@ -62,8 +65,8 @@ ANOLE = [
 ]  # fmt: skip
 
 
-def test_anoles_drafter_computes_what_its_code_does(tmp_path, released):
-    """Rows of different padding."""
+def test_anoles_drafter_equals_its_released_code(tmp_path, released):
+    """The rows are padded differently."""
     family = load_pair("anole", tmp_path)
     state, record = chameleon.read_published("drafter", released, None)
     net = chameleon.Drafter(ChameleonConfig.from_dict(record)).double().eval()
@@ -73,54 +76,55 @@ def test_anoles_drafter_computes_what_its_code_does(tmp_path, released):
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1)).repeat(2, 1)
     target = family.make_model()
     target.drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
-    assert (laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
+    assert (compute_three_laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
 
 
-def said_of(folder: Path, released: Path) -> dict:
+def find_entry(folder: Path, released: Path) -> dict:
+    """Write an Anole and find the entry of it with a drafter."""
     files = anole(folder)
     return add.find(str(folder / files["model"]), None, {"drafter": released}).entry
 
 
-def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, released):
-    """From files to pictures by the user's path; greedily, drafts change what a pass gives and never a token."""
-    said = said_of(tmp_path, released)
+def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
+    """Greedily, so drafts change the passes and no token, except for vvs."""
+    entry = find_entry(tmp_path, released)
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
-    checks.load(json.loads(json.dumps({"models": {"m": said}, "image": {"methods": methods}})))
-    manifest = fetch.make_manifest("discrete", "m", said, tmp_path / "out")
+    checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
+    manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle is read once
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
     loaded = models.load(manifest, needs="drafter")
-    start, done = torch.zeros(2, dtype=torch.int64), {}
+    start = torch.zeros(2, dtype=torch.int64)
+    decoded = {}
     law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
     for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
         model = loaded.model(inputs, law)
         assert isinstance(model.model.drafter, EagleDrafter)
-        done[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
-        assert done[decode].tokens.shape == (2, 37)
-        assert (done[decode].nfe <= 36).all()
-    assert torch.equal(done[eagle].tokens, done[ar].tokens)
-    assert torch.equal(done[lantern].tokens, done[ar].tokens)
-    assert done[vvs].nfe.sum() < done[ar].nfe.sum()
-    assert not torch.equal(done[vvs].tokens, done[ar].tokens)
+        decoded[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
+        assert decoded[decode].tokens.shape == (2, 37)
+        assert (decoded[decode].nfe <= 36).all()
+    assert torch.equal(decoded[eagle].tokens, decoded[ar].tokens)
+    assert torch.equal(decoded[lantern].tokens, decoded[ar].tokens)
+    assert decoded[vvs].nfe.sum() < decoded[ar].nfe.sum()
+    assert not torch.equal(decoded[vvs].tokens, decoded[ar].tokens)
 
 
 def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
-    other = tmp_path / anole_drafter(tmp_path, heads=2)["drafter"]
+    other_drafter = tmp_path / anole_drafter(tmp_path, heads=2)["drafter"]
     wrong = "was trained for another target: its num_attention_heads is 2; allowed: 4"
     with pytest.raises(ConfigError, match=wrong):
-        said_of(tmp_path, other)
+        find_entry(tmp_path, other_drafter)
     state = torch.load(released / "pytorch_model.bin", weights_only=True)
-    torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other / "pytorch_model.bin")
-    with pytest.raises(ParityError, match=r"missing layer\.self_attn\.q_norm\.weight") as told:
-        chameleon.read_published("drafter", other, None)
-    assert "\n" not in str(told.value)
+    torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other_drafter / "pytorch_model.bin")
+    with pytest.raises(ParityError, match=r"missing layer\.self_attn\.q_norm\.weight") as error:
+        chameleon.read_published("drafter", other_drafter, None)
+    assert "\n" not in str(error.value)
 
 
 # --- LlamaGen
 
 
-# `laws` of rows 1 and 3, from a second
-# writing of the released code over whole sequences, to 1e-9
+# `compute_three_laws` of rows 1 and 3, by an independent rewrite of the released code
 LLAMAGEN = [
     [[0.4939048124, -0.4422421882, -0.6597916501], [0.4411189610, -0.4978789088, -0.1873766609],
      [0.9053122810, 0.2219078561, -0.8482583366]],
@@ -129,7 +133,7 @@ LLAMAGEN = [
 ]  # fmt: skip
 
 
-def test_llamagens_drafter_computes_what_its_code_does(tmp_path):
+def test_llamagens_drafter_equals_its_released_code(tmp_path):
     """In float64, guided, one caption left-padded."""
     c = LlamaGenConfig(**SIZES)
     torch.manual_seed(0)
@@ -137,28 +141,29 @@ def test_llamagens_drafter_computes_what_its_code_does(tmp_path):
     digests = {"transformer": "0" * 64, "drafter": "0" * 64}
     files = dict.fromkeys(digests, str(folder))
     spec = ModelSpec(family="llamagen", source="files", files=files, sha256=digests, network=SIZES)
-    state, said = llamagen.read_published("drafter", folder, spec)
-    said.pop("target")
-    net, small = Transformer(c).double().eval(), llamagen.CaptionedDrafter(LlamaGenConfig(**said)).double().eval()
+    state, config = llamagen.read_published("drafter", folder, spec)
+    config.pop("target")
+    net = Transformer(c).double().eval()
+    small = llamagen.CaptionedDrafter(LlamaGenConfig(**config)).double().eval()
     small.load_state_dict(state)
     caption, valid = torch.randn(2, 6, c.caption_dim).double(), torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
     tokens = torch.randint(c.vocab, (2, 16)).repeat(2, 1)
     target = LlamaGen(net, caption, valid, guided=True)
     target.drafter = EagleDrafter(small, target)
-    assert (laws(target, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)).abs().max() < 1e-8
+    assert (compute_three_laws(target, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)).abs().max() < 1e-8
 
 
 def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
     folder = tmp_path / "m"
     write_llamagen(folder, side=4)
     eagle_drafter(folder, grid=4)
-    said = add.find(str(folder), 4, None).entry
-    config = Path(said["files"]["drafter"]) / "config.json"
+    entry = add.find(str(folder), 4, None).entry
+    config = Path(entry["files"]["drafter"]) / "config.json"
     right = json.loads(config.read_text())
-    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
+    raw = {"models": {"m": entry}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
     config.write_text(json.dumps(right | {"block_size": 1024}))
     with pytest.raises(ConfigError, match="was trained for another target: its grid is 32; allowed: 4"):
         checks.load(json.loads(json.dumps(raw)))
     config.write_text(json.dumps(right | {"num_attention_heads": 8}))
     with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 1, as the target's"):
-        fetch.make_manifest("discrete", "m", said, tmp_path / "out")
+        fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
