@@ -89,7 +89,7 @@ def test_the_target_as_draft_model_ends_in_two_passes():
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_trees_of_a_drafter_without_relaxation_are_plain_decoding(tree):
+def test_trees_without_relaxation_are_plain_decoding(tree):
     assert torch.equal(PLAIN, decode_tokens("eagle", **tree))
     assert torch.equal(PLAIN, decode_tokens("lantern", delta=0.0, **tree))
     assert torch.equal(PLAIN, decode_tokens("eagle", rank="race", **tree))
