@@ -44,7 +44,7 @@ def test_noise_is_uniform_and_uncorrelated():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_numbers_are_equal_on_every_device_and_in_every_release(dtype):
-    """SplitMix64 of two keys at indices of any size, beside numbers of a reference in integers of any size."""
+    """SplitMix64 of two keys, compared with numbers computed in integers of any size."""
     keys = torch.tensor([5, 9 - 2**63])
     index = torch.tensor([[0, 2**40, -3]])
     on_cpu, on_device = Noise(keys, dtype), Noise(keys, dtype)

@@ -1,5 +1,4 @@
-"""Every decoder on a simulated device (`tests.elsewhere`): the tokens of the CPU, no op on two devices, and at most one
-read of the host a pass."""
+"""Every decoder on a simulated device (`tests.elsewhere`) draws the tokens of the CPU, with one read a pass."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -201,4 +200,4 @@ def test_reads_and_two_devices_are_noticed_with_their_line(nets):
             torch.rand(3, device=DEVICE)
         with pytest.raises(AssertionError, match="two devices"):
             x + torch.arange(3)
-        assert (x + torch.tensor(1)).tolist() == [1, 2, 3]  # a number may stand on the CPU
+        assert (x + torch.tensor(1)).tolist() == [1, 2, 3]  # a number may be on the CPU

@@ -87,7 +87,7 @@ def test_greedy_decoding_is_greedy_plain_decoding(variant):
     plain = decode_table("ar", logits, 6, 20, sampling=greedy).tokens
     tokens = decode_table(variant.method, logits, 6, 20, sampling=greedy, **variant.options).tokens
     assert torch.equal(tokens, plain)
-    assert (plain == plain[0]).all()  # the likeliest token at each place, whatever the noise
+    assert (plain == plain[0]).all()  # the likeliest token at each position, whatever the noise
 
 
 @pytest.mark.parametrize(("method", "method_options"), LOSSY)

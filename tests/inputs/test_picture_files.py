@@ -38,11 +38,12 @@ def write_16_bit_colours(file):
 
 
 def make_writer(array, name, mode=None, **settings):
+    """Make a file's name and a writer of the picture."""
     return name, lambda file: Image.fromarray(array, mode).save(file, **settings)
 
 
 def make_frames_writer(array, name):
-    """Make a writer of a file with two frames."""
+    """Make a file's name and a writer of two frames."""
     frames = [Image.fromarray(array), Image.fromarray(255 - array)]
     return name, lambda file: frames[0].save(file, save_all=True, append_images=frames[1:])
 

@@ -113,7 +113,7 @@ def test_calls_of_a_companion_are_added_to_passes():
     figures = columns_of(passes.measure(cell))
     assert figures["calls"] == pytest.approx(figures["nfe"] + figures["draft_calls"])
     assert figures["draft_nodes"] == 3
-    assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two a pass, in either batch
+    assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two a pass in each batch
     assert figures["pass_cost"] == 2
     assert "draft_share" not in figures
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
@@ -227,6 +227,6 @@ def test_requests_have_a_length_rate_and_latency():
     assert figures["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
     assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
-    shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone
+    shard.at_once = np.array([1, 1])  # one row after the other: each waits for its own passes alone
     figures = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert figures["request_tokens_per_second"] == 5

@@ -122,7 +122,7 @@ def test_a_linked_text_encoder_is_found(tmp_path):
     (folder / "flan").symlink_to(write_t5(tmp_path / "elsewhere/t5"))
     assert add.find_encoders(folder) == [folder / "flan"]
     assert set(add.find_weights(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
-    (folder / "up").symlink_to(tmp_path)  # a circle
+    (folder / "up").symlink_to(tmp_path)  # a loop of links
     with pytest.raises(ParityError, match=r"text: both .*; give --text"):
         (folder / "second").mkdir()
         (folder / "second/config.json").write_text('{"model_type": "t5"}')
@@ -143,7 +143,7 @@ def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
 
 
 def test_what_no_file_tells_must_be_given(tmp_path):
-    (tmp_path / "256").mkdir()  # a folder's number is no size of pictures
+    (tmp_path / "256").mkdir()  # a number in a folder's name is not the size of pictures
     folder = write_llamagen(tmp_path / "256" / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):

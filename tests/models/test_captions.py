@@ -74,7 +74,7 @@ def test_a_published_encoder_reads_cleaned_captions(published):
     encode = read_encoder(published[0], 8)
     plain, written = (encode([c])["embeddings"] for c in ("a red circle", "A RED Circle ™ https://example.com/x"))
     assert torch.equal(plain, written)
-    assert not torch.equal(plain, encode(["a red dog"])["embeddings"])  # it does read its caption
+    assert not torch.equal(plain, encode(["a red dog"])["embeddings"])  # it reads its caption
 
 
 def test_a_caption_of_too_many_tokens_is_cut_and_counted(published, capsys):

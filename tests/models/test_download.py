@@ -120,7 +120,7 @@ def test_a_folder_is_downloaded_without_unread_files(server):
     assert [f.name for f in hub.download_folder(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
     assert fetch.locate("t5/", "", folder, REPO, COMMIT) == folder
     assert fetch.locate(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
-    server.close()  # and then without a network
+    server.close()  # now without a network
     assert hub.download_folder(REPO, COMMIT, "t5/") == folder
 
 
