@@ -29,8 +29,7 @@ def test_a_dtype_the_device_lacks_is_one_line(monkeypatch):
 
 
 def test_each_job_claims_another_device(tmp_path, monkeypatch, capsys):
-    """With two devices the third job waits until another ends. A cluster's job that hides others' devices has another
-    device of the same number."""
+    """The third job waits until another ends; a cluster's job that hides other devices may claim the same number."""
     locks: list = []
     monkeypatch.setattr(devices, "HELD", locks)
     assert [devices.claim_device("cuda", 2, tmp_path) for _ in range(2)] == ["cuda:0", "cuda:1"]

@@ -52,9 +52,8 @@ def test_a_verified_token_follows_p(point):
     out = verify(P, Q, draft, torch.full((n, 1), point), u, e)
     assert stats.chisquare(torch.bincount(out.tokens[:, 0], minlength=3), n * p).pvalue > 1e-4
     if not point:
-        wrong = torch.where(
-            u * Q.gather(-1, draft[..., None])[..., 0] < P.gather(-1, draft[..., None])[..., 0], draft, race(P, e)
-        )
+        draft_p, draft_q = (law.gather(-1, draft[..., None])[..., 0] for law in (P, Q))
+        wrong = torch.where(u * draft_q < draft_p, draft, race(P, e))
         assert stats.chisquare(torch.bincount(wrong[:, 0], minlength=3), n * p).pvalue < 1e-12
 
 

@@ -26,8 +26,7 @@ def pictures() -> tuple[list[str], np.ndarray]:
 
 
 def test_features_equal_those_of_clean_fid_from_files(clip, pictures, tmp_path: Path):
-    """More than ten pictures, so that a sorted list of unpadded names would differ. clean-fid's defaults of 12 workers
-    and 299 x 299 pixels are overridden."""
+    """More than ten pictures, so that sorting unpadded names would differ."""
     pixels = pictures[1]
     files = [str(tmp_path / f"{row:06d}.png") for row in range(len(pixels))]
     for file, picture in zip(files, pixels, strict=True):

@@ -136,9 +136,8 @@ def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
     make_t5_encoder().save_pretrained(folder / "t5")
     for name in names:
         (folder / "t5" / name).write_bytes(b"x")
-    with pytest.raises(
-        ParityError, match="allowed: a folder with tokenizer.json" + " of its spiece.model" * len(names)
-    ):
+    message = "allowed: a folder with tokenizer.json" + " of its spiece.model" * len(names)
+    with pytest.raises(ParityError, match=message):
         add.identify(str(folder))
 
 

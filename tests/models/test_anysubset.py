@@ -147,9 +147,8 @@ def test_an_unknown_word_is_named():
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    return load.load(
-        fetch.make_manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest"))
-    )
+    folder = tmp_path_factory.mktemp("manifest")
+    return load.load(fetch.make_manifest("anysubset", "xlnet", {"family": "xlnet"}, folder))
 
 
 @pytest.mark.parametrize(("decoder", "k", "limit"), [(assd, 5, 0.9), (assd_quadratic, 3, 0.55)])
@@ -164,10 +163,8 @@ def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, limit
     assert embedded.one_vocabulary
     assert (decoded.nfe / (start.end - start.begin)).mean() <= limit
     noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
-    written, random = (
-        (-compute_log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (decoded.tokens, noise)
-    )
-    assert written < 30 < 300 < random
+    logp, noise_logp = (compute_log_probabilities(embedded.gpt2, t, 0, 1).mean(1) for t in (decoded.tokens, noise))
+    assert (-logp).exp().mean() < 30 < 300 < (-noise_logp).exp().mean()
 
 
 def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):

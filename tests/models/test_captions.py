@@ -98,10 +98,8 @@ def test_a_published_folder_gives_transformers_embeddings(published):
         encoded = read_encoder(folder, 12)(["a RED circle"])
         assert torch.allclose(encoded["embeddings"][0, -4:], expected, atol=1e-6)
         assert encoded["valid"].sum() == 4
-    name = "pytorch_model.bin"
-    assert sha256(published[1]) == combine_digests(
-        {name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()}
-    )
+    digest = hashlib.sha256((published[1] / "pytorch_model.bin").read_bytes()).hexdigest()
+    assert sha256(published[1]) == combine_digests({"pytorch_model.bin": digest})
 
 
 def test_a_folder_without_an_encoder_is_one_line(published, tmp_path):

@@ -33,10 +33,8 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
 
     monkeypatch.setattr(SlotCache, "read", record_batch)
     monkeypatch.setattr(torch, "compile", trace)
-    eager, fast = (
-        loop.decode("discrete", loop.load("discrete", manifest, spec, fast=fast), spec, rows, 3)
-        for fast in (False, True)
-    )
+    loaded = (loop.load("discrete", manifest, spec, fast=fast) for fast in (False, True))
+    eager, fast = (loop.decode("discrete", networks, spec, rows, 3) for networks in loaded)
     assert (eager.tokens == fast.tokens).all()
     assert (eager.nfe == fast.nfe).all()
     assert min(batches) < 6 == max(batches)  # a row of each guidance; rows that are done have left

@@ -260,10 +260,8 @@ def test_bad_sizes_of_xar_are_one_line():
 def test_temperature_narrows_the_components_of_a_mixture():
     m = make_model("gmm")
     tokens, order, ranks = draw_inputs(m)
-    law, narrow = (
-        net.law(net.conditions(tokens, order, ranks, ranks))
-        for net in (m, replace(m, sampling=HeadSampling(temperature=0.5)))
-    )
+    models = m, replace(m, sampling=HeadSampling(temperature=0.5))
+    law, narrow = (model.law(model.conditions(tokens, order, ranks, ranks)) for model in models)
     assert torch.equal(narrow.means, law.means)
     assert torch.equal(narrow.log_weights, law.log_weights)
     torch.testing.assert_close(narrow.scales, 0.5 * law.scales)
@@ -276,10 +274,8 @@ SETTINGS = {"steps": 4, "guidance": 2.0, "guidance_schedule": "linear", "clip": 
 @pytest.fixture(scope="module", params=FAMILIES)
 def embedded(request, tmp_path_factory):
     """A model that ships with the package, by its manifest."""
-    spec = {"family": request.param}
-    return load.load(
-        fetch.make_manifest("continuous", request.param, spec, tmp_path_factory.mktemp("m")), needs="draft"
-    )
+    folder = tmp_path_factory.mktemp("m")
+    return load.load(fetch.make_manifest("continuous", "m", {"family": request.param}, folder), needs="draft")
 
 
 def select_settings(loaded):

@@ -149,9 +149,8 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
     noise = batch_noise(0, IDS, dtype=torch.float64)
     line = torch.zeros(3, L + 12, dtype=torch.int64)
     skipped = 0
-    for step in vvs(
-        sampled, torch.zeros(3, dtype=torch.int64), noise=noise, k=8, delta=0.5, total=12, depth=3, top_k=3, **options
-    ):
+    options = options | {"k": 8, "delta": 0.5, "total": 12, "depth": 3, "top_k": 3}
+    for step in vvs(sampled, torch.zeros(3, dtype=torch.int64), noise=noise, **options):
         ends = step.positions + step.kept
         indices = (step.positions[:, None] + torch.arange(step.tokens.shape[1])).clamp(max=L + 11)
         line.scatter_(1, indices, torch.where(indices < ends[:, None], step.tokens, line.gather(1, indices)))

@@ -109,15 +109,15 @@ def test_a_row_does_not_depend_on_its_batch(family):
 
 def test_pictures_equal_transformers(family, pictures):
     """Chameleon's decoder, which transformers lacks, is that of Janus without attention between levels."""
-    s, nets = family.loaded.nets["vq"].size, family.loaded.nets
+    nets = family.loaded.nets
+    s = nets["vq"].size
     ours = family.loaded.family.pictures(nets, pictures)
     codes = strip_grammar(pictures, s)
     if family.layout == "janus":
         expected = family.theirs.float().decode_image_tokens(pictures).permute(0, 3, 1, 2)
     elif family.layout == "emu3":
-        expected = family.theirs.float().decode_image_tokens(
-            image_tokens=torch.cat([family.ids[pictures], pictures[:, :1]], 1), height=s["rows"], width=s["columns"]
-        )
+        tokens = torch.cat([family.ids[pictures], pictures[:, :1]], 1)
+        expected = family.theirs.float().decode_image_tokens(image_tokens=tokens, height=s["rows"], width=s["columns"])
     else:
         files = family.loaded.manifest["files"]
         stored = {name.removeprefix("model.vqmodel."): t for name, t in tensors(Path(files.get("vq", files["model"])))}
@@ -128,17 +128,13 @@ def test_pictures_equal_transformers(family, pictures):
 
 
 def make_meta_decoder(vq, stored):
-    """Make Chameleon's decoder from transformers' JanusVQVAEDecoder and the tensors of its file: without attention
-    between its levels, which transformers numbers the other way."""
+    """Make Chameleon's decoder from transformers' JanusVQVAEDecoder, which numbers its levels the other way."""
     from transformers import JanusVQVAEConfig
     from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
     c = vq.config
-    net = JanusVQVAEDecoder(
-        JanusVQVAEConfig(
-            latent_channels=c.z_channels, base_channels=c.ch, channel_multiplier=c.ch_mult, num_res_blocks=c.res_blocks
-        )
-    )
+    sizes = {"latent_channels": c.z_channels, "base_channels": c.ch, "channel_multiplier": c.ch_mult}
+    net = JanusVQVAEDecoder(JanusVQVAEConfig(**sizes, num_res_blocks=c.res_blocks))
     for level in net.up:
         level.attn = torch.nn.ModuleList()
     last_level = len(c.ch_mult) - 1

@@ -106,9 +106,8 @@ def test_a_long_caption_is_cut_and_counted(copied, capsys):
     [({"rows": 47}, ["network.rows = 47", "multiple of 2"]), ({"line": 2}, ["network.line = 2", "at most 1"])],
 )
 def test_impossible_sizes_are_one_line(sizes, fragments):
-    spec = ModelSpec(
-        family="chameleon", source="files", files={"model": "/m"}, sha256={"model": "0" * 64}, network=sizes
-    )
+    files = {"files": {"model": "/m"}, "sha256": {"model": "0" * 64}}
+    spec = ModelSpec(family="chameleon", source="files", network=sizes, **files)
     with pytest.raises(ConfigError) as error:
         model_checks.check_network("lumina", spec)
     assert_one_line(error, *fragments)

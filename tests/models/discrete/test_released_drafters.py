@@ -33,17 +33,14 @@ def compute_three_laws(target, tokens, rows):
     """Compute the laws of some rows after the last token fed, after the second guess, and after the guess behind it.
     Tokens [R, n] are fed in pieces with the target's features."""
     R = len(tokens)
-
-    def list_positions(first, stop):
-        return torch.arange(first, stop).expand(R, -1)
-
-    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), list_positions(-1, 9))
-    fed = [(tokens[:, a:b], list_positions(a, b), list_positions(a, b) - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
+    positions = torch.arange(11).expand(R, -1)
+    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), positions[:, :10] - 1)
+    fed = [(tokens[:, a:b], positions[:, a:b], positions[:, a:b] - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
     fed_laws = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
     first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # two guesses of token 9
-    guess_laws = target.drafter.tree(first, list_positions(9, 10).expand(-1, 2), torch.full((R, 2), -1))
+    guess_laws = target.drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
     third = guess_laws[:, 1, :64].argmax(-1)[:, None]
-    next_laws = target.drafter.tree(third, list_positions(10, 11), torch.ones(R, 1, dtype=torch.int64))
+    next_laws = target.drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
     return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_laws, guess_laws, next_laws)]) for row in rows])
 
 
