@@ -1,5 +1,4 @@
-"""Every number that a window's decoder reads is read at one place of one row: random tokens and drafts drawn from a law
-use different numbers."""
+"""Window decoders read each random number at one position of one row; random tokens and drawn drafts use others."""
 
 import pytest
 from parity_decoders.discrete.sjd import sjd
@@ -21,22 +20,22 @@ SETTINGS = [
 
 
 def find_reused_numbers(decoder, options):
-    """Return the row of the test that looks for numbers read at two places."""
+    """Find numbers that are read twice; return the row of the test that looks for them."""
     (target,) = (t for t in long_targets({"positions": WINDOW, "lag": 0, "steps": 0}, 4096) if t.alone)
     drawn = target.draw(decoder, target.n, 1, options)
     return reuse_row("long", drawn.recorder)
 
 
 @pytest.mark.parametrize(("decoder", "options"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x)))
-def test_no_number_is_read_at_two_places(decoder, options):
+def test_no_number_is_read_at_two_positions(decoder, options):
     row = find_reused_numbers(decoder, options)
     assert row["n"] > 1000
     assert row["verdict"] == "not rejected"
 
 
-def test_one_stream_for_tokens_and_laws_is_found(monkeypatch):
-    def draw_as_tokens_are(window):
+def test_one_stream_for_tokens_and_laws_is_noticed(monkeypatch):
+    def draw_from_the_stream_of_tokens(window):
         return window.noise.exponential("draft", window.index, window.model.vocab)
 
-    monkeypatch.setattr(Window, "_draw_draft_races", draw_as_tokens_are)
+    monkeypatch.setattr(Window, "_draw_draft_races", draw_from_the_stream_of_tokens)
     assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
