@@ -39,7 +39,7 @@ def test_a_new_slot_is_drawn_from_the_nearest_law(init, source):
     assert torch.equal(q[0, 3], p[0, source])
     assert torch.equal(q[1, 1], p[1, source])
     assert not point[0, 3]
-    e = slots.noise.exponential("draft", slots.index, 5)
+    e = slots.noise.exponential("draft race", slots.index, 5)
     assert draft[0, 3] == race(p[0, source], e[0, 3])
     shared, p, _ = advance_window(init, [1, 3], shared=True)
     assert shared.make_drafts().tokens[0, 3] == race(p[0, source], shared.draw_races()[0, 3])
