@@ -70,14 +70,19 @@ def test_aliases_are_merged_once_and_never_forever():
 
 
 def test_scale_shrinks_every_section_into_its_own_folder():
-    full, small = load_with(), config_overlay.scale_config(load_with("scale=0.1"))
+    raw = {
+        "image": {"methods": {"ar": [{}]}, "prompts": {"limit": 30}},
+        "text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"rows": 40}], "choice": [{"rows": 100}]}},
+        "continuous": {"methods": {"mar": [{}]}, "images": 30},
+    }
+    full, small = load_with(raw=raw), config_overlay.scale_config(load_with("scale=0.1", raw=raw))
     assert (small.image.prompts.limit, small.continuous.images) == (3, 3)
-    assert [t["settings"]["rows"] for t in list_text_tasks(small)] == [4, 4, 20, 10]
-    assert small.experiment == "default-x0.1"
+    assert [t["settings"]["rows"] for t in list_text_tasks(small)] == [4, 10]
+    assert small.experiment == f"{full.experiment}-x0.1"
     assert config_overlay.scale_config(small) == small
     assert small.equality == full.equality
     assert config_overlay.scale_config(full) is full
-    assert config_overlay.scale_config(load_with("scale=0.001")).image.prompts.limit == config_overlay.FEWEST
+    assert config_overlay.scale_config(load_with("scale=0.001", raw=raw)).image.prompts.limit == config_overlay.FEWEST
 
 
 def test_an_experiment_with_a_section_stands_alone(tmp_path):
