@@ -1,9 +1,9 @@
-"""transformers' ways of speculating that are not rejected: the rows of docs/results/engines.md, a sampler each.
+"""Certify transformers' ways of speculating: the rows of docs/results/engines.md, a sampler each.
 
     python benchmarks/certify_engines.py --n 600 [NAME ...]        about 15 minutes on one core; --list names them
 
-Printed are the bound on the TV, drafts accepted, and the sequences that a bound below .05 takes. A row that is rejected
-says so and ends the run with code 1.
+Prints the bound on the TV, the accepted drafts, and how many sequences a bound below .05 takes. A row that is rejected
+says so and makes the exit code 1.
 """
 
 import argparse
@@ -38,8 +38,8 @@ ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind, optio
 }
 
 
-def sampler_of(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
-    """A sampler and its law, of a tiny model made for it (in a folder, where heads are loaded from)."""
+def make_sampler(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
+    """Make a sampler of a tiny model and compute its law; heads are loaded from `folder`."""
     model = T.load_model(models.write_mellum(folder)[0]) if kind == "mellum" else models.make_model(kind, 4, 0)
     options = dict(options)
     if "num_assistant_tokens" in options:
@@ -58,24 +58,28 @@ def main() -> None:
     if a.list:
         print(*ROWS, sep="\n")
         return
-    wrong = [name for name in a.names if name not in ROWS]
-    if wrong:
-        raise SystemExit(f"error: {wrong[0]!r}: allowed: {', '.join(ROWS)}")
-    rejected, folder = False, tempfile.TemporaryDirectory()
+    unknown = [name for name in a.names if name not in ROWS]
+    if unknown:
+        raise SystemExit(f"error: {unknown[0]!r}: allowed: {', '.join(ROWS)}")
+    any_rejected = False
+    folder = tempfile.TemporaryDirectory()
     for name in a.names or ROWS:
-        begin = time.process_time()
+        start = time.process_time()
         try:
-            sampler, law = sampler_of(Path(folder.name), *ROWS[name], a.length)
-            c = certify_sampler(sampler, law, n=a.n, margin=0.05, tell=lambda text: None)
+            sampler, law = make_sampler(Path(folder.name), *ROWS[name], a.length)
+            certificate = certify_sampler(sampler, law, n=a.n, margin=0.05, tell=lambda text: None)
         except ParityError as error:
             print(f"| {name} | {error} |", flush=True)
             continue
-        rejected |= c.exit_code == 1
-        words = f"{c.verdict.words}, TV <= {c.verdict.bound:.3f}" if c.exit_code != 1 else str(c)
-        drafts = "" if c.details["drafted"] is None else f"{c.details['accepted']} of {c.details['drafted']}"
-        seconds = time.process_time() - begin
-        print(f"| {name} | {words} | {drafts} | {c.details['needed']:,} | {seconds:.0f} s |", flush=True)
-    sys.exit(int(rejected))
+        verdict = certificate.verdict
+        details = certificate.details
+        is_rejected = certificate.exit_code == 1
+        any_rejected |= is_rejected
+        outcome = str(certificate) if is_rejected else f"{verdict.words}, TV <= {verdict.bound:.3f}"
+        drafts = "" if details["drafted"] is None else f"{details['accepted']} of {details['drafted']}"
+        seconds = time.process_time() - start
+        print(f"| {name} | {outcome} | {drafts} | {details['needed']:,} | {seconds:.0f} s |", flush=True)
+    sys.exit(int(any_rejected))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Texts at a vocabulary of 50,000: a correct speculative sampler, and one whose drafts' temperature is not applied.
+"""Certify texts at a vocabulary of 50,000: a correct speculative sampler, and one that ignores the drafts' temperature.
 
     python benchmarks/certify_texts.py [--texts 400 --length 32 --vocab 50000]
 
 A Llama with random weights is written with texts of both samplers, and `parity certify --target --texts` is run on them
-as a user runs it. Printed: verdict, CPU seconds, the largest memory of the process.
+as a user runs it. Prints verdict, CPU seconds and peak memory.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from parity_certify.adapters.transformers import load_model
 from torch import Tensor
 
 
-def written(folder: Path, vocab: int, spread: float = 6.0) -> Any:
-    """A small Llama whose next-token laws are neither flat nor one-hot."""
+def write_llama(folder: Path, vocab: int, spread: float = 6.0) -> Any:
+    """Write a small Llama whose next-token laws are neither flat nor one-hot, and load it."""
     import transformers as t
 
     torch.manual_seed(0)
@@ -42,27 +42,29 @@ def written(folder: Path, vocab: int, spread: float = 6.0) -> Any:
 
 
 @torch.no_grad()
-def texts(model: Any, n: int, length: int, temperature: float, seed: int) -> Tensor:
-    """n texts [n, length] of speculative sampling, a draft and a token of the target's in turn; drafts are drawn at the
-    temperature and judged as if it were 1. The draft model is the target with noise on its last matrix."""
+def draw_texts(model: Any, n: int, length: int, temperature: float, seed: int) -> Tensor:
+    """Draw n texts [n, length] by speculative sampling: a draft and a token of the target in turn. Drafts are drawn at
+    `temperature` and judged as if it were 1. The draft model is the target with noise on its last matrix."""
     generator = torch.Generator().manual_seed(seed)
     draft = copy.deepcopy(model)
     head = draft.lm_head.weight
     head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(1))
     ids = torch.zeros(n, 1, dtype=torch.long)
 
-    def last(one: Any) -> Tensor:
-        return torch.cat([one(part).logits[:, -1] for part in ids.split(20)])
+    def ask_last(network: Any) -> Tensor:
+        return torch.cat([network(chunk).logits[:, -1] for chunk in ids.split(20)])
 
     while ids.shape[1] <= length:
-        p, logits = last(model).softmax(-1), last(draft)
-        q, drawn = logits.softmax(-1), (logits / temperature).softmax(-1)
-        d = torch.multinomial(drawn, 1, generator=generator)
-        accept = torch.rand(n, 1, generator=generator) < p.gather(1, d) / q.gather(1, d)
-        instead = torch.multinomial((p - q).clamp(min=1e-30), 1, generator=generator)
-        ids = torch.cat([ids, torch.where(accept, d, instead)], 1)
+        p = ask_last(model).softmax(-1)
+        logits = ask_last(draft)
+        q = logits.softmax(-1)
+        draft_law = (logits / temperature).softmax(-1)
+        token = torch.multinomial(draft_law, 1, generator=generator)
+        accepted = torch.rand(n, 1, generator=generator) < p.gather(1, token) / q.gather(1, token)
+        resampled = torch.multinomial((p - q).clamp(min=1e-30), 1, generator=generator)
+        ids = torch.cat([ids, torch.where(accepted, token, resampled)], 1)
         if ids.shape[1] <= length:
-            ids = torch.cat([ids, torch.multinomial(last(model).softmax(-1), 1, generator=generator)], 1)
+            ids = torch.cat([ids, torch.multinomial(ask_last(model).softmax(-1), 1, generator=generator)], 1)
     return ids[:, 1 : length + 1]
 
 
@@ -74,19 +76,21 @@ def main() -> None:
     a = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = written(folder / "model", a.vocab)
-        for what, temperature in (("correct", 1.0), ("draft's temperature not applied (0.7)", 0.7)):
-            begin, file = time.process_time(), folder / "texts.jsonl"
-            rows = texts(model, a.texts, a.length, temperature, seed=2)
+        model = write_llama(folder / "model", a.vocab)
+        for label, temperature in (("correct", 1.0), ("draft's temperature not applied (0.7)", 0.7)):
+            file = folder / "texts.jsonl"
+            start = time.process_time()
+            rows = draw_texts(model, a.texts, a.length, temperature, seed=2)
             file.write_text("\n".join(json.dumps({"prompt": [0], "tokens": row}) for row in rows.tolist()))
-            made, before = time.process_time() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+            drawing_seconds = time.process_time() - start
+            usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
             command = [sys.executable, "-m", "parity_certify", "--target", str(folder / "model"), "--texts", str(file)]
-            found = subprocess.run(command, capture_output=True, text=True, check=False)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            print(f"{what}: exit code {found.returncode}, {seconds:.0f} CPU s (texts: {made:.0f}), "
-                  f"at most {after.ru_maxrss / 2**20:.2f} GiB")  # fmt: skip
-            print(found.stdout + found.stderr, flush=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+            print(f"{label}: exit code {done.returncode}, {seconds:.0f} CPU s (texts: {drawing_seconds:.0f}), "
+                  f"at most {usage.ru_maxrss / 2**20:.2f} GiB")  # fmt: skip
+            print(done.stdout + done.stderr, flush=True)
 
 
 if __name__ == "__main__":

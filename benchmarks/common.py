@@ -1,4 +1,4 @@
-"""What benchmarks start from: what they are asked, an embedded model, its rows, and a method with its options."""
+"""Shared by the benchmarks: the command line, embedded models, their rows, and a method with its options."""
 
 import argparse
 from pathlib import Path
@@ -17,9 +17,9 @@ from parity.models import fetch
 Rows = dict[str, np.ndarray]
 
 
-def asked(doc: str | None, variants: list[str] | None = None, **flags: Any) -> argparse.Namespace:
-    """The command line: flags with their defaults, a list for many values, a tuple for a choice, the default first;
-    `variants` without a flag. Torch computes with --threads threads (1)."""
+def parse_flags(doc: str | None, variants: list[str] | None = None, **flags: Any) -> argparse.Namespace:
+    """Parse the command line: flags with their defaults, a list for many values, a tuple for a choice, the default
+    first; `variants` without a flag. Torch computes with --threads threads (1)."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     if variants is not None:
         parser.add_argument("variants", nargs="*", default=variants)
@@ -35,35 +35,35 @@ def asked(doc: str | None, variants: list[str] | None = None, **flags: Any) -> a
     return a
 
 
-def embedded(kind: str, family: str) -> dict[str, Any]:
-    """The manifest of an embedded model."""
+def make_manifest(kind: str, family: str) -> dict[str, Any]:
+    """Make the manifest of an embedded model."""
     return fetch.make_manifest(kind, family, {"family": family}, Path("results"))
 
 
-def captioned(images: int) -> tuple[dict[str, Any], Rows]:
-    """The embedded LlamaGen's manifest, and the first captions (held out from training) as its decoders read them."""
-    manifest = embedded("discrete", "llamagen")
+def encode_captions(images: int) -> tuple[dict[str, Any], Rows]:
+    """Encode the first captions, held out from training, for the embedded LlamaGen; return its manifest and rows."""
+    manifest = make_manifest("discrete", "llamagen")
     captions = Path("prompts/scenes.txt").read_text().splitlines()[:images]
     return manifest, {"ids": np.array(captions), "captions": np.array(captions), **encode(manifest, captions)}
 
 
-def numbered(images: int) -> Rows:
-    """Images of a continuous model."""
+def number_images(images: int) -> Rows:
+    """Make the rows of a continuous model: images with the ids 0, 1, ..."""
     return {"ids": np.array([str(i) for i in range(images)])}
 
 
-def guided(scale: float) -> dict[str, float]:
-    """Plain sampling at a guidance scale."""
-    return {"guidance": scale, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+def make_sampling(guidance: float) -> dict[str, float]:
+    """Make the settings of plain sampling at a guidance scale."""
+    return {"guidance": guidance, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
-def cell(kind: str, variant: str, seed: int, **said: Any) -> dict[str, Any]:
-    """The specification of a variant, such as 'mtj: {branches: 96}' or 'mtj'; '' for plain decoding."""
-    given = yaml.safe_load(variant or find_plain_method(kind))
-    method, chosen = next(iter(given.items())) if isinstance(given, dict) else (given, {})
-    return {"method": method, "options": options(kind, method, chosen), "seed": seed, "dtype": "float32", **said}
+def make_spec(kind: str, variant: str, seed: int, **settings: Any) -> dict[str, Any]:
+    """Make the specification of a variant, such as 'mtj: {branches: 96}' or 'mtj'; '' is plain decoding."""
+    parsed = yaml.safe_load(variant or find_plain_method(kind))
+    method, chosen = next(iter(parsed.items())) if isinstance(parsed, dict) else (parsed, {})
+    return {"method": method, "options": options(kind, method, chosen), "seed": seed, "dtype": "float32", **settings}
 
 
-def decoded(kind: str, manifest: dict[str, Any], spec: dict[str, Any], rows: Rows, batch: int) -> Shard:
-    """Tokens and records of rows."""
+def decode_rows(kind: str, manifest: dict[str, Any], spec: dict[str, Any], rows: Rows, batch: int) -> Shard:
+    """Decode rows by a newly loaded model."""
     return loop.decode(kind, loop.load(kind, manifest, spec), spec, rows, batch)

@@ -1,10 +1,10 @@
-"""Correct decoders on random models: how often the tests reject what draws from the model's own law.
+"""Measure how often the tests reject correct decoders, on random models.
 
 python benchmarks/correct.py --families 400 --keep correct.jsonl [--first 0] [--n 10000] [--without coupled]
 
-A family is one lossless method of a configuration, in turn, at its own options, and the tests of the exact and of the
-long layer on models drawn for it alone (the long ones of vectors are always the same). What is rejected is drawn once
-more under another seed, as in an experiment. Families that `--keep` holds already are not run again.
+A family is one lossless method of a configuration, in turn, with the tests of the exact and of the long layer on models
+drawn for it alone (long models of vectors are always the same). A rejected method is tested once more under another
+seed, as in an experiment. Families that are in the file of `--keep` are not run again.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from common import asked
+from common import parse_flags
 from parity_certify import result_rows as R
 from parity_certify.import_by_name import import_named_module
 from parity_certify.verdict import compute_layer_p, judge_decoders
@@ -32,32 +32,34 @@ from parity.experiment.options import measure_reach
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.continuous.tabular import random_mixture
 
-EACH = 2  # enumerable models of a family, and as many long ones
+MODELS_PER_FAMILY = 2  # enumerable ones, and as many long ones
 DRAWS = 499  # of the exact layer's null
 
 
-def methods(file: str) -> list[tuple[Variant, Variant]]:
-    """Every lossless method of a configuration: as it runs on enumerable models, and on long ones."""
-    config, found = checks.load(yaml.safe_load(Path(file).read_text())), {}
-    every = prompt_files.read_prompts(config.image.prompts) if config.image else []
-    for cell in cells.cells(config, every):
+def list_lossless_pairs(file: str) -> list[tuple[Variant, Variant]]:
+    """List the lossless methods of a configuration: each as it runs on enumerable models, and on long ones."""
+    config = checks.load(yaml.safe_load(Path(file).read_text()))
+    prompts = prompt_files.read_prompts(config.image.prompts) if config.image else []
+    pairs = {}
+    for cell in cells.cells(config, prompts):
         pair = cells.variant(config, cell), cells.long_variant(config, cell)
         if cell.claim == "lossless" and None not in pair:
-            found.setdefault(f"{cell.kind} {cell.spec['method']} {cell.spec['options']}", pair)
-    return list(found.values())
+            pairs.setdefault(f"{cell.kind} {cell.spec['method']} {cell.spec['options']}", pair)
+    return list(pairs.values())
 
 
-def enumerable(kind: str, which: str, family: int) -> list[Any]:
-    """Models whose every outcome is listed, drawn for a family."""
+def make_enumerable_models(kind: str, which: str, family: int) -> list[Any]:
+    """Make models whose outcomes can all be listed, drawn by the family's number."""
     if kind == "discrete":
         return discrete.targets("full", seed=family)
     if kind == "anysubset":
-        made = []
-        for name, (table, vocab, length, prompt) in anysubset.MAKES.items():
-            drawn = table(vocab, length, torch.Generator().manual_seed(family))
-            made.append(anysubset.Target(name, TabularAnySubset(drawn), prompt))
-        return made
-    rng, steps = np.random.default_rng(family), 4 if which == "walks" else 1
+        models = []
+        for name, (make_table, vocab, length, prompt) in anysubset.MAKES.items():
+            table = make_table(vocab, length, torch.Generator().manual_seed(family))
+            models.append(anysubset.Target(name, TabularAnySubset(table), prompt))
+        return models
+    rng = np.random.default_rng(family)
+    steps = 4 if which == "walks" else 1
     shapes = ((1, 4), (2, 2), (1, 4))
     return [
         continuous.Target(f"mixture {i}", *(random_mixture(rng, 3, 3, D) for _ in range(2)), bins, steps)
@@ -65,84 +67,91 @@ def enumerable(kind: str, which: str, family: int) -> list[Any]:
     ]
 
 
-def some(rng: np.random.Generator, every: Sequence[Any]) -> list[Any]:
-    return [every[i] for i in sorted(rng.permutation(len(every))[:EACH])]
+def choose_models(rng: np.random.Generator, models: Sequence[Any]) -> list[Any]:
+    """Choose MODELS_PER_FAMILY of the models at random, in their order."""
+    return [models[i] for i in sorted(rng.permutation(len(models))[:MODELS_PER_FAMILY])]
 
 
-def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict[str, Any]:
-    """p-values of a family's tests, and its verdict."""
-    (small, own), begin = pair, time.process_time()
-    module, rng = import_named_module(f"parity_decoders.{small.kind}.{small.method}"), np.random.default_rng(family)
-    which, decoder = getattr(module, "TARGETS", ""), getattr(module, small.method)
+def run_family(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict[str, Any]:
+    """Run a family's tests: their p-values and the verdict."""
+    small, long = pair
+    start = time.process_time()
+    rng = np.random.default_rng(family)
+    module = import_named_module(f"parity_decoders.{small.kind}.{small.method}")
+    decoder = getattr(module, small.method)
+    which = getattr(module, "TARGETS", "")
     harness = import_named_module(f"parity.equality.targets.{small.kind}")
     seeds = [10_000 + 2 * family, 10_001 + 2 * family]
-    said: dict[str, Any] = {"method": small.method, "claim": "lossless", "seeds": seeds}
-    rows = exact(
-        decoder, some(rng, enumerable(small.kind, which, family + 1)), small.options, n=n, draws=DRAWS,
-        family=harness.FAMILY, **said,
-    )  # fmt: skip
-    far = measure_reach(own.kind, own.method, own.options)
-    long = harness.long_targets(far, tokens, seed=family + 1, which=which)
-    rows += exact(decoder, some(rng, long), own.options, family="all", layer="long", n=tokens, draws=0, **said)
-    found: dict[str, Any] = {"family": family, "kind": small.kind, "method": small.method, "n": n, "tokens": tokens}
+    shared: dict[str, Any] = {"method": small.method, "claim": "lossless", "seeds": seeds}
+    models = choose_models(rng, make_enumerable_models(small.kind, which, family + 1))
+    rows = exact(decoder, models, small.options, n=n, draws=DRAWS, family=harness.FAMILY, **shared)
+    reach = measure_reach(long.kind, long.method, long.options)
+    models = choose_models(rng, harness.long_targets(reach, tokens, seed=family + 1, which=which))
+    rows += exact(decoder, models, long.options, family="all", layer="long", n=tokens, draws=0, **shared)
+    record: dict[str, Any] = {"family": family, "kind": small.kind, "method": small.method, "n": n, "tokens": tokens}
     for layer in ("exact", "long"):
         first = [r for r in rows if r["layer"] == layer and r["repeat"] == 0 and r["decides"]]
         ps = {f"{r['model']}: {r['test']}": r["p_value"] for r in first if r["p_value"] is not None}
-        found[layer] = {"corrected": compute_layer_p(first), "single": ps}
+        record[layer] = {"corrected": compute_layer_p(first), "single": ps}
     [judged] = judge_decoders(rows, {small.method: "lossless"}, margin=1.0)
-    of = {name: judged[name] for name in ("verdict_kind", "verdict")}
-    return found | of | {"seconds": round(time.process_time() - begin, 2)}
+    record |= {name: judged[name] for name in ("verdict_kind", "verdict")}
+    return record | {"seconds": round(time.process_time() - start, 2)}
 
 
-def share(hits: int, of: int) -> str:
-    low, high = stats.binomtest(hits, of).proportion_ci(method="exact")
-    return f"{hits} of {of} ({hits / of:.3f}; 95 % interval {low:.3f} to {high:.3f})"
+def describe_share(hits: int, total: int) -> str:
+    """Write a count of hits with its exact binomial interval."""
+    low, high = stats.binomtest(hits, total).proportion_ci(method="exact")
+    return f"{hits} of {total} ({hits / total:.3f}; 95 % interval {low:.3f} to {high:.3f})"
 
 
-def summary(kept: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Counts of rejections at ALPHA, with exact binomial intervals."""
+def describe_rejections(p_values: Sequence[float]) -> str:
+    return describe_share(sum(p <= R.ALPHA for p in p_values), len(p_values))
+
+
+def summarise(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Count the rejections at ALPHA, with exact binomial intervals; yield lines."""
     for layer in ("exact", "long"):
-        ps = [one[layer]["corrected"] for one in kept]
-        single = [p for one in kept for p in one[layer]["single"].values()]
-        yield f"{layer}: families rejected after Holm's correction {share(sum(p <= R.ALPHA for p in ps), len(ps))}"
-        yield f"{layer}: single tests before correction {share(sum(p <= R.ALPHA for p in single), len(single))}"
-    of_test = defaultdict(list)
-    for one in kept:
-        for name, p in one["long"]["single"].items():
-            of_test[name.rpartition(": ")[2]].append(p)
-    for test, ps in of_test.items():
-        yield f"long, {test}: {share(sum(p <= R.ALPHA for p in ps), len(ps))}, {sum(p <= 0.001 for p in ps)} at .001"
-    for kind in dict.fromkeys(one["kind"] for one in kept):
-        own = [one for one in kept if one["kind"] == kind]
-        first = [min(one[layer]["corrected"] for layer in ("exact", "long")) <= R.ALPHA for one in own]
-        yield f"{kind}: families that a layer rejects once {share(sum(first), len(own))}"
-    lossy = [one for one in kept if one["verdict_kind"] in ("lossy", "error")]
-    yield f"verdict lossy, on both seeds {share(len(lossy), len(kept))}"
-    yield from (f"  {one['family']} {one['kind']} {one['method']}: {one['verdict']}" for one in lossy)
+        ps = [record[layer]["corrected"] for record in records]
+        single = [p for record in records for p in record[layer]["single"].values()]
+        yield f"{layer}: families rejected after Holm's correction {describe_rejections(ps)}"
+        yield f"{layer}: single tests before correction {describe_rejections(single)}"
+    by_test = defaultdict(list)
+    for record in records:
+        for name, p in record["long"]["single"].items():
+            by_test[name.rpartition(": ")[2]].append(p)
+    for test, ps in by_test.items():
+        yield f"long, {test}: {describe_rejections(ps)}, {sum(p <= 0.001 for p in ps)} at .001"
+    for kind in dict.fromkeys(record["kind"] for record in records):
+        of_kind = [record for record in records if record["kind"] == kind]
+        smallest = [min(record[layer]["corrected"] for layer in ("exact", "long")) for record in of_kind]
+        yield f"{kind}: families that a layer rejects once {describe_rejections(smallest)}"
+    lossy = [record for record in records if record["verdict_kind"] in ("lossy", "error")]
+    yield f"verdict lossy, on both seeds {describe_share(len(lossy), len(records))}"
+    yield from (f"  {record['family']} {record['kind']} {record['method']}: {record['verdict']}" for record in lossy)
 
 
 def main() -> None:
-    a = asked(
-        __doc__, families=400, first=0, n=10_000, tokens=6400, config="config.yaml", keep="correct.jsonl", without=[""]
-    )
-    file, every = Path(a.keep), [m for m in methods(a.config) if m[0].method not in a.without]
-    kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    begin = time.perf_counter()
+    files = {"config": "config.yaml", "keep": "correct.jsonl"}
+    a = parse_flags(__doc__, families=400, first=0, n=10_000, tokens=6400, **files, without=[""])
+    file = Path(a.keep)
+    pairs = [pair for pair in list_lossless_pairs(a.config) if pair[0].method not in a.without]
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    start = time.perf_counter()
     for family in range(a.first, a.first + a.families):
-        if any(one["family"] == family for one in kept):
+        if any(record["family"] == family for record in records):
             continue
-        pair = every[family % len(every)]
+        pair = pairs[family % len(pairs)]
         try:
-            kept.append(run(family, pair, a.n, a.tokens))
+            records.append(run_family(family, pair, a.n, a.tokens))
         except ParityError as error:  # a token of probability zero
             failed = {"corrected": R.SMALLEST, "single": {}}
-            about = {"family": family, "kind": pair[0].kind, "method": pair[0].method}
-            failed_so = {"verdict_kind": "error", "verdict": str(error)}
-            kept.append(about | {"exact": failed, "long": failed, **failed_so})
+            record = {"family": family, "kind": pair[0].kind, "method": pair[0].method}
+            record |= {"verdict_kind": "error", "verdict": str(error)}
+            records.append(record | {"exact": failed, "long": failed})
         with file.open("a") as stream:
-            stream.write(json.dumps(kept[-1]) + "\n")
-    print("\n".join(summary(kept)))
-    print(f"{len(kept)} families of {len(every)} decoders, {time.perf_counter() - begin:.0f} s")
+            stream.write(json.dumps(records[-1]) + "\n")
+    print("\n".join(summarise(records)))
+    print(f"{len(records)} families of {len(pairs)} decoders, {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python benchmarks/coupled.py [--images 64] [--dtype float64] 'jacobi: {coupling: shared}' 'mtj' ...
 
-The report's pathwise layer asks the same of a few images of each run. A method that falls short names its first
-difference.
+The report's pathwise layer tests the same on a few images of each run. For a method that differs, the first prompt
+with other tokens is printed.
 """
 
-from common import asked, captioned, cell, decoded, guided
+from common import decode_rows, encode_captions, make_sampling, make_spec, parse_flags
 
 DEFAULT = [
     "jacobi: {window: 16, coupling: shared}",
@@ -20,17 +20,17 @@ DEFAULT = [
 
 
 def main() -> None:
-    kinds = ("float64", "float32", "bfloat16")
-    a = asked(__doc__, DEFAULT, images=64, batch=32, seed=2, dtype=kinds, guidance=1.8)
-    manifest, rows = captioned(a.images)
+    dtypes = ("float64", "float32", "bfloat16")
+    a = parse_flags(__doc__, DEFAULT, images=64, batch=32, seed=2, dtype=dtypes, guidance=1.8)
+    manifest, rows = encode_captions(a.images)
 
-    def tokens(variant):
-        spec = cell("discrete", variant, a.seed, sampling=guided(a.guidance)) | {"dtype": a.dtype}
-        return decoded("discrete", manifest, spec, rows, a.batch).tokens
+    def decode(variant):
+        spec = make_spec("discrete", variant, a.seed, sampling=make_sampling(a.guidance)) | {"dtype": a.dtype}
+        return decode_rows("discrete", manifest, spec, rows, a.batch).tokens
 
-    plain = tokens("")
+    plain = decode("")
     for variant in a.variants:
-        differs = (tokens(variant) != plain).any(1)
+        differs = (decode(variant) != plain).any(1)
         first = f"; differs first on: {rows['captions'][int(differs.argmax())]}" if differs.any() else ""
         print(f"{variant:70s} {(~differs).sum()} of {len(differs)} prompts equal, {a.dtype}{first}", flush=True)
 

@@ -1,11 +1,11 @@
-"""What each experiment of workflow/experiments takes, scaled from the jobs of a run, and the line that says so.
+"""Estimate how long each experiment of workflow/experiments takes, from the jobs of a run.
 
     python benchmarks/durations.py RUN [--write]
 
 RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. Decoding costs
-by images and, for heads, steps; measuring by images; known laws by sequences. A method that the run has not counts as
-the median of its kind. No job costs less than the run's cheapest of its stage; what is no cell's (page, inputs,
-references) counts by the kinds of models. With --write the header of every file is written anew.
+by images and, for heads, steps; measuring by images; known laws by sequences. A method that the run lacks counts as
+the median of its kind. No job costs less than the run's cheapest of its stage; jobs of no cell (page, inputs,
+references) count by the kinds of models. With --write the header of every file is written anew.
 """
 
 import argparse
@@ -23,103 +23,108 @@ from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
 ROOT = Path(__file__).parents[1]
-HEAD = "# About {said} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
-BELOW = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
+HEAD = "# About {time} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
+HEADER = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
 SMALL_BATCH = 0.44  # an image of a batch of one took 4 times what one of a batch of 24 takes
-ONCE = ("accuracy", "checkpoints", "drafting", "inputs", "reference")  # stages whose jobs belong to no cell
-SMALLER = {"image": 8, "text": 8, "continuous": 4}  # of each section a small run keeps about so many
+SHARED_STAGES = ("accuracy", "checkpoints", "drafting", "inputs", "reference")  # their jobs belong to no cell
+SMALL_RUN = {"image": 8, "text": 8, "continuous": 4}  # about so many of each section in a small run
 
 
-def cost(log: Path) -> float | None:
-    found = re.findall(r"^cost: ([\d.]+) CPU-seconds", log.read_text(), re.MULTILINE)
-    return float(found[-1]) if found else None
+def read_cost(log: Path) -> float | None:
+    """Read a job's CPU-seconds from its log; None if the log names none."""
+    costs = re.findall(r"^cost: ([\d.]+) CPU-seconds", log.read_text(), re.MULTILINE)
+    return float(costs[-1]) if costs else None
 
 
-def units(config: Config, cell: C.Cell) -> float:
-    """How much a cell decodes: its images or texts, for heads times the steps of a walk."""
+def count_units(config: Config, cell: C.Cell) -> float:
+    """Count what a cell decodes: its images or texts, for heads times the steps of a walk."""
     if cell.kind == "discrete" and config.image:
         return config.image.prompts.limit * config.image.prompts.repeats
     if cell.kind == "continuous":
-        small = max(1, 24 / cell.spec["batch"]) ** SMALL_BATCH
-        return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25 * small
+        batch_factor = max(1, 24 / cell.spec["batch"]) ** SMALL_BATCH
+        return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25 * batch_factor
     task = next(t for t in C.list_text_tasks(config) if t["key"] == cell.spec["task"])
     return task["settings"]["rows"] * task["settings"].get("attempts", 1) * task["settings"].get("length", 64) / 64
 
 
-def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
-    """(stage, kind, method, units) of every job that an experiment has, with its log's folder as the stage."""
-    every, found = C.cells(config, prompts), []
-    for cell in every:
-        method, n = cell.spec["method"], units(config, cell)
+def list_jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
+    """List (stage, kind, method, units) of an experiment's jobs; the stage is the folder of the job's log."""
+    cells = C.cells(config, prompts)
+    jobs = []
+    for cell in cells:
+        method = cell.spec["method"]
+        n = count_units(config, cell)
         rows = cell.spec["images"] if cell.kind == "continuous" else n
-        found += [("decode", cell.kind, method, n), ("measure", cell.kind, method, rows)]
-    pairs = [(C.variant(config, cell), C.long_variant(config, cell)) for cell in every]
-    more = len(targets("full")) / len(targets("small")) if config.equality.models == "full" else 1
+        jobs += [("decode", cell.kind, method, n), ("measure", cell.kind, method, rows)]
+    pairs = [(C.variant(config, cell), C.long_variant(config, cell)) for cell in cells]
+    full_factor = len(targets("full")) / len(targets("small")) if config.equality.models == "full" else 1
     for exact, long in {C.test_key(config, *pair): pair for pair in pairs if any(pair)}.values():
         v = exact or long
-        n = (exact.n * (more if v.kind == "discrete" else 1) if exact else 0) + (long.n if long else 0)
-        found.append(("equality", v.kind, v.method, n))
-    return found
+        n = (exact.n * (full_factor if v.kind == "discrete" else 1) if exact else 0) + (long.n if long else 0)
+        jobs.append(("equality", v.kind, v.method, n))
+    return jobs
 
 
-def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, ...], float]:
-    """CPU-seconds a unit, by stage, kind and method, of each job of the run; by stage alone, of its cheapest job; under
-    "" those of a kind's jobs that belong to no cell."""
-    of_log: dict[tuple[str, ...], float] = defaultdict(float)
-    known: dict[tuple[str, ...], float] = {}
-    once = 0.0
+def measure_rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, ...], float]:
+    """Compute CPU-seconds a unit by (stage, kind, method) of a run's jobs. The key (stage,) holds the seconds of the
+    stage's cheapest job, ("",) those a kind of jobs that belong to no cell."""
+    spent: dict[tuple[str, ...], float] = defaultdict(float)
+    rates: dict[tuple[str, ...], float] = {}
+    shared = 0.0
     for log in (run / "logs").rglob("*.log"):
-        stage, *rest = log.relative_to(run / "logs").parts
-        spent = cost(log)
-        if spent is None:
+        stage, *names = log.relative_to(run / "logs").parts
+        seconds = read_cost(log)
+        if seconds is None:
             continue
-        if stage in (*ONCE, config.experiment):
-            once += spent
+        if stage in (*SHARED_STAGES, config.experiment):
+            shared += seconds
             continue
-        known[stage,] = min(spent, known.get((stage,), spent))
-        if stage == "equality" and len(rest) == 1:
-            of_log[log.stem.rpartition("-")[0], "", ""] += spent
-        elif len(rest) > 1:
-            methods = [name[1] for part in rest if (name := re.fullmatch(r"(.*)-[0-9a-f]{8}(?:\.log)?", part))]
-            of_log[stage, rest[0], methods[-1] if methods else ""] += spent
+        rates[stage,] = min(seconds, rates.get((stage,), seconds))
+        if stage == "equality" and len(names) == 1:
+            spent[log.stem.rpartition("-")[0], "", ""] += seconds
+        elif len(names) > 1:
+            methods = [match[1] for name in names if (match := re.fullmatch(r"(.*)-[0-9a-f]{8}(?:\.log)?", name))]
+            spent[stage, names[0], methods[-1] if methods else ""] += seconds
     size: dict[tuple[str, ...], float] = defaultdict(float)
-    for stage, kind, method, n in jobs(config, prompts):
+    for stage, kind, method, n in list_jobs(config, prompts):
         size[stage, kind, method] += n
-    known["",] = once / len(C.kinds(config))
-    return known | {key: of_log[key] / n for key, n in size.items() if key in of_log and n}
+    rates["",] = shared / len(C.kinds(config))
+    return rates | {key: spent[key] / n for key, n in size.items() if key in spent and n}
 
 
-def estimate(config: Config, prompts: list[str], known: dict[tuple[str, ...], float]) -> float:
-    total = known["",] * len(C.kinds(config))
-    for stage, kind, method, n in jobs(config, prompts):
-        near = [rate for key, rate in known.items() if key[:2] == (stage, kind)]
-        rate = known.get((stage, kind, method)) or (statistics.median(near) if near else 0.0)
-        total += max(rate * n, known.get((stage,), 0.0))
+def estimate(config: Config, prompts: list[str], rates: dict[tuple[str, ...], float]) -> float:
+    total = rates["",] * len(C.kinds(config))
+    for stage, kind, method, n in list_jobs(config, prompts):
+        of_kind = [rate for key, rate in rates.items() if key[:2] == (stage, kind)]
+        rate = rates.get((stage, kind, method)) or (statistics.median(of_kind) if of_kind else 0.0)
+        total += max(rate * n, rates.get((stage,), 0.0))
     return total
 
 
-def read(file: Path) -> tuple[Config, list[str]]:
+def read_experiment(file: Path) -> tuple[Config, list[str]]:
+    """Read the configuration of an experiment and its prompts."""
     config = checks.load(yaml.safe_load(file.read_text()))
     return config, read_prompts(config.image.prompts, ROOT) if config.image else []
 
 
-def scale(config: Config) -> float:
-    """A share that leaves a few images or texts of every section."""
+def choose_scale(config: Config) -> float:
+    """Choose the `scale` that leaves a few images or texts of each section."""
     shares = [0.5]
     if config.image:
-        shares.append(SMALLER["image"] / config.image.prompts.limit)
+        shares.append(SMALL_RUN["image"] / config.image.prompts.limit)
     if config.text:
         rows = [task["settings"]["rows"] for task in C.list_text_tasks(config)]
-        shares.append(SMALLER["text"] / max(rows, default=1))
+        shares.append(SMALL_RUN["text"] / max(rows, default=1))
     if config.continuous:
-        shares.append(SMALLER["continuous"] / config.continuous.images)
+        shares.append(SMALL_RUN["continuous"] / config.continuous.images)
     return max(0.01, float(f"{min(shares):.1g}"))
 
 
-def said(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Write seconds as "3 minutes" or "1.5 hours"."""
     minutes = seconds / 60
-    whole = max(1, round(minutes))
-    return f"{whole} minute{'s' * (whole > 1)}" if minutes < 90 else f"{minutes / 60:.1f} hours"
+    rounded = max(1, round(minutes))
+    return f"{rounded} minute{'s' * (rounded > 1)}" if minutes < 90 else f"{minutes / 60:.1f} hours"
 
 
 def main() -> None:
@@ -127,21 +132,22 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--write", action="store_true")
     a = parser.parse_args()
-    default, prompts = read(ROOT / "config.yaml")
-    known = rates(a.run, default, prompts)
-    spent = sum(filter(None, map(cost, (a.run / "logs").rglob("*.log"))))
-    print(f"default: estimated {estimate(default, prompts, known):.0f}, its jobs {spent:.0f} CPU-seconds")
+    default, prompts = read_experiment(ROOT / "config.yaml")
+    rates = measure_rates(a.run, default, prompts)
+    spent = sum(filter(None, map(read_cost, (a.run / "logs").rglob("*.log"))))
+    print(f"default: estimated {estimate(default, prompts, rates):.0f}, its jobs {spent:.0f} CPU-seconds")
     for file in sorted((ROOT / "workflow/experiments").glob("*.yaml")):
         if "-table" in file.stem:  # on published networks, whose time is a GPU's
             continue
-        config, prompts = read(file)
-        seconds = estimate(config, prompts, known)
-        print(f"{file.stem}: {seconds:.0f} CPU-seconds, {said(seconds)}")
+        config, prompts = read_experiment(file)
+        seconds = estimate(config, prompts, rates)
+        print(f"{file.stem}: {seconds:.0f} CPU-seconds, {format_duration(seconds)}")
         if a.write:
-            small = f"--configfile workflow/experiments/{file.name} --config scale={scale(config):g}"
-            text = BELOW.sub("", file.read_text())
-            place = text.index("experiment:")
-            file.write_text(text[:place] + HEAD.format(said=said(seconds), small=small) + text[place:])
+            options = f"--configfile workflow/experiments/{file.name} --config scale={choose_scale(config):g}"
+            text = HEADER.sub("", file.read_text())
+            end = text.index("experiment:")
+            header = HEAD.format(time=format_duration(seconds), small=options)
+            file.write_text(text[:end] + header + text[end:])
 
 
 if __name__ == "__main__":

@@ -9,21 +9,21 @@ import time
 
 import numpy as np
 import torch
-from common import asked, cell
+from common import make_spec, parse_flags
 
 from parity.equality import exact
 from parity.equality.targets.discrete import targets
 from parity.metrics import fid
 
-DECODERS = ["ar", "jacobi: {window: 3}", "jacobi: {window: 3, coupling: shared}"]
+VARIANTS = ["ar", "jacobi: {window: 3}", "jacobi: {window: 3, coupling: shared}"]
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
-DECODERS += [f"sjd: {{window: 3, init: {init}}}" for init in INITS]
-DECODERS += [
+VARIANTS += [f"sjd: {{window: 3, init: {init}}}" for init in INITS]
+VARIANTS += [
     f"sjd_coupled: {{window: 3, coupling: {coupling}, warm: {warm}}}"
     for coupling in ("gumbel", "maximal")
     for warm in ("false", "true")
 ]
-DECODERS += [
+VARIANTS += [
     "sjd_pac: {window: 4, init: random, warm: false}",
     "sjd_pac: {window: 4, init: sample_above, warm: true}",
     "spec: {gamma: 2}",
@@ -37,37 +37,38 @@ DECODERS += [
 ]
 
 
-def distance_seconds(images: int, dims: int) -> float:
-    """Median of three, the reference's half at hand."""
-    rng, seconds = np.random.default_rng(0), []
-    real, made = (rng.standard_normal((images, dims)) * (1 + np.arange(dims)) ** -0.5 for _ in range(2))
+def time_distance(images: int, dims: int) -> float:
+    """Time one Frechet distance, the reference's half given: the median of three, in seconds."""
+    rng = np.random.default_rng(0)
+    seconds = []
+    real, generated = (rng.standard_normal((images, dims)) * (1 + np.arange(dims)) ** -0.5 for _ in range(2))
     half = fid.reference_half(real)
     for _ in range(3):
-        begin = time.perf_counter()
-        fid.frechet(made, half)
-        seconds.append(time.perf_counter() - begin)
+        start = time.perf_counter()
+        fid.frechet(generated, half)
+        seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 
 def main() -> None:
-    a = asked(__doc__, only="", n=1_000_000, images=5000, dims=2048)
+    a = parse_flags(__doc__, only="", n=1_000_000, images=5000, dims=2048)
     torch.set_num_threads(1)  # the harness has processes of its own
     target = next(t for t in targets() if t.name == "random-0 3x5")
     print(f"exact layer, one (3, 5) model, n = {a.n:,}: seconds, sequences per second, bound on TV, smallest p")
-    for variant in DECODERS:
-        spec = cell("discrete", variant, 0)
+    for variant in VARIANTS:
+        spec = make_spec("discrete", variant, 0)
         if a.only not in ("", spec["method"]):
             continue
         decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
-        begin = time.perf_counter()
+        start = time.perf_counter()
         rows = exact.exact(decoder, [target], spec["options"], n=a.n, threads=a.threads)
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start
         bound = next(r["effect"] for r in rows if r["test"] == "TV certificate")
         p = min(r["p_value"] for r in rows if r["decides"] and r["p_value"] is not None)
         cost = f"{seconds:5.1f} s {a.n / seconds:9,.0f}/s"
         print(f"{variant:60s} {cost}  TV <= {bound:.5f}  p >= {p:.3f}", flush=True)
-    spent = distance_seconds(a.images, a.dims)
-    print(f"Frechet distance, {a.images:,} x {a.dims:,} features, reference half cached: {spent:.2f} s")
+    distance_seconds = time_distance(a.images, a.dims)
+    print(f"Frechet distance, {a.images:,} x {a.dims:,} features, reference half cached: {distance_seconds:.2f} s")
 
 
 if __name__ == "__main__":

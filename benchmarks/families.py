@@ -1,10 +1,10 @@
 """Published families of discrete models as targets: their own networks, tiny and random, of pictures so small that
-every one of them can be listed.
+all of them can be listed.
 
-Each is read as a user's is: a stand-in in the released format, verified and loaded, under a caption's last tokens, with
-guidance and top-k. Its pictures are 2 x 2 codes of four, its grammar's tokens between and behind them; the joint law of
-the codes is the network's own. What drafts for it is random, too, and often wrong: a drafter in the format released for
-LlamaGen or Anole; for the others, and as draft model, a second network of the same family.
+Each is read as a user's model: a stand-in in the released format, verified and loaded, under a caption's last tokens,
+with guidance and top-k. Its pictures are 2 x 2 codes of four, with its grammar's tokens between and behind them; the
+joint law of the codes is the network's. Its companions are random, too, and often wrong: a drafter in the format
+released for LlamaGen or Anole; for the others, and as draft model, a second network of the family.
 """
 
 import copy
@@ -35,15 +35,16 @@ from parity.stand_ins.discrete import sharpen
 
 DRAWS = 1999
 FAMILY = "targets"
-CODES, SIDE = 4, 2  # codes of the image tokenizer; of a side of a picture
-READ = 8  # of a prompt: its last tokens, those that begin a picture among them
+CODES = 4  # of the image tokenizer
+SIDE = 2  # codes of a picture's side
+PROMPT_LENGTH = 8  # the last tokens of a prompt, those that begin a picture among them
 CAPTION = "a red ball"
 SAMPLING = TokenSampling(guidance=2.0, top_k=3)
 SQUARE = {"rows": SIDE, "columns": SIDE}
-WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": READ, "caption_dim": 32}  # LlamaGen's
-STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes that are written, what is said of the network, its drafter
+WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": PROMPT_LENGTH, "caption_dim": 32}  # LlamaGen's
+STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes of the files, the entry of the network, its drafter
     "llamagen": {
-        "family": "llamagen", "sizes": {"side": SIDE, "prefix": READ}, "network": WIDTHS,
+        "family": "llamagen", "sizes": {"side": SIDE, "prefix": PROMPT_LENGTH}, "network": WIDTHS,
         "drafter": {"eagle_drafter": {"grid": SIDE}},
     },
     "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # Lumina-mGPT
@@ -56,17 +57,17 @@ STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes that are written, what
 }  # fmt: skip
 
 
-def manifest(name: str, folder: Path) -> dict[str, Any]:
-    """Of a stand-in that is written to `folder`, and of a drafter if one was released."""
-    own = STAND_INS[name]
-    written: dict[str, Path] = {}
-    for stand_in, sizes in {name: own["sizes"], **own.get("drafter", {})}.items():
-        written |= write(stand_in, folder, codes=CODES, **sizes)
-    files = {part: folder / path for part, path in written.items()}
-    given = {"family": own["family"], "source": "files", "network": {"vocab": CODES, **own["network"]}}
-    given |= {"files": {part: str(path) for part, path in files.items()}}
-    given |= {"sha256": {part: sha256(path) for part, path in files.items()}}
-    return fetch.make_manifest("discrete", name, given, folder / "read")
+def write_stand_in(name: str, folder: Path) -> dict[str, Any]:
+    """Write a stand-in, with a drafter if one was released, to `folder`; return its manifest."""
+    stand_in = STAND_INS[name]
+    paths: dict[str, Path] = {}
+    for format_name, sizes in {name: stand_in["sizes"], **stand_in.get("drafter", {})}.items():
+        paths |= write(format_name, folder, codes=CODES, **sizes)
+    files = {network: folder / path for network, path in paths.items()}
+    entry = {"family": stand_in["family"], "source": "files", "network": {"vocab": CODES, **stand_in["network"]}}
+    entry |= {"files": {network: str(path) for network, path in files.items()}}
+    entry |= {"sha256": {network: sha256(path) for network, path in files.items()}}
+    return fetch.make_manifest("discrete", name, entry, folder / "read")
 
 
 @dataclass(frozen=True)
@@ -83,85 +84,87 @@ class Target(Enumerated):
 
     @cached_property
     @torch.inference_mode()
-    def read(self) -> tuple[Cached, Cached]:
-        """The network and the second one for one picture, guided, the prompt read."""
+    def prompted_networks(self) -> tuple[Cached, Cached]:
+        """The network and the second one for one picture, guided, after reading the prompt."""
         guided = SAMPLING.guidance != 1
-        return tuple(of.family.condition(of.nets, self.inputs, guided) for of in (self.loaded, self.second))
+        return tuple(source.family.condition(source.nets, self.inputs, guided) for source in (self.loaded, self.second))
 
     @torch.inference_mode()
     def model(self, rows: int) -> Sampled:
-        """The network, ready for so many pictures, under its settings; the second one beside it as companion."""
-        model, draft = (widened(one, rows) for one in self.read)
+        """Prepare the network for so many pictures under its settings, with the second one as companion."""
+        model, draft = (widen_model(network, rows) for network in self.prompted_networks)
         draft.returns = True
         model.draft, model.drafter = draft, model.drafter or TabularDrafter(draft)
         return Sampled(model, SAMPLING)
 
     @cached_property
     def forced(self) -> Tensor:
-        """[L] what the grammar forces, -1 at a code."""
-        return self.read[0].forced
+        """Tokens [L] that the grammar forces, -1 where a code is."""
+        return self.prompted_networks[0].forced
 
     @cached_property
     def law(self) -> np.ndarray:
-        """Of the codes [CODES^4], first one most significant, by whole pictures in one pass."""
+        """Law [CODES^4] of the codes, the first most significant, from whole pictures in one pass."""
         codes = torch.from_numpy(digits(CODES, self.length))
         cells = self.forced.repeat(len(codes), 1)
         cells[:, self.forced < 0] = codes
         return law_of(self.name, self.model(len(cells)), cells)
 
     def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        """Of pictures' codes. ParityError for a picture that breaks the grammar, or took more passes than it has codes:
-        what the grammar forces costs none."""
+        """Decode pictures and return their codes as numbers [n]. Raises ParityError for a picture that breaks the
+        grammar, or that took more passes than it has codes."""
         model, start = self.model(len(noise.keys)), torch.zeros_like(noise.keys)
-        done = record(model, start, decoder(model, start, noise=noise, **options))
-        check_grammar(done, self.forced)
-        return (done.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
+        result = record(model, start, decoder(model, start, noise=noise, **options))
+        check_grammar(result, self.forced)
+        return (result.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
 
 
-def repeated(cache: Layers, rows: int) -> Layers:
+def repeat_cache(cache: Layers, rows: int) -> Layers:
+    """Repeat the keys and values of one row `rows` times."""
     return [(keys.repeat_interleave(rows, 0), values.repeat_interleave(rows, 0)) for keys, values in cache]
 
 
-def widened(one: Cached, rows: int) -> Cached:
-    """A model that has read one prompt, for so many pictures of it; its drafter too, if it has one of its own."""
-    many = copy.copy(one)
+def widen_model(model: Cached, rows: int) -> Cached:
+    """Copy a model that has read one prompt for `rows` pictures of it, its drafter too if it has one."""
+    wide = copy.copy(model)
     for name in ("on", "last", "prefix_states", "shift"):
-        setattr(many, name, getattr(one, name).repeat_interleave(rows, 0))
-    many.cache = repeated(one.cache, rows)
-    many.going = torch.arange(len(many.last))
-    if isinstance(one.drafter, EagleDrafter) and one.features is not None:
-        many.drafter = drafter = copy.copy(one.drafter)
-        drafter.cache = repeated(drafter.cache, rows)
+        setattr(wide, name, getattr(model, name).repeat_interleave(rows, 0))
+    wide.cache = repeat_cache(model.cache, rows)
+    wide.going = torch.arange(len(wide.last))
+    if isinstance(model.drafter, EagleDrafter) and model.features is not None:
+        wide.drafter = drafter = copy.copy(model.drafter)
+        drafter.cache = repeat_cache(drafter.cache, rows)
         for name in ("on", "shift"):
             setattr(drafter, name, getattr(drafter, name).repeat_interleave(rows, 0))
-        drafter.features = many.features = one.features.repeat_interleave(rows, 0)
-        drafter.target, drafter.going = many, many.going.clone()  # rows leave each in place
-    return many
+        drafter.features = wide.features = model.features.repeat_interleave(rows, 0)
+        drafter.target, drafter.going = wide, wide.going.clone()  # rows leave each in place
+    return wide
 
 
-def check_grammar(done: Decoded, forced: Tensor) -> None:
-    """ParityError for a picture that lacks a forced token or holds one among its codes, or that took a pass for one."""
-    wrong = torch.where(forced < 0, done.tokens >= CODES, done.tokens != forced)
-    if wrong.any():
-        row, position = wrong.nonzero()[0].tolist()
-        own, wanted = int(done.tokens[row, position]), int(forced[position])
-        what = f"a code, 0 to {CODES - 1}" if wanted < 0 else f"{wanted}, which the grammar forces"
-        raise ParityError(f"row {row}, position {position}: token {own}; allowed: {what}")
+def check_grammar(result: Decoded, forced: Tensor) -> None:
+    """Raise ParityError if a picture lacks a forced token, has one among its codes, or took a pass for one."""
+    is_wrong = torch.where(forced < 0, result.tokens >= CODES, result.tokens != forced)
+    if is_wrong.any():
+        row, position = is_wrong.nonzero()[0].tolist()
+        token = int(result.tokens[row, position])
+        forced_token = int(forced[position])
+        allowed = f"a code, 0 to {CODES - 1}" if forced_token < 0 else f"{forced_token}, which the grammar forces"
+        raise ParityError(f"row {row}, position {position}: token {token}; allowed: {allowed}")
     codes = int((forced < 0).sum())
-    if (done.nfe > codes).any():
-        row = int(done.nfe.argmax())
-        raise ParityError(f"row {row}: {int(done.nfe[row])} passes for {codes} codes; allowed: as many, at most")
+    if (result.nfe > codes).any():
+        row = int(result.nfe.argmax())
+        raise ParityError(f"row {row}: {int(result.nfe[row])} passes for {codes} codes; allowed: as many, at most")
 
 
-def targets(folder: Path, names: Sequence[str] = tuple(STAND_INS)) -> list[Target]:
-    """Those of `names`, their files written to `folder`."""
+def make_targets(folder: Path, names: Sequence[str] = tuple(STAND_INS)) -> list[Target]:
+    """Make the targets of the named families; their files are written to `folder`."""
     result = []
     for name in names:
-        said = manifest(name, folder / name)
-        told = {key: x[:, -READ:] for key, x in load_encoder(said)([CAPTION]).items()}
-        loaded = load(said, needs="drafter" if "drafter" in said["files"] else "")
-        other = copy.deepcopy(loaded.nets["net"])
-        sharpen(other, seed=3)
-        second = replace(loaded, nets={"net": other, "vq": loaded.nets["vq"]})
-        result.append(Target(name, loaded, second, told))
+        manifest = write_stand_in(name, folder / name)
+        inputs = {key: x[:, -PROMPT_LENGTH:] for key, x in load_encoder(manifest)([CAPTION]).items()}
+        loaded = load(manifest, needs="drafter" if "drafter" in manifest["files"] else "")
+        net = copy.deepcopy(loaded.nets["net"])
+        sharpen(net, seed=3)
+        second = replace(loaded, nets={"net": net, "vq": loaded.nets["vq"]})
+        result.append(Target(name, loaded, second, inputs))
     return result

@@ -1,4 +1,4 @@
-"""What the environment of this folder took to fetch: packages, and the sizes of their files as uv's lock says them.
+"""Print what the environment of this folder downloaded: packages, and the sizes of their files by uv's lock.
 
 python benchmarks/fetched.py
 """
@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    tags = {tag: place for place, tag in enumerate(sys_tags())}
+    tags = {tag: rank for rank, tag in enumerate(sys_tags())}
     installed = {canonicalize_name(d.name): d.version for d in distributions()}
     sizes: dict[str, int] = {}
     for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
         if installed.get(package["name"]) != package.get("version") or "registry" not in package["source"]:
             continue
         wheels = [(w, parse_wheel_filename(Path(w["url"]).name)[3]) for w in package.get("wheels", [])]
-        fits = [(min(tags[t] for t in own if t in tags), w) for w, own in wheels if own & tags.keys()]
+        fits = [(min(tags[t] for t in supported if t in tags), w) for w, supported in wheels if supported & tags.keys()]
         file = min(fits, key=lambda f: f[0])[1] if fits else package["sdist"]
         sizes[package["name"]] = file["size"]
     largest = ", ".join(f"{name} {sizes[name] / 1e6:.0f} MB" for name in sorted(sizes, key=lambda n: -sizes[n])[:5])

@@ -1,10 +1,10 @@
-"""Configurations gone wrong in every way that comes to mind: each is taken, or refused in one line; nothing else.
+"""Fuzz configurations: each must be taken, or refused in one line.
 
     python benchmarks/fuzz.py --cases 50000 [--seed 0]
     python benchmarks/fuzz.py --case 1234            one case, as it is read, with its traceback
 
-A case begins as one of the experiments here and is changed at one to four places: values of other types and beyond any
-bound, keys that are none, parts that lack or stand twice. It goes the way of a run until jobs would begin.
+A case is one of the experiments here, changed at one to four places: values of other types and beyond any bound,
+unknown keys, missing and doubled parts. It goes through what a run does before its first job.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from parity.experiment import cells, checks, config_overlay, options, paths, pin
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 10  # that a case may take
+SECONDS = 10  # a case may take
 STRINGS = (
     "", " ", "x", "\n", "a\nb", "\x00", "\ud800", "\u202e", "é" * 300, "a" * 5000, "../../etc/passwd", "/dev/zero",
     "/dev/null", "/", "~", "$(touch x)", "`x`", "; rm -rf .", "'", '"', "{x}", "{{x}}", "%s", "<script>", "null",
@@ -40,28 +40,29 @@ OTHERS = (None, [], {}, [[]], [None], {"": None}, {"a": {"b": {"c": []}}}, b"byt
           datetime.date(2026, 1, 1), {1: 2}, {None: 1}, [1] * 2000, [{}, {}], {"x": 1}, 1j)  # fmt: skip
 
 
-def bases() -> list[dict[str, Any]]:
-    """Every experiment here, and the default one."""
+def load_experiments() -> list[dict[str, Any]]:
+    """Load the default experiment and those of workflow/experiments."""
     files = [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))]
     return [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to every value inside."""
+def list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to each value inside `value`."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
+    for key, item in inner:
         yield (*path, key)
-        yield from places(one, (*path, key))
+        yield from list_paths(item, (*path, key))
 
 
-def at(value: Any, path: tuple[Any, ...]) -> Any:
+def read_value(value: Any, path: tuple[Any, ...]) -> Any:
+    """Read the value at a path."""
     for key in path:
         value = value[key]
     return value
 
 
-def strange(rng: random.Random, value: Any) -> Any:
-    """Something in place of a value: of another type, or the same beyond its bounds."""
+def make_strange_value(rng: random.Random, value: Any) -> Any:
+    """Make something to put in place of a value: of another type, or the same beyond its bounds."""
     kind = rng.randrange(6)
     if kind == 0:
         return rng.choice(STRINGS)
@@ -76,42 +77,43 @@ def strange(rng: random.Random, value: Any) -> Any:
     return str(value) + rng.choice(STRINGS)
 
 
-def changed(rng: random.Random, raw: dict[str, Any]) -> None:
-    """One change, in place."""
-    every = list(places(raw))
-    if not every:
+def change_configuration(rng: random.Random, raw: dict[str, Any]) -> None:
+    """Make one random change in place."""
+    all_paths = list(list_paths(raw))
+    if not all_paths:
         return
-    path = rng.choice(every)
-    holder, key = at(raw, path[:-1]), path[-1]
+    path = rng.choice(all_paths)
+    holder, key = read_value(raw, path[:-1]), path[-1]
     kind = rng.randrange(5)
     if kind == 0 and isinstance(holder, dict):
-        holder[rng.choice((*STRINGS, "limit", "window", "models", 3, None, True))] = strange(rng, None)
+        holder[rng.choice((*STRINGS, "limit", "window", "models", 3, None, True))] = make_strange_value(rng, None)
     elif kind == 1:
         del holder[key]
     elif kind == 2 and isinstance(holder, dict):
-        other = at(raw, rng.choice(every[: every.index(path) + 1]))
-        holder[key] = copy.deepcopy(other) if other is not holder else None
+        copied = read_value(raw, rng.choice(all_paths[: all_paths.index(path) + 1]))
+        holder[key] = copy.deepcopy(copied) if copied is not holder else None
     else:
-        holder[key] = strange(rng, holder[key])
+        holder[key] = make_strange_value(rng, holder[key])
 
 
-def case(number: int, seed: int, known: list[dict[str, Any]]) -> dict[str, Any]:
+def make_case(number: int, seed: int, experiments: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make the case of a number: an experiment with one to four changes."""
     rng = random.Random(f"{seed} {number}")
-    raw = copy.deepcopy(rng.choice(known))
+    raw = copy.deepcopy(rng.choice(experiments))
     for _ in range(rng.randint(1, 4)):
-        changed(rng, raw)
+        change_configuration(rng, raw)
     return raw
 
 
-def no_stand_ins(names: Sequence[str]) -> dict[str, Any]:
+def refuse_stand_ins(names: Sequence[str]) -> dict[str, Any]:
     raise ParityError("stand_in: none are written here")
 
 
-def read(raw: dict[str, Any]) -> int:
-    """What the rules do before they plan jobs; how many cells there are."""
+def plan_run(raw: dict[str, Any]) -> int:
+    """Plan as the rules do before they plan jobs; return how many cells the run has."""
     published = sorted((ROOT / "workflow/published").glob("*.csv"))
     plan = checks.make_plan(
-        config_overlay.overlay_config(raw, {}), str, no_stand_ins, lambda name: pins.NONE, published
+        config_overlay.overlay_config(raw, {}), str, refuse_stand_ins, lambda name: pins.NONE, published
     )
     for task in cells.list_text_tasks(plan.config):
         embedded = weights.list_models(plan.config, "anysubset")[task["model"]].source == "embedded"
@@ -123,16 +125,16 @@ def read(raw: dict[str, Any]) -> int:
     return len(plan.cells) + len(options.KINDS)
 
 
-def tried(raw: dict[str, Any]) -> str:
-    """ "taken", "refused", or what is wrong with how it was refused."""
+def try_configuration(raw: dict[str, Any]) -> str:
+    """Return "taken", "refused", or what is wrong with the refusal."""
 
-    def late(*_: Any) -> None:
+    def raise_timeout(*_: Any) -> None:
         raise TimeoutError
 
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGALRM, raise_timeout)
     signal.alarm(SECONDS)
     try:
-        read(raw)
+        plan_run(raw)
     except ParityError as error:
         text = f"{error}"
         return "refused" if len(text.splitlines()) == 1 and text.isprintable() else "not one line"
@@ -149,23 +151,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int)
     a = parser.parse_args()
-    known = bases()
+    experiments = load_experiments()
     if a.case is not None:
-        raw = case(a.case, a.seed, known)
+        raw = make_case(a.case, a.seed, experiments)
         print(raw)
         try:
-            print("taken:", read(raw))
+            print("taken:", plan_run(raw))
         except Exception:
             traceback.print_exc()
         return
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number in range(a.cases):
-        said = tried(case(number, a.seed, known))
-        told[said] += 1
-        if said not in ("taken", "refused"):
-            print(f"case {number}: {said}", flush=True)
-    print(", ".join(f"{count} {said}" for said, count in told.most_common()))
-    sys.exit(bool(set(told) - {"taken", "refused"}))
+        outcome = try_configuration(make_case(number, a.seed, experiments))
+        counts[outcome] += 1
+        if outcome not in ("taken", "refused"):
+            print(f"case {number}: {outcome}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
+    sys.exit(bool(set(counts) - {"taken", "refused"}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/gain.py [--batch 1] [--rounds 3] [--threads 1] [--keep NAME]
 
-Methods take turns on the embedded model, each at its own options, eager and with its passes compiled. All decode the
-same captions, a new one a round; the figures are medians of wall seconds, and of their ratios to plain decoding
+Methods take turns on the embedded model, each at its default options, eager and with its passes compiled. All decode
+the same captions, new ones each round; the figures are medians of wall seconds, and of their ratios to plain decoding
 compiled in the same round. --keep puts the table in docs/figures, from which `benchmarks/docs_figures.py` writes it
 into the docs.
 """
@@ -11,7 +11,7 @@ into the docs.
 import itertools
 import statistics
 
-from common import asked, captioned, cell, guided
+from common import encode_captions, make_sampling, make_spec, parse_flags
 from docs_figures import keep_benchmark
 
 from parity.base.row_noise import batch_noise
@@ -23,27 +23,29 @@ COMPILED = "ar, compiled"
 
 
 def main() -> None:
-    a = asked(__doc__, batch=1, rounds=3, keep="")
-    manifest, every = captioned((a.rounds + 1) * a.batch)
-    specs = {name: cell("discrete", name, 0, sampling=guided(1.8)) for name in methods("discrete")}
+    a = parse_flags(__doc__, batch=1, rounds=3, keep="")
+    manifest, captions = encode_captions((a.rounds + 1) * a.batch)
+    specs = {name: make_spec("discrete", name, 0, sampling=make_sampling(1.8)) for name in methods("discrete")}
     specs = {name: spec for name, spec in specs.items() if claim("discrete", name, spec["options"]) == "lossless"}
-    parts = {needs("discrete", name): spec for name, spec in specs.items()}
+    spec_by_networks = {needs("discrete", name): spec for name, spec in specs.items()}
     loaded = {
-        (part, fast): loop.load("discrete", manifest, spec, fast=fast)
-        for part, spec in parts.items()
+        (companion, fast): loop.load("discrete", manifest, spec, fast=fast)
+        for companion, spec in spec_by_networks.items()
         for fast in (False, True)
     }
-    taken: dict[str, list[float]] = {}
+    seconds_by_name: dict[str, list[float]] = {}
     for turn in range(a.rounds + 1):  # the first warms up, and compiles
-        rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
+        rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in captions.items()}
         for name, fast in itertools.product(specs, (False, True)):
             start = loop.start_decoding("discrete", loaded[needs("discrete", name), fast], specs[name])
             seconds = record(*start(rows, batch_noise(0, rows["ids"].tolist()))).seconds
             if turn:
-                taken.setdefault(f"{name}, compiled" if fast else name, []).append(seconds)
+                seconds_by_name.setdefault(f"{name}, compiled" if fast else name, []).append(seconds)
     table = []
-    for name, seconds in sorted(taken.items(), key=lambda kv: statistics.median(kv[1])):
-        ratio = statistics.median(plain / own for plain, own in zip(taken[COMPILED], seconds, strict=True))
+    for name, seconds in sorted(seconds_by_name.items(), key=lambda kv: statistics.median(kv[1])):
+        ratio = statistics.median(
+            plain / timed for plain, timed in zip(seconds_by_name[COMPILED], seconds, strict=True)
+        )
         rate = a.batch / statistics.median(seconds)
         print(f"batch {a.batch}  {name:12s} {rate:7.2f} images a second, {ratio:.2f} times compiled plain decoding")
         table.append({"name": name, "batch": a.batch, "images_per_second": rate, "ratio": ratio, "rounds": a.rounds})

@@ -4,7 +4,7 @@
 
 A Llama of the embedded transformer's size and a transformer of this project of that size, both of random weights, take
 turns; the figures are tokens per CPU-second (what the process computed, whatever else the machine did) and the median
-of their ratios over rounds. Both draw 256 tokens behind a prefix of 24 at guidance 1.8, their own way: generate() by
+of their ratios over rounds. Both draw 256 tokens behind a prefix of 24 at guidance 1.8: generate() by
 two forwards a token and torch.multinomial, this project by both guidance rows in one pass and keyed races. --keep puts
 the table in docs/figures, from which `benchmarks/docs_figures.py` writes it into the docs.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import asked
+from common import parse_flags
 from docs_figures import keep_benchmark
 from parity_decoders.discrete.ar import ar
 from parity_decoders.sampling import Sampled, TokenSampling
@@ -30,35 +30,36 @@ SIZE = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=24
 GUIDANCE = 1.8
 
 
-def generate() -> Callable[[int], Any]:
-    """transformers' Llama of SIZE, and a batch of it decoded."""
+def make_transformers_run() -> Callable[[int], Any]:
+    """Make a function that decodes a batch by transformers' `generate` on a Llama of SIZE."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": SIZE.dim, "intermediate_size": SIZE.hidden, "num_hidden_layers": SIZE.layers}
     sizes |= {"num_attention_heads": SIZE.heads, "num_key_value_heads": SIZE.heads, "vocab_size": SIZE.vocab}
     config = LlamaConfig(**sizes, bos_token_id=None, eos_token_id=None, pad_token_id=0)
-    net, new = LlamaForCausalLM(config).eval(), SIZE.grid**2
+    net = LlamaForCausalLM(config).eval()
+    length = SIZE.grid**2
 
     def run(batch: int) -> Any:
         prompt = torch.randint(1, SIZE.vocab, (batch, SIZE.prefix), generator=torch.Generator().manual_seed(0))
-        given = {"attention_mask": torch.ones_like(prompt), "do_sample": True, "top_k": 0, "guidance_scale": GUIDANCE}
-        found = net.generate(prompt, max_new_tokens=new, min_new_tokens=new, **given)
-        assert found.shape[1] == SIZE.prefix + new
-        return found
+        flags = {"attention_mask": torch.ones_like(prompt), "do_sample": True, "top_k": 0, "guidance_scale": GUIDANCE}
+        tokens = net.generate(prompt, max_new_tokens=length, min_new_tokens=length, **flags)
+        assert tokens.shape[1] == SIZE.prefix + length
+        return tokens
 
     return run
 
 
-def plain(fast: bool) -> Callable[[int], Any]:
-    """This project's network of SIZE under plain decoding, its passes compiled if `fast`."""
+def make_parity_run(fast: bool) -> Callable[[int], Any]:
+    """Make a function that decodes a batch plainly by this project, its passes compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    one_pass = compile_pass(logits_pass, "cpu") if fast else logits_pass
+    run_pass = compile_pass(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
-        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=one_pass)
+        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=run_pass)
         noise = batch_noise(0, [str(i) for i in range(batch)])
         law = Sampled(model, TokenSampling(guidance=GUIDANCE))
         return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))
@@ -67,26 +68,24 @@ def plain(fast: bool) -> Callable[[int], Any]:
 
 
 def main() -> None:
-    a = asked(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"), keep="")
+    a = parse_flags(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"), keep="")
     table: list[dict[str, Any]] = []
-    tried = {"generate()": generate(), "plain": plain(False)} | (
-        {"compiled": plain(True)} if a.compiled == "yes" else {}
-    )
+    runs = {"generate()": make_transformers_run(), "plain": make_parity_run(False)}
+    if a.compiled == "yes":
+        runs["compiled"] = make_parity_run(True)
     for batch in a.batch:
-        rates: dict[str, list[float]] = {name: [] for name in tried}
+        rates: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(a.rounds + 1):  # the first warms up, and compiles
-            for name, run in tried.items():
-                begin = time.process_time()
+            for name, run in runs.items():
+                start = time.process_time()
                 run(batch)
                 if turn:
-                    rates[name].append(batch * SIZE.grid**2 / (time.process_time() - begin))
-        for name, found in rates.items():
-            ratio = statistics.median(x / y for x, y in zip(found, rates["generate()"], strict=True))
-            rate = statistics.median(found)
-            print(
-                f"batch {batch:3d}  {name:11s} {rate:8.0f} tokens per CPU-second, {ratio:.2f} times generate()",
-                flush=True,
-            )
+                    rates[name].append(batch * SIZE.grid**2 / (time.process_time() - start))
+        for name, measured in rates.items():
+            ratio = statistics.median(x / y for x, y in zip(measured, rates["generate()"], strict=True))
+            rate = statistics.median(measured)
+            speed = f"{rate:8.0f} tokens per CPU-second, {ratio:.2f} times generate()"
+            print(f"batch {batch:3d}  {name:11s} {speed}", flush=True)
             table.append({"name": name, "batch": batch, "rate": rate, "ratio": ratio, "rounds": a.rounds})
     if a.keep:
         keep_benchmark(a.keep, table)

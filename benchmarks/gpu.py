@@ -8,7 +8,7 @@ window x context; every decoder on them for some passes. On a CPU the same runs 
 nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
-shapes alone. Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.llamagen` has not.
+shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
 """
 
 import argparse
@@ -69,15 +69,15 @@ SMALL_CONTINUOUS = {
 SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner": 128, "vocab_size": 256}}
 
 
-def random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
-    """A network in its place and dtype, its weights random; buffers are those it computes."""
+def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
+    """Build a network on a device in a dtype, with random weights; buffers are those it computes."""
     with torch.device(device):
-        before = torch.get_default_dtype()
+        default = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
             net = build()
         finally:
-            torch.set_default_dtype(before)
+            torch.set_default_dtype(default)
     for p in net.parameters():
         nn.init.normal_(p, std=0.02)
     for buffer in net.buffers():
@@ -88,7 +88,7 @@ def random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
 
 @dataclass
 class Networks:
-    """A random transformer of a size with its drafter and draft model, and batches of it to decode."""
+    """A random transformer of a size with its drafter and draft model, and models of its batches to decode."""
 
     config: LlamaGenConfig
     device: str
@@ -96,35 +96,35 @@ class Networks:
     fast: bool = False
 
     def __post_init__(self) -> None:
-        self.net = random_network(lambda: Transformer(self.config), self.device, self.dtype)
-        self.drafter = random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
+        self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
+        self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
         self.run = compile_pass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
 
     @torch.inference_mode()
-    def model(self, batch: int, needs: str = "") -> Sampled:
-        """Of `batch` prompts, guided; the draft model is the network itself, whose drafts cost what its passes do."""
+    def model(self, batch: int, companion: str = "") -> Sampled:
+        """Make the model of `batch` guided prompts; its draft model is the network itself, at the same cost a pass."""
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
         model = LlamaGen(self.net, condition, valid, True, run=self.run)
         model.codebook = model.raw_codebook = self.codes
-        if needs == "drafter":
+        if companion == "drafter":
             model.drafter = EagleDrafter(self.drafter, model)
-        if needs == "draft":
+        if companion == "draft":
             model.draft = LlamaGen(self.net, condition, valid, True, returns=True, run=self.run)
         return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
 
-    def bytes(self, batch: int, context: int) -> int:
-        """Read in a pass: the weights once, keys and values of both guidance rows of every prompt."""
+    def count_bytes(self, batch: int, context: int) -> int:
+        """Count the bytes read in a pass: the weights once, keys and values of both guidance rows of each prompt."""
         weights = sum(p.numel() for p in (*self.net.layers.parameters(), *self.net.output.parameters()))
         return (weights + 2 * batch * context * 2 * self.config.dim * self.config.layers) * self.dtype.itemsize
 
 
-def random_continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
-    """A random MAR, xAR or Harmon of a size as a model of `batch` images, guided."""
+def make_random_continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
+    """Make a random MAR, xAR or Harmon of a size as a model of `batch` images, guided."""
     family: Any = next(f for f in (mar, xar, harmon) if isinstance(config, f.Config))
-    net = random_network(lambda: family.Network(config), device, dtype)
+    net = make_random_network(lambda: family.Network(config), device, dtype)
     prompts = torch.zeros(batch, dtype=torch.int64, device=device)
     labels: Tensor = prompts[:, None].expand(-1, 8) if family is harmon else prompts
     return family.Model(net, labels, HeadSampling(steps, guidance=3.0))
@@ -135,177 +135,185 @@ TOKENS = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 CAPTIONS = ["a small red circle", "two large squares", "a green star above a blue ring"]
 
 
-def milliseconds(run: Callable[[], Any], device: str, times: int = 10) -> float:
-    """Of one `run`, the mean of some behind two that warm up; on CUDA by its events."""
+def measure_ms(run: Callable[[], Any], device: str, times: int = 10) -> float:
+    """Measure one `run`: the mean of `times` after two to warm up; on CUDA by its events."""
     for _ in range(2):
         run()
     if not device.startswith("cuda"):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(times):
             run()
-        return 1000 * (time.perf_counter() - begin) / times
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        return 1000 * (time.perf_counter() - start) / times
+    first, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     for _ in range(times):
         run()
-    last.record()
+    end.record()
     torch.cuda.synchronize()
-    return first.elapsed_time(last) / times
+    return first.elapsed_time(end) / times
 
 
-def bandwidth(device: str) -> float:
-    """GB/s read and written by a copy."""
+def measure_bandwidth(device: str) -> float:
+    """Measure the GB/s that a copy reads and writes."""
     n = 1 << (30 if device.startswith("cuda") else 24)
-    a = torch.zeros(n, dtype=torch.uint8, device=device)
-    b = torch.empty_like(a)
-    return 2 * n / milliseconds(lambda: b.copy_(a), device) / 1e6
+    source = torch.zeros(n, dtype=torch.uint8, device=device)
+    copy = torch.empty_like(source)
+    return 2 * n / measure_ms(lambda: copy.copy_(source), device) / 1e6
 
 
-def same_tokens(device: str) -> list[Row]:
-    """Of every discrete decoder: passes over the embedded model in float64, and how many tokens are not the CPU's. The
-    last caption takes the place of one that is done, where the method refills. On a CPU there is nothing to compare:
-    two captions, small options, once."""
+def compare_tokens(device: str) -> list[Row]:
+    """Count the passes of each discrete decoder on the embedded model in float64, and the tokens that are not the
+    CPU's. The last caption takes the place of one that is done where the method refills. On a CPU, where nothing can be
+    compared, two captions are decoded once at small options."""
     import numpy as np
 
     from parity.inputs.prompts import encode
 
-    cpu, texts = device == "cpu", CAPTIONS[: 2 if device == "cpu" else 3]
+    cpu = device == "cpu"
+    texts = CAPTIONS[: 2 if cpu else 3]
     model = {"family": "llamagen", "grid": 8 if cpu else 16}
     manifest = fetch.make_manifest("discrete", "scenes", model, Path("results"))
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
-    found = []
+    results = []
     for method in methods("discrete"):
         if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
             continue  # the small grid has no companion
-        given = options("discrete", method, {})
-        given = cap_small("discrete", method, given) if cpu else given
-        spec = {"method": method, "options": given, "sampling": TOKENS, "seed": 0}
-        spec["dtype"] = "float64"
+        chosen = options("discrete", method, {})
+        chosen = cap_small("discrete", method, chosen) if cpu else chosen
+        spec = {"method": method, "options": chosen, "sampling": TOKENS, "seed": 0, "dtype": "float64"}
         runs = []
-        for where in ["cpu"] if cpu else ["cpu", device]:
-            at_once = len(texts) - (where == device and declaration("discrete", method).REFILLS)
-            noise = batch_noise(0, texts[:at_once], where, torch.float64)
-            loaded = loop.load("discrete", manifest, spec, where)
+        for run_device in ["cpu"] if cpu else ["cpu", device]:
+            slots = len(texts) - (run_device == device and declaration("discrete", method).REFILLS)
+            noise = batch_noise(0, texts[:slots], run_device, torch.float64)
+            loaded = loop.load("discrete", manifest, spec, run_device)
             runs.append(record(*loop.start_decoding("discrete", loaded, spec)(rows, noise)))
-        other: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
+        differing: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
         passes = int(runs[-1].nfe.max())
         share = passes / runs[-1].tokens.shape[1]
-        found.append({"method": method, "passes": passes, "passes a token": share, "tokens that differ": other})
-    return found
+        results.append({"method": method, "passes": passes, "passes a token": share, "tokens that differ": differing})
+    return results
 
 
-def fastest(cuda: bool) -> list[Row]:
-    """What `parity tune` measures of the embedded model, at batches 1 and 32; on a CPU of the smaller one at 1."""
+def find_fastest(cuda: bool) -> list[Row]:
+    """Measure what `parity tune` does on the embedded model at batches 1 and 32; on a CPU on the smaller one at 1."""
     raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
     config = checks.load({**raw, "compile": "auto" if cuda else "off"})
     (case,) = tuned.list_cases(config, "discrete")
     cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
     manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
-    until = time.time() + (90 if cuda else 1)
+    deadline = time.time() + (90 if cuda else 1)
     return [
-        {"batch": one.batch, **{name: "" if value is None else value for name, value in row.items()}}
-        for one, _, rows in tables(Prompted(case, manifest, config), cases, until)
+        {"batch": tuned_case.batch, **{name: "" if value is None else value for name, value in row.items()}}
+        for tuned_case, _, rows in tables(Prompted(case, manifest, config), cases, deadline)
         for row in rows
     ]
 
 
-def forwards(name: str, nets: Networks, gb_s: float, left: Callable[[], bool]) -> Iterator[Row]:
-    """ms of a pass over batch x window x context, and its share of the measured bandwidth."""
-    L, cuda = nets.config.grid**2, nets.device.startswith("cuda")
+def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[], bool]) -> Iterator[Row]:
+    """Time a pass over batch x window x context in ms, and its share of the measured bandwidth."""
+    L = nets.config.grid**2
+    cuda = nets.device.startswith("cuda")
     for batch in (1, 8) if cuda else (1, 2):
         model = nets.model(batch)
         for window in (1, 16, 64) if cuda else (1, 4):
             for context in (L // 2, L - 1 - window):
-                if not left():
+                if not has_time():
                     return
-                at = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
-                tokens = torch.zeros_like(at)
-                ms = milliseconds(partial(model.model.logits, tokens.repeat(2, 1), at.repeat(2, 1)), nets.device)
-                size = nets.bytes(batch, nets.config.prefix + L)  # the cache's length is what a static shape reads
+                positions = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
+                tokens = torch.zeros_like(positions)
+                ask = partial(model.model.logits, tokens.repeat(2, 1), positions.repeat(2, 1))
+                ms = measure_ms(ask, nets.device)
+                n_bytes = nets.count_bytes(batch, nets.config.prefix + L)  # a static cache is read whole
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
                 yield row | {
                     "kept": 2
                     * nets.config.layers
-                    * nets.config.dim,  # numbers of the cache a place: which network it is
+                    * nets.config.dim,  # numbers of the cache a slot; they tell networks apart
                     "ms": ms,
-                    "GB": size / 1e9,
-                    "share of bandwidth": size / 1e6 / ms / gb_s,
-                    "peak GB": peak(cuda),
+                    "GB": n_bytes / 1e9,
+                    "share of bandwidth": n_bytes / 1e6 / ms / gb_s,
+                    "peak GB": read_peak_memory(cuda),
                 }
 
 
-def peak(cuda: bool) -> float:
+def read_peak_memory(cuda: bool) -> float:
+    """Read the most GB that were allocated on the GPU; 0 on a CPU."""
     return torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
 
 
-def some_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, float]:
-    """ms a pass of a decoder behind its first two, and how often the host waited for the device in each."""
+def time_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, float]:
+    """Time a pass of a decoder after its first two in ms, and count the host's waits for the device in each."""
     for _ in range(2):
         next(steps)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if device.startswith("cuda"):
             torch.cuda.set_sync_debug_mode("warn")
-        begin, made = now(torch.device(device)), 0
-        for made, _ in zip(range(1, count + 1), steps, strict=False):  # noqa: B007
+        start = now(torch.device(device))
+        passes = 0
+        for passes, _ in zip(range(1, count + 1), steps, strict=False):  # noqa: B007
             pass
         if device.startswith("cuda"):
             torch.cuda.set_sync_debug_mode("default")
-        spent = now(torch.device(device)) - begin
-    waits = sum("synchroniz" in str(w.message) for w in said)
-    return 1000 * spent / max(made, 1), waits / max(made, 1)
+        seconds = now(torch.device(device)) - start
+    waits = sum("synchroniz" in str(w.message) for w in caught)
+    return 1000 * seconds / max(passes, 1), waits / max(passes, 1)
 
 
-def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable[[], bool]) -> Iterator[Row]:
-    """ms a pass and reads of the host of every decoder, and what an image would take at the embedded model's passes a
-    token."""
+def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time: Callable[[], bool]) -> Iterator[Row]:
+    """Time a pass of each decoder and count the host's reads in it; predict the seconds of an image from the passes a
+    token on the embedded model."""
     from importlib import import_module
 
     for method in methods("discrete"):
-        if not left():
+        if not has_time():
             return
-        decode, given = import_module(f"parity_decoders.discrete.{method}"), options("discrete", method, {})
+        decoder = getattr(import_module(f"parity_decoders.discrete.{method}"), method)
+        chosen = options("discrete", method, {})
         if not nets.device.startswith("cuda"):
-            given = cap_small("discrete", method, given)
-        model, noise = nets.model(1, needs("discrete", method)), batch_noise(0, ["0"], nets.device)
-        steps = getattr(decode, method)(model, torch.zeros_like(noise.keys), noise=noise, **given)
-        ms, waits = some_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
+            chosen = cap_small("discrete", method, chosen)
+        model = nets.model(1, needs("discrete", method))
+        noise = batch_noise(0, ["0"], nets.device)
+        steps = decoder(model, torch.zeros_like(noise.keys), noise=noise, **chosen)
+        ms, waits = time_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
         row = {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
         seconds = ms / 1000 * passes[method] * model.length if method in passes else None
         yield row | {"seconds an image, predicted": seconds}
 
 
-def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]) -> Iterator[Row]:
-    """ms of a pass of network and head of continuous models, and of a pass of XLNet."""
+def time_other_kinds(cuda: bool, device: str, dtype: torch.dtype, has_time: Callable[[], bool]) -> Iterator[Row]:
+    """Time a pass of network and head of continuous models, and a pass of XLNet, in ms."""
     from parity_decoders.protocols.continuous import make_path_noise
 
     from parity.models.anysubset.xlnet import CachedXLNet, build
 
     noise = batch_noise(0, ["0"], device)
     for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():
-        if not left():
+        if not has_time():
             return
-        model = random_continuous(config, device, dtype, 1, 100 if cuda else 3)
+        model = make_random_continuous(config, device, dtype, 1, 100 if cuda else 3)
         order = torch.arange(model.length, device=device)[None]
         tokens = torch.zeros(1, model.length, model.dim, device=device, dtype=dtype)
-        at = torch.full((1, 1), model.length // 2, device=device)
+        rank = torch.full((1, 1), model.length // 2, device=device)
         with torch.inference_mode():
-            condition = model.conditions(tokens, order, at, at)
-            path = make_path_noise(noise, "sample", at, model.steps, model.dim)
-            network = milliseconds(partial(model.conditions, tokens, order, at, at), device)
-            head = milliseconds(partial(model.law, condition, path), device, 3)
+            condition = model.conditions(tokens, order, rank, rank)
+            path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
+            network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
+            head = measure_ms(partial(model.law, condition, path), device, 3)
         row = {"network": name, "ms network": network, "ms head": head}
         yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
-    for name, given in (TEXT if cuda else SMALL_TEXT).items():
-        net = random_network(lambda given=given: build(given), device, dtype)
-        model, N = CachedXLNet(dict(net.state_dict()), given, 0), 512 if cuda else 16
-        order, last = torch.arange(N, device=device)[None], torch.full((1, 1), N - 1, device=device)
-        line, begin = torch.ones_like(order), torch.ones(1, dtype=torch.int64, device=device)
-        ask = partial(model.laws, line, order, begin, last, last)
-        yield {"network": name, "ms network": milliseconds(ask, device)}
+    for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
+        net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)
+        model = CachedXLNet(dict(net.state_dict()), sizes, 0)
+        N = 512 if cuda else 16
+        order = torch.arange(N, device=device)[None]
+        rank = torch.full((1, 1), N - 1, device=device)
+        prompt_length = torch.ones(1, dtype=torch.int64, device=device)
+        ask = partial(model.laws, torch.ones_like(order), order, prompt_length, rank, rank)
+        yield {"network": name, "ms network": measure_ms(ask, device)}
 
 
-# seconds an image that papers print, and on what (the seeds' tables)
+# seconds an image that papers print, and on which device
 PAPERS = """| paper | seconds an image |
 |---|---|
 | SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
@@ -315,24 +323,25 @@ PAPERS = """| paper | seconds an image |
 """
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A table of rows that have the same keys."""
+def format_table(rows: list[dict[str, Any]]) -> str:
+    """Format rows that have the same keys as a table in Markdown."""
     if not rows:
         return "none\n"
     names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([shown(row.get(name, "")) for name in names] for row in rows)]
+    lines = [names, ["---"] * len(names), *([format_value(row.get(name, "")) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     if value is None:
         return "not known"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def page(found: dict[str, Any]) -> str:
-    """Markdown of what the command wrote."""
-    how, measured = found["how"], found["measured"]
+def format_page(results: dict[str, Any]) -> str:
+    """Format the results as a page in Markdown."""
+    conditions = results["how"]
+    measured = results["measured"]
     head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`, "
     head += "on a machine with a GPU in at most 9 minutes.\n\n"
     if not measured:
@@ -340,20 +349,20 @@ def page(found: dict[str, Any]) -> str:
             "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
             " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
         )
-    head += f"{how['device_name']}, torch {how['versions']['torch']}, {how['dtype']};"
-    head += f" a copy reads and writes {found['bandwidth GB/s']:.0f} GB/s.\n"
+    head += f"{conditions['device_name']}, torch {conditions['versions']['torch']}, {conditions['dtype']};"
+    head += f" a copy reads and writes {results['bandwidth GB/s']:.0f} GB/s.\n"
     head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
-    if found["left out"]:
-        head += f"Left out: {'; '.join(found['left out'])}.\n"
-    parts = {
-        "Tokens against the CPU's, float64, embedded model 8x8": table(found["tokens"]),
-        "The fastest lossless method, `parity tune`": table(found["tuned"]) if measured else "not measured\n",
-        "A forward, both guidance rows": table(found["forwards"]) if measured else "not measured\n",
-        "Every decoder, batch 1": table(found["decoders"]) if measured else "not measured\n",
-        "Continuous models and text, batch 1": table(found["others"]) if measured else "not measured\n",
+    if results["left out"]:
+        head += f"Left out: {'; '.join(results['left out'])}.\n"
+    sections = {
+        "Tokens against the CPU's, float64, embedded model 8x8": format_table(results["tokens"]),
+        "The fastest lossless method, `parity tune`": format_table(results["tuned"]) if measured else "not measured\n",
+        "A forward, both guidance rows": format_table(results["forwards"]) if measured else "not measured\n",
+        "Every decoder, batch 1": format_table(results["decoders"]) if measured else "not measured\n",
+        "Continuous models and text, batch 1": format_table(results["others"]) if measured else "not measured\n",
         "What papers print": PAPERS,
     }
-    return head + "".join(f"\n## {title}\n\n{body}" for title, body in parts.items())
+    return head + "".join(f"\n## {title}\n\n{body}" for title, body in sections.items())
 
 
 def main() -> None:
@@ -363,36 +372,37 @@ def main() -> None:
     parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
     a = parser.parse_args()
     pin_threads(a.threads)
-    cuda, begin = a.device.startswith("cuda"), time.monotonic()
+    cuda = a.device.startswith("cuda")
+    start = time.monotonic()
     check(a.device, "bfloat16" if cuda else "float32")
     dtype = torch.bfloat16 if cuda else torch.float32
 
-    def left() -> bool:
-        return time.monotonic() - begin < 0.9 * a.seconds
+    def has_time() -> bool:
+        return time.monotonic() - start < 0.9 * a.seconds
 
-    found: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
-    found["bandwidth GB/s"] = bandwidth(a.device)
-    found["tokens"] = same_tokens(a.device)
-    found |= {"tuned": fastest(cuda), "forwards": [], "decoders": [], "others": []}
-    passes = {row["method"]: row["passes a token"] for row in found["tokens"]}
+    results: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
+    results["bandwidth GB/s"] = measure_bandwidth(a.device)
+    results["tokens"] = compare_tokens(a.device)
+    results |= {"tuned": find_fastest(cuda), "forwards": [], "decoders": [], "others": []}
+    passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
     for name, config in (DISCRETE if cuda else SMALL_DISCRETE).items():
         for fast in (True, False) if cuda else (False,):
             try:
                 nets = Networks(config, a.device, dtype, fast)
-                found["forwards"] += forwards(name, nets, found["bandwidth GB/s"], left)
-                found["decoders"] += decoders(name, nets, passes, left)
+                results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
+                results["decoders"] += time_decoders(name, nets, passes, has_time)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                found["left out"].append(f"{name}: memory is too little")
-    found["others"] += others(cuda, a.device, dtype, left)
-    if not left():
-        found["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
-    a.out.write_text(json.dumps(found, indent=1))
+                results["left out"].append(f"{name}: memory is too little")
+    results["others"] += time_other_kinds(cuda, a.device, dtype, has_time)
+    if not has_time():
+        results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
+    a.out.write_text(json.dumps(results, indent=1))
     if a.page:
-        a.page.write_text(page(found))
-    many = f"{len(found['forwards'])} forwards, {len(found['decoders'])} decoders"
-    print(f"{a.out}: {many}, {time.monotonic() - begin:.0f} s")
+        a.page.write_text(format_page(results))
+    counts = f"{len(results['forwards'])} forwards, {len(results['decoders'])} decoders"
+    print(f"{a.out}: {counts}, {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

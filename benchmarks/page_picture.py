@@ -26,11 +26,11 @@ def main() -> None:
     if not browser or not a.page.exists():
         raise SystemExit(f"error: {'no Chromium on PATH' if not browser else f'{a.page}: no such file'}")
     with tempfile.TemporaryDirectory() as folder:
-        shot = Path(folder) / "page.png"
+        screenshot = Path(folder) / "page.png"
         size = f"--window-size={a.width},{a.height}"
-        where = [f"--user-data-dir={folder}/profile", f"--screenshot={shot}", a.page.resolve().as_uri()]
-        subprocess.run([browser, *QUIET, size, *where], check=True, capture_output=True)
-        Image.open(shot).convert("RGB").quantize(128).save(a.out, optimize=True)
+        files = [f"--user-data-dir={folder}/profile", f"--screenshot={screenshot}", a.page.resolve().as_uri()]
+        subprocess.run([browser, *QUIET, size, *files], check=True, capture_output=True)
+        Image.open(screenshot).convert("RGB").quantize(128).save(a.out, optimize=True)
     print(f"{a.out}: {a.out.stat().st_size // 1000} kB")
 
 

@@ -1,4 +1,4 @@
-"""Images that take the places of images that are done: what that costs or saves, with the same tokens.
+"""Measure what refilling a batch with new images costs or saves, with the same tokens.
 
     python benchmarks/refill.py [--batch 32] [--images 64] [--rounds 2] [--threads 1] ['mtj: {window: 24}' ...]
 
@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 
 import numpy as np
-from common import asked, captioned, cell, guided
+from common import encode_captions, make_sampling, make_spec, parse_flags
 
 from parity.decode import loop
 
@@ -19,25 +19,27 @@ VARIANTS = ["jacobi: {window: 16}", "mtj: {window: 24, branches: 24}", "sjd_coup
 
 
 def main() -> None:
-    a = asked(__doc__, VARIANTS, batch=32, images=64, rounds=2)
-    manifest, rows = captioned(a.images)
+    a = parse_flags(__doc__, VARIANTS, batch=32, images=64, rounds=2)
+    manifest, rows = encode_captions(a.images)
     print(f"{a.images} images, {a.batch} at once, {a.threads} thread(s), least of {a.rounds} rounds")
     for variant in a.variants:
-        spec = cell("discrete", variant, 0, sampling=guided(1.8))
-        loaded, seconds, passes, tokens = loop.load("discrete", manifest, spec), defaultdict(list), {}, {}
+        spec = make_spec("discrete", variant, 0, sampling=make_sampling(1.8))
+        loaded = loop.load("discrete", manifest, spec)
+        seconds = defaultdict(list)
+        passes: dict[bool, int] = {}
+        tokens: dict[bool, np.ndarray] = {}
         for _ in range(a.rounds):
             for refill in (False, True):
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 shard = loop.decode("discrete", loaded, spec, rows, a.batch, refill=refill)
-                seconds[refill].append(time.perf_counter() - begin)
-                tokens[refill], passes[refill] = (
-                    shard.tokens,
-                    int(shard.passes[0] if refill else shard.passes[:: a.batch].sum()),
-                )
+                seconds[refill].append(time.perf_counter() - start)
+                tokens[refill] = shard.tokens
+                passes[refill] = int(shard.passes[0] if refill else shard.passes[:: a.batch].sum())
         assert np.array_equal(tokens[False], tokens[True]), f"{variant}: other tokens"
-        apart, one = (min(seconds[refill]) for refill in (False, True))
-        said = f"{apart:6.2f} and {one:6.2f} s, {one / apart:.2f} times; passes {passes[False]} and {passes[True]}"
-        print(f"{variant:32s} {said}, {passes[True] / passes[False]:.2f} times", flush=True)
+        batched, refilled = (min(seconds[refill]) for refill in (False, True))
+        times = f"{batched:6.2f} and {refilled:6.2f} s, {refilled / batched:.2f} times"
+        counts = f"passes {passes[False]} and {passes[True]}, {passes[True] / passes[False]:.2f} times"
+        print(f"{variant:32s} {times}; {counts}", flush=True)
 
 
 if __name__ == "__main__":

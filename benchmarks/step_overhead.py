@@ -11,7 +11,7 @@ which `benchmarks/docs_figures.py` writes it into the docs.
 
 import statistics
 
-from common import asked, captioned, cell, guided
+from common import encode_captions, make_sampling, make_spec, parse_flags
 from docs_figures import keep_benchmark
 
 from parity.base.row_noise import batch_noise
@@ -22,25 +22,25 @@ from parity.experiment.options import methods, needs
 
 
 def main() -> None:
-    a = asked(__doc__, batch=1, rounds=5, keep="")
+    a = parse_flags(__doc__, batch=1, rounds=5, keep="")
     names = methods("discrete")
-    manifest, every = captioned((a.rounds + 1) * a.batch)
-    specs = {name: cell("discrete", name, 0, sampling=guided(1.8)) for name in names}
+    manifest, captions = encode_captions((a.rounds + 1) * a.batch)
+    specs = {name: make_spec("discrete", name, 0, sampling=make_sampling(1.8)) for name in names}
     loaded = {needs("discrete", name): loop.load("discrete", manifest, spec) for name, spec in specs.items()}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for turn in range(a.rounds + 1):
-        rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
+        rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in captions.items()}
         for name, spec in specs.items():
             noise = batch_noise(0, rows["ids"].tolist())
             model, start, steps = loop.start_decoding("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
             with time_calls(networks(model), noise.keys.device) as calls:
-                done = record(model, start, steps)
+                result = record(model, start, steps)
             if turn:  # the first warms up
                 seconds = [call.seconds for call in calls()]
-                taken[name].append((1 - sum(seconds) / done.seconds, 1000 * done.seconds / len(seconds)))
+                measured[name].append((1 - sum(seconds) / result.seconds, 1000 * result.seconds / len(seconds)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
     table = []
-    for name, runs in taken.items():
+    for name, runs in measured.items():
         overhead, step = (statistics.median(r[i] for r in runs) for i in (0, 1))
         print(f"{name:12s} overhead {overhead:6.1%} of a step of {step:7.2f} ms")
         table.append({"name": name, "batch": a.batch, "overhead": overhead, "step_ms": step, "rounds": a.rounds})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Rows, asked, cell, embedded
+from common import Rows, make_manifest, make_spec, parse_flags
 
 from parity.base.command import provenance
 from parity.base.files import write_json
@@ -29,74 +29,86 @@ from parity.models.anysubset.load import Loaded, load
 DECODERS = ["assd: {k: 5}", "assd_ngram: {k: 5}", "assd_quadratic"]
 
 
-def hidden(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
-    """Rows of a task as decoders read them."""
+def build_infilling(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
+    """Build rows of the task `infilling`."""
     settings = {"rows": rows, "length": length, "masked": masked, "prompt": "scattered", "data": ""}
-    return decodable(tasks.build("infilling", settings, models.words))
+    return make_rows(tasks.build("infilling", settings, models.words))
 
 
-def decodable(task: tasks.Task) -> Rows:
+def make_rows(task: tasks.Task) -> Rows:
+    """Convert a task into rows that decoders read."""
     return {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
 
-def run(models: Loaded, variant: str, seed: int, rows: Rows, batch: int, cache: bool = True) -> Shard:
-    return loop.decode("anysubset", models, cell("anysubset", variant, seed, cache=cache), rows, batch)
+def decode_texts(models: Loaded, variant: str, seed: int, rows: Rows, batch: int, cache: bool = True) -> Shard:
+    return loop.decode("anysubset", models, make_spec("anysubset", variant, seed, cache=cache), rows, batch)
 
 
-def passes(models: Loaded, a: Namespace) -> dict:
-    found, base, words = {}, {}, models.words
-    three = {"rows": a.rows, "missing": 3, "attempts": 1, "data": ""}
-    task = hidden(models, a.rows) if a.task == "infilling" else decodable(tasks.build("stories", three, words))
-    run(models, "", 0, {k: v[:1] for k, v in task.items()}, 1)  # warm
-    tried = {"sequential": ("", 0), "control": ("", 1)} | {name: (name, 2) for name in a.decoders}
-    for name, (variant, seed) in tried.items():
-        done = run(models, variant, seed, task, a.batch)
-        tokens, end = torch.from_numpy(done.tokens).long(), torch.from_numpy(done.end)
+def measure_passes(models: Loaded, a: Namespace) -> dict:
+    """Measure passes a token, seconds a row and quality of each decoder against sequential decoding."""
+    words = models.words
+    results: dict[str, dict[str, float]] = {}
+    base: dict[str, np.ndarray] = {}
+    if a.task == "infilling":
+        task = build_infilling(models, a.rows)
+    else:
+        task = make_rows(tasks.build("stories", {"rows": a.rows, "missing": 3, "attempts": 1, "data": ""}, words))
+    decode_texts(models, "", 0, {k: v[:1] for k, v in task.items()}, 1)  # warm
+    variants = {"sequential": ("", 0), "control": ("", 1)} | {name: (name, 2) for name in a.decoders}
+    for name, (variant, seed) in variants.items():
+        shard = decode_texts(models, variant, seed, task, a.batch)
+        tokens = torch.from_numpy(shard.tokens).long()
+        end = torch.from_numpy(shard.end)
         figures = {"perplexity": perplexities(models.gpt2, tokens, end, words.mask, words.separator)}
-        figures["entropy"] = np.array([entropy(t) for t in done.tokens])
+        figures["entropy"] = np.array([entropy(t) for t in shard.tokens])
         base = base or figures
-        per_token, error = mean_error(done.nfe / done.missing)
-        found[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error}
-        found[name]["seconds_per_row"] = float((done.seconds / done.batch).sum()) / a.rows
+        per_token, error = mean_error(shard.nfe / shard.missing)
+        results[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error}
+        results[name]["seconds_per_row"] = float((shard.seconds / shard.batch).sum()) / a.rows
         for key, values in figures.items():
             mean, se = mean_error(values)
-            against = {f"{key}_{k}": v for k, v in compare(values, base[key]).items()}
-            found[name] |= {key: mean, f"{key}_se": se} | against
-        print(name, {k: round(v, 4) for k, v in found[name].items()}, flush=True)
-    return found
+            difference = {f"{key}_{k}": v for k, v in compare(values, base[key]).items()}
+            results[name] |= {key: mean, f"{key}_se": se} | difference
+        print(name, {k: round(v, 4) for k, v in results[name].items()}, flush=True)
+    return results
 
 
-def batch(models: Loaded, a: Namespace) -> dict:
-    task = hidden(models, a.rows)
-    few = {k: v[: a.alone] for k, v in task.items()}
-    run(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in task.items()}, 1)  # warm
-    together, apart = (run(models, "assd: {k: 5}", 2, some, n) for some, n in ((task, a.rows), (few, 1)))
-    single, many = float(apart.seconds.mean()), float(together.seconds[0]) / a.rows
-    same = bool((apart.tokens == together.tokens[: a.alone]).all())
-    return {"seconds_alone": single, "seconds_in_batch": many, "ratio": single / many, "same_tokens": same}
+def measure_batch(models: Loaded, a: Namespace) -> dict:
+    """Measure seconds a row of a batch against rows decoded one by one."""
+    rows = build_infilling(models, a.rows)
+    first = {k: v[: a.alone] for k, v in rows.items()}
+    decode_texts(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in rows.items()}, 1)  # warm
+    batched = decode_texts(models, "assd: {k: 5}", 2, rows, a.rows)
+    single = decode_texts(models, "assd: {k: 5}", 2, first, 1)
+    seconds = {"seconds_alone": float(single.seconds.mean()), "seconds_in_batch": float(batched.seconds[0]) / a.rows}
+    is_same = bool((single.tokens == batched.tokens[: a.alone]).all())
+    ratio = seconds["seconds_alone"] / seconds["seconds_in_batch"]
+    return seconds | {"ratio": ratio, "same_tokens": is_same}
 
 
-def cache(models: Loaded, a: Namespace) -> dict:
-    found = {}
+def measure_cache(models: Loaded, a: Namespace) -> dict:
+    """Measure seconds a pass with keys and values cached and without."""
+    results = {}
     for length, masked in ((128, 0.95), (512, 0.25)):
-        task = hidden(models, a.rows, length, masked)
-        for kept in (True, False):
-            done = run(models, "assd: {k: 5}", 2, task, a.rows, kept)
-            found[f"length {length}, {'cache' if kept else 'no cache'}"] = float(done.seconds[0]) / int(done.nfe.max())
-    return found
+        rows = build_infilling(models, a.rows, length, masked)
+        for cached in (True, False):
+            shard = decode_texts(models, "assd: {k: 5}", 2, rows, a.rows, cached)
+            name = f"length {length}, {'cache' if cached else 'no cache'}"
+            results[name] = float(shard.seconds[0]) / int(shard.nfe.max())
+    return results
 
 
 def main() -> None:
-    what = {"passes": passes, "batch": batch, "cache": cache}
-    a = asked(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"), decoders=DECODERS)
-    if unknown := set(a.variants) - set(what):
-        raise SystemExit(f"{min(unknown)}: allowed: {', '.join(what)}")
-    models = load(embedded("anysubset", "xlnet"))
+    measurements = {"passes": measure_passes, "batch": measure_batch, "cache": measure_cache}
+    a = parse_flags(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"), decoders=DECODERS)
+    if unknown := set(a.variants) - set(measurements):
+        raise SystemExit(f"{min(unknown)}: allowed: {', '.join(measurements)}")
+    models = load(make_manifest("anysubset", "xlnet"))
     for name in a.variants:
-        found = what[name](models, a)
-        print(found)
-        how = provenance("cpu", "float32", a.threads)
-        write_json(Path(__file__).parent / f"text-{name}.json", {"found": found, "provenance": how})
+        results = measurements[name](models, a)
+        print(results)
+        conditions = provenance("cpu", "float32", a.threads)
+        write_json(Path(__file__).parent / f"text-{name}.json", {"found": results, "provenance": conditions})
 
 
 if __name__ == "__main__":

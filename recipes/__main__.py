@@ -21,7 +21,7 @@ SIZES = ("steps", "batch", "examples")
 
 
 def train(a: argparse.Namespace) -> None:
-    """Run one recipe."""
+    """Run one recipe. Raises ParityError if a size is below 1 or the recipe has no scheme to change."""
     run = RUNS[a.recipe]
     sizes = {name: getattr(run, name) if getattr(a, name) is None else getattr(a, name) for name in SIZES}
     for name, value in sizes.items():
@@ -33,7 +33,7 @@ def train(a: argparse.Namespace) -> None:
     from recipes import loop
 
     job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
-    loop.train(run.recipe(job), job)
+    loop.train(run.make_recipe(job), job)
 
 
 def main() -> None:

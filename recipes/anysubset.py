@@ -29,13 +29,13 @@ from parity.embedded import stories
 from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import make_permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
-from recipes.data import texts
+from recipes.data import draw_texts
 from recipes.loop import Job, Recipe
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is masked, and in which order it is learned."""
+    """Which words are masked, and in which order they are learned."""
 
     start: float = 0.05  # masking rate of the first step
     low: float = 0.15  # least and greatest rate after the warm-up
@@ -45,34 +45,34 @@ class Scheme:
     independent: bool = False  # independent rates instead of stratified ones
 
 
-def scheme_of(changes: dict[str, Any]) -> Scheme:
-    """Make a scheme from its changed fields. Raises ParityError for a key that it does not have."""
+def make_scheme(changes: dict[str, Any]) -> Scheme:
+    """Make the default scheme with changes. Raises ParityError for a key that a scheme does not have."""
     names = [f.name for f in fields(Scheme)]
-    if wrong := sorted(set(changes) - set(names)):
-        raise ParityError(f"--scheme {wrong[0]}: unknown key; allowed: {', '.join(names)}")
+    if unknown := sorted(set(changes) - set(names)):
+        raise ParityError(f"--scheme {unknown[0]}: unknown key; allowed: {', '.join(names)}")
     return Scheme(**changes)
 
 
-def masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+def draw_masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Generator) -> np.ndarray:
     """Draw the share of each row that is masked [batch]."""
-    done = 1.0 if step >= scheme.warmup else step / scheme.warmup
-    low, high = (scheme.start + done * (bound - scheme.start) for bound in (scheme.low, scheme.high))
+    progress = 1.0 if step >= scheme.warmup else step / scheme.warmup
+    low, high = (scheme.start + progress * (bound - scheme.start) for bound in (scheme.low, scheme.high))
     u = rng.random(batch) if scheme.independent else (rng.random() + rng.permutation(batch) / batch) % 1
     return low + (high - low) * u
 
 
 def draw_order(scheme: Scheme, step: int, shape: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Order [B, N] and prompt length m [B] of a batch: a uniform permutation, its two parts sorted."""
+    """Draw the order [B, N] and prompt length m [B] of a batch: a uniform permutation, its two parts sorted."""
     B, N = shape
-    m = torch.from_numpy(np.round((1 - masking_rates(scheme, step, B, rng)) * N).astype(np.int64)).clamp(1, N - 1)
+    m = torch.from_numpy(np.round((1 - draw_masking_rates(scheme, step, B, rng)) * N).astype(np.int64)).clamp(1, N - 1)
     shuffled = torch.from_numpy(rng.random((B, N)).argsort(1))
-    known = torch.zeros(B, N, dtype=torch.bool).scatter_(1, shuffled, torch.arange(N).expand(B, N) < m[:, None])
-    free = torch.from_numpy(rng.random(B)) < scheme.permutations
-    return torch.where(free[:, None], shuffled, make_lattice(known)[0]), m
+    prompt = torch.zeros(B, N, dtype=torch.bool).scatter_(1, shuffled, torch.arange(N).expand(B, N) < m[:, None])
+    is_permuted = torch.from_numpy(rng.random(B)) < scheme.permutations
+    return torch.where(is_permuted[:, None], shuffled, make_lattice(prompt)[0]), m
 
 
-def joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -> Tensor:
-    """-log p of each masked token under its order, 0 for the prompt: [B, N] by position, in one pass."""
+def compute_joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -> Tensor:
+    """Compute -log p of each masked token under its order, 0 for the prompt: [B, N] by position, in one pass."""
     B, N = tokens.shape
     ranks = torch.arange(N).expand(B, N)
     blocked = make_permutation_mask(order, m, ranks, ranks.maximum(m[:, None]))
@@ -83,8 +83,10 @@ def joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -
 
 
 def xlnet(job: Job) -> Recipe:
-    """Train XLNet on masked words. Its log: nats per masked word, also of held-out texts at 95 % masking."""
-    scheme, tokens, test = scheme_of(job.scheme), texts(job), texts(job, test=True)
+    """Make the recipe of XLNet. Its log: nats per masked word, also of held-out texts at 95 % masking."""
+    scheme = make_scheme(job.scheme)
+    tokens = draw_texts(job)
+    test = draw_texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.list_words()
     net = xlnet_network(len(words))
@@ -93,18 +95,18 @@ def xlnet(job: Job) -> Recipe:
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
         order, m = draw_order(scheme, step, (job.batch, rows.shape[1]), rng)
         with torch.autocast("cpu", torch.bfloat16):
-            nats = joint_nats(net, rows, order, m)
+            nats = compute_joint_nats(net, rows, order, m)
         return nats.sum() / (rows.numel() - m.sum()), {}
 
-    def held_out():
-        tested, rng = Scheme(low=0.95, high=0.95, warmup=0, permutations=0), np.random.default_rng(job.seed)
-        order, m = draw_order(tested, 0, (len(test), test.shape[1]), rng)
-        parts = zip(test.split(32), order.split(32), m.split(32), strict=True)
-        return sum(joint_nats(net, *part).sum().item() for part in parts) / (test.numel() - int(m.sum()))
+    def measure_held_out():
+        fixed = Scheme(low=0.95, high=0.95, warmup=0, permutations=0)
+        order, m = draw_order(fixed, 0, (len(test), test.shape[1]), np.random.default_rng(job.seed))
+        batches = zip(test.split(32), order.split(32), m.split(32), strict=True)
+        return sum(compute_joint_nats(net, *batch).sum().item() for batch in batches) / (test.numel() - int(m.sum()))
 
     def finish():
         header = {"network": net.config.to_diff_dict(), "words": words, "mask": 0, "scheme": asdict(scheme)}
-        return {"held_out_nats_at_95": held_out()}, header
+        return {"held_out_nats_at_95": measure_held_out()}, header
 
     return Recipe(
         *(net, loss, finish, (7,)),
@@ -112,14 +114,16 @@ def xlnet(job: Job) -> Recipe:
         average=0.99,
         warmup=scheme.warmup,
         hidden=r"\.ff\.layer",
-        held_out=held_out,
+        held_out=measure_held_out,
         held_out_every=250,
     )
 
 
 def judge(job: Job) -> Recipe:
-    """Train a small GPT-2 over the same words, without dropout. Its log: nats per word, last also on held-out texts."""
-    tokens, test = texts(job), texts(job, test=True)
+    """Make the recipe of a small GPT-2 over the same words, without dropout. Its log: nats per word, in the end also on
+    held-out texts."""
+    tokens = draw_texts(job)
+    test = draw_texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.list_words()
     # one position more than a text has: the first input is the separator
@@ -128,17 +132,17 @@ def judge(job: Job) -> Recipe:
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}
     net = causal.build(sizes)
 
-    def nats(rows):
+    def compute_nats(rows):
         inputs = torch.cat([torch.ones_like(rows[:, :1]), rows[:, :-1]], 1)  # word 1 is the separator
         return F.cross_entropy(net(inputs).logits.flatten(0, 1).float(), rows.flatten())
 
     def loss(step, rng):
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
         with torch.autocast("cpu", torch.bfloat16):
-            return nats(rows), {}
+            return compute_nats(rows), {}
 
     def finish():
-        figures = {"held_out_nats": float(np.mean([nats(t).item() for t in test.split(32)]))}
+        figures = {"held_out_nats": float(np.mean([compute_nats(t).item() for t in test.split(32)]))}
         return figures, {"network": net.config.to_diff_dict(), "words": words, "mask": 0}
 
     return Recipe(net, loss, finish, stream=(8,), peak=2e-3, average=0.99)

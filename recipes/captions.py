@@ -1,4 +1,4 @@
-"""Prompt sets of one kind: held-out captions of plain scenes, or of detailed ones.
+"""Write a prompt set of one kind: held-out captions of plain scenes, or of detailed ones.
 
     python -m recipes.captions plain --count 100 --out prompts/plain.txt
     python -m recipes.captions detailed --count 100 --out prompts/detailed.txt
@@ -16,22 +16,22 @@ from parity.base.files import publish
 from parity.embedded.scenes import Scene, draw_scene
 
 
-def plain(scene: Scene) -> bool:
-    """Describe one thing without a texture on an even ground."""
+def is_plain(scene: Scene) -> bool:
+    """Tell whether a scene is one thing without a texture on an even ground."""
     return not scene.relation and not scene.count and scene.background == "plain" == scene.things[0].texture
 
 
-def detailed(scene: Scene) -> bool:
-    """Describe two things, both textured, on a ground that varies."""
+def is_detailed(scene: Scene) -> bool:
+    """Tell whether a scene is two things, both textured, on a ground that varies."""
     return bool(scene.relation) and scene.background != "plain" and all(t.texture != "plain" for t in scene.things)
 
 
-KINDS = {"plain": plain, "detailed": detailed}
+KINDS = {"plain": is_plain, "detailed": is_detailed}
 TRIES = 200_000  # seeds tried: 127 plain captions are held out, and about one draw in 36 is plain
 
 
-def captions(kind: str, count: int) -> list[str]:
-    """List the first `count` distinct held-out captions of a kind, by seed. Raises ParityError if there are fewer."""
+def find_captions(kind: str, count: int) -> list[str]:
+    """Find the first `count` distinct held-out captions of a kind, by seed. Raises ParityError if fewer exist."""
     chosen: dict[str, None] = {}
     for seed in range(TRIES):
         scene, _ = draw_scene(seed, test=True)
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
-    publish(a.out, ("\n".join(captions(a.kind, a.count)) + "\n").encode())
+    publish(a.out, ("\n".join(find_captions(a.kind, a.count)) + "\n").encode())
 
 
 if __name__ == "__main__":

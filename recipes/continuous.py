@@ -23,7 +23,13 @@ from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.xar import XARConfig, XARNet
 from parity.models.discrete.vq import to_pictures
-from recipes.data import autoencoder_batch, class_latents, class_pictures, pictures, reconstruction_error
+from recipes.data import (
+    compute_reconstruction_error,
+    draw_autoencoder_batch,
+    draw_class_pictures,
+    draw_pictures,
+    encode_class_pictures,
+)
 from recipes.loop import UNCONDITIONAL, Job, Recipe
 
 KL_CONFIG = KLConfig(
@@ -33,9 +39,9 @@ KL_WEIGHT = 3e-4  # of the mean over entries; at 3e-3 colours shift and textures
 
 
 def kl(job: Job) -> Recipe:
-    """Train the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out pictures; the
-    header has the scale that gives latents a deviation of one."""
-    _, pixels = pictures(job)
+    """Make the recipe of the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out
+    pictures; the header has the scale that gives latents a deviation of one."""
+    _, pixels = draw_pictures(job)
     torch.manual_seed(job.seed)
     net = KL(KL_CONFIG).to(memory_format=torch.channels_last)
 
@@ -46,37 +52,37 @@ def kl(job: Job) -> Recipe:
         return mean, log_variance, net.decoder(net.post_quant_conv(z)).float()
 
     def loss(step, rng):
-        x = autoencoder_batch(job, pixels, step, rng)
+        x = draw_autoencoder_batch(job, pixels, step, rng)
         side = x.shape[-1] // KL_CONFIG.stride
         noise = torch.from_numpy(rng.standard_normal((len(x), KL_CONFIG.dim, side, side), np.float32))
         with torch.autocast("cpu", torch.bfloat16):
             mean, log_variance, y = reconstruct(x, noise)
         nats = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()  # KL(N(mean, variance) || N(0, 1))
-        l1, value = reconstruction_error(x, y)
+        l1, value = compute_reconstruction_error(x, y)
         figures = {"l1": l1.item(), "kl": nats.item(), "deviation": mean.std().item()}
         return value + KL_WEIGHT * nats, figures
 
     def finish():
         net.eval()
-        parts = to_pictures(pictures(job, test=True)[1][:256]).split(64)
-        z = [net.encode(part) for part in parts]
-        l1 = torch.cat([(net.decode(t) - part).abs() for t, part in zip(z, parts, strict=True)]).mean()
+        batches = to_pictures(draw_pictures(job, test=True)[1][:256]).split(64)
+        z = [net.encode(batch) for batch in batches]
+        l1 = torch.cat([(net.decode(t) - batch).abs() for t, batch in zip(z, batches, strict=True)]).mean()
         deviation = torch.cat(z).std()
         figures = {"held_out_l1": l1.item(), "latent_deviation": deviation.item()}
         return figures, asdict(replace(KL_CONFIG, scale=float(1 / deviation)))
 
-    return Recipe(net, loss, finish, stream=(6,), peak=3e-3, every=100)
+    return Recipe(net, loss, finish, stream=(6,), peak=3e-3, log_every=100)
 
 
 def classifier(job: Job) -> Recipe:
-    """Train the classifier of class-conditional Scenes. Half of every batch has been through `kl` and back, so that it
-    learns what a model drew and not how sharp a decoder is.
+    """Make the recipe of the classifier of class-conditional Scenes. Half of every batch has been through `kl` and
+    back, so that it learns what a model drew and not how sharp a decoder is.
 
-    Its log ends with the accuracy on captions held out, as drawn and through `kl`.
+    Its log ends with the accuracy on held-out captions, as drawn and through `kl`.
     """
-    labels, _, pixels = class_pictures(job)
-    tokens, _ = class_latents(job)
-    tokenizer = load(job.weights("kl"))
+    labels, _, pixels = draw_class_pictures(job)
+    tokens, _ = encode_class_pictures(job)
+    tokenizer = load(job.find_weights("kl"))
     torch.manual_seed(job.seed)
     net = Classifier().to(memory_format=torch.channels_last)
 
@@ -89,45 +95,45 @@ def classifier(job: Job) -> Recipe:
             x = torch.cat([to_pictures(pixels[chosen[:half]]), decoded])
             if rng.random() < 0.5:
                 x = x.flip(3)  # every shape is its own mirror image
-            # shifted a little: a drawn thing is not always where training put it
+            # a drawn thing is not always where training put it
             x = torch.roll(x, tuple(rng.integers(-6, 7, 2)), (2, 3)).to(memory_format=torch.channels_last)
             logits = net(x).float()
-        wanted = torch.from_numpy(labels[chosen])
-        right = (logits.argmax(1) == wanted).float().mean().item()
-        return F.cross_entropy(logits, wanted, label_smoothing=0.05), {"right": right}
+        targets = torch.from_numpy(labels[chosen])
+        right = (logits.argmax(1) == targets).float().mean().item()
+        return F.cross_entropy(logits, targets, label_smoothing=0.05), {"right": right}
 
     def finish():
         net.eval()
-        wanted, _, pixels = class_pictures(job, test=True)
+        targets, _, pixels = draw_class_pictures(job, test=True)
         x = to_pictures(pixels)
         scores = {
             "held_out_accuracy": net(x),
             "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x))),
         }
-        figures = {k: float((v.argmax(1).numpy() == wanted).mean()) for k, v in scores.items()}
+        figures = {k: float((v.argmax(1).numpy() == targets).mean()) for k, v in scores.items()}
         return figures, {"classes": list(CLASSES)}
 
-    return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, every=100)
+    return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, log_every=100)
 
 
 # --- pairs of target and draft over the latents of `kl`
 
 REPEATS = 2  # noise levels a token is trained at in one step (diffusion_batch_mul, 4 in the published recipe)
-# Deviation of the noise on the latents of a mixture. A mixture is exact about tokens that training never strays from;
-# drawing one a little off leads it astray.
+# Deviation of the noise on the latents of a mixture. Without it a mixture fits the training tokens so closely that a
+# drawn token that is a little off leads it astray.
 MIXTURE_NOISE = 0.15
 
 
 @contextmanager
-def short_bf16() -> Iterator[None]:
+def use_bf16() -> Iterator[None]:
     """Compute in bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8
     times as long backwards on a CPU."""
     with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         yield
 
 
-def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
-    """Draw how many tokens of each of n rows are masked: a share of normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
+def draw_mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
+    """Draw how many tokens of n rows are masked: the share is normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
     share = np.empty(n)
     for i in range(n):
         while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
@@ -136,59 +142,62 @@ def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
     return np.ceil(share * length).astype(int).clip(max=length)
 
 
-def diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+def compute_diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
     """Compute the training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error
     of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
     s = diffusion.make_schedule(diffusion.TRAINED)
-    known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
-    ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
+    constants = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
+    ab, ab_before, beta, log_posterior = (v[t, None].to(x.dtype) for v in constants)
     x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise
     eps, v = net(x_t, t, z).float().chunk(2, -1)
     log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
 
-    def mean(start: Tensor) -> Tensor:
-        return beta * before.sqrt() / (1 - ab) * start + (1 - before) * (1 - beta).sqrt() / (1 - ab) * x_t
+    def compute_mean(start: Tensor) -> Tensor:
+        return beta * ab_before.sqrt() / (1 - ab) * start + (1 - ab_before) * (1 - beta).sqrt() / (1 - ab) * x_t
 
-    off = (mean(x) - mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
-    spread = (log_posterior - log_variance).exp() + off * (-log_variance).exp()
+    error = (compute_mean(x) - compute_mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
+    spread = (log_posterior - log_variance).exp() + error * (-log_variance).exp()
     bound = 0.5 * (log_variance - log_posterior + spread - 1)
     return F.mse_loss(eps, noise, reduction="none").mean(-1) + bound.mean(-1) / math.log(2)
 
 
-def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute the diffusion loss of tokens [n, L, D], a random part masked, given labels or prompts: a scalar."""
+def compute_masked_loss(net: Any, tokens: Tensor, condition: Tensor, rng: np.random.Generator) -> Tensor:
+    """Compute the diffusion loss of tokens [n, L, D], of which a random share is masked, given labels or prompts: a
+    scalar."""
     n, L = tokens.shape[:2]
-    masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < mask_counts(rng, n, L)[:, None])
-    with short_bf16():
-        z, x = net(tokens, ~masked, given)[masked].repeat(REPEATS, 1), tokens[masked].repeat(REPEATS, 1)
+    masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < draw_mask_counts(rng, n, L)[:, None])
+    with use_bf16():
+        z = net(tokens, ~masked, condition)[masked].repeat(REPEATS, 1)
+        x = tokens[masked].repeat(REPEATS, 1)
         t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
         noise = torch.from_numpy(rng.standard_normal(x.shape, np.float32))
-        return diffusion_loss(net.diffloss.net, x, z, t, noise).mean()
+        return compute_diffusion_loss(net.diffloss.net, x, z, t, noise).mean()
 
 
-def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
+def compute_velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Compute the velocity's squared error, at a logit-normal time for each cell."""
     cells = fold(tokens, net.config.cell)
     t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
     noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
-    with short_bf16():
+    with use_bf16():
         velocity, _ = net.read((1 - t)[..., None] * cells + t[..., None] * noise, t, labels)
         return (velocity - (noise - cells)).square().mean()
 
 
-def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute the nats per number of noisy latents."""
+def compute_mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Compute nats per number of noisy latents."""
     noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
-    with short_bf16():
+    with use_bf16():
         noisy = tokens + MIXTURE_NOISE * noise
         z = net(noisy[:, :-1], labels)
         return -net.law(z.flatten(0, 1)).log_density(noisy.flatten(0, 1)).mean() / noisy.shape[-1]
 
 
-def caption_latents(job: Job, test: bool) -> tuple[Tensor, Tensor]:
-    """Draw class-conditional Scenes: tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for padding."""
-    ids, valid = encode_ids(class_pictures(job, test)[1], PREFIX)
-    return class_latents(job, test)[0], ids.masked_fill(valid == 0, -1)
+def encode_captioned_pictures(job: Job, test: bool) -> tuple[Tensor, Tensor]:
+    """Encode class-conditional Scenes: tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for
+    padding."""
+    ids, valid = encode_ids(draw_class_pictures(job, test)[1], PREFIX)
+    return encode_class_pictures(job, test)[0], ids.masked_fill(valid == 0, -1)
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,7 @@ class Family:
     stream: int
     tested: tuple[tuple[int, ...], ...]  # streams of the draws whose mean is the held-out figure
     hidden: str = r"_blocks\."
-    data: Callable[[Job, bool], tuple[Tensor, Tensor]] = class_latents
+    data: Callable[[Job, bool], tuple[Tensor, Tensor]] = encode_class_pictures
     unconditional: float = UNCONDITIONAL
 
 
@@ -214,7 +223,7 @@ FAMILIES = {
         MARNet,
         MARConfig(len(CLASSES), 8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3),
         {"width": 80, "head_width": 96, "head_depth": 2},
-        masked_loss,
+        compute_masked_loss,
         stream=7,
         tested=((0, 8), (1, 8)),
     ),
@@ -222,7 +231,7 @@ FAMILIES = {
         XARNet,
         XARConfig(len(CLASSES), cell=1, **SMALL),
         {"width": 64},
-        velocity_loss,
+        compute_velocity_loss,
         stream=10,
         tested=((0, 11), (1, 11)),
     ),
@@ -230,17 +239,17 @@ FAMILIES = {
         HarmonNet,
         HarmonConfig(classes=1, buffer=8, head_width=160, head_depth=3, without=NO_CAPTION, **SMALL, **QWEN),
         {"width": 64, "head_width": 80, "head_depth": 2, "hidden": 64, "intermediate": 192},
-        masked_loss,
+        compute_masked_loss,
         stream=12,
         tested=((0, 13), (1, 13)),
         hidden=r"_blocks\.|\.layers\.",
-        data=caption_latents,
+        data=encode_captioned_pictures,
     ),
     "gmm": Family(
         GMMNet,
         GMMConfig(len(CLASSES), grid=8, dim=16, width=128, blocks=4, heads=4, components=16),
         {"width": 64, "blocks": 3},
-        mixture_loss,
+        compute_mixture_loss,
         stream=9,
         tested=((14,),),
         hidden=r"^blocks\.",
@@ -249,30 +258,32 @@ FAMILIES = {
 }
 
 
-def pair(job: Job) -> Recipe:
-    """Train the target or the draft of a family. Its log: the loss on training and on held-out pictures. The header
-    names the latents, because a draft must draw its target's."""
+def make_pair_recipe(job: Job) -> Recipe:
+    """Make the recipe of the target or the draft of a family. Its log: the loss on training and on held-out pictures.
+    The header names the latents, because a draft must draw its target's."""
     family = FAMILIES[job.name.removesuffix("-draft")]
-    (tokens, given), test = family.data(job, False), family.data(job, True)
+    tokens, conditions = family.data(job, False)
+    test = family.data(job, True)
     config = replace(family.target, **family.draft) if job.name.endswith("-draft") else family.target
     torch.manual_seed(job.seed)
     net = family.network(config)
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
-        conditions = given[rows]
+        condition = conditions[rows]
         if family.unconditional:
             dropped = torch.from_numpy(rng.random(job.batch) < family.unconditional)
-            conditions = conditions.masked_fill(dropped.view(-1, *[1] * (conditions.ndim - 1)), -1)
-        return family.loss(net, tokens[rows], conditions, rng), {}
+            condition = condition.masked_fill(dropped.view(-1, *[1] * (condition.ndim - 1)), -1)
+        return family.loss(net, tokens[rows], condition, rng), {}
 
-    def held_out():
+    def measure_held_out():
         draws = (np.random.default_rng([job.seed, *stream]) for stream in family.tested)
         return float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))
 
-    header = asdict(config) | {LATENTS: sha256(job.weights("kl"))[:16]}
+    header = asdict(config) | {LATENTS: sha256(job.find_weights("kl"))[:16]}
     stream = (family.stream,)
-    return Recipe(net, loss, lambda: ({}, header), stream, peak=2e-3, hidden=family.hidden, held_out=held_out)
+    return Recipe(net, loss, lambda: ({}, header), stream, peak=2e-3, hidden=family.hidden, held_out=measure_held_out)
 
 
-RECIPES = {"kl": kl, "classifier": classifier} | {f"{f}{part}": pair for f in FAMILIES for part in ("", "-draft")}
+RECIPES = {"kl": kl, "classifier": classifier}
+RECIPES |= {f"{family}{suffix}": make_pair_recipe for family in FAMILIES for suffix in ("", "-draft")}

@@ -15,16 +15,16 @@ from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Tran
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 from recipes import data
-from recipes.data import pictures, scene_tokens
+from recipes.data import draw_pictures, encode_scenes
 from recipes.loop import UNCONDITIONAL, Job, Recipe
 
 VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
 
 
 def vq(job: Job) -> Recipe:
-    """Train LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment losses, codes
-    in use."""
-    _, pixels = pictures(job)
+    """Make the recipe of LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment
+    losses, codes in use."""
+    _, pixels = draw_pictures(job)
     torch.manual_seed(job.seed)
     net = VQ(VQ_CONFIG).to(memory_format=torch.channels_last)
     codebook = net.quantize.embedding.weight
@@ -34,19 +34,21 @@ def vq(job: Job) -> Recipe:
 
     @torch.compile
     def reconstruct(x):
-        z, codes = net.latents(x), net.quantize.codes.float()
+        z = net.latents(x)
+        codes = net.quantize.codes.float()
         tokens = (z @ codes.T).argmax(-1)
         e = codes[tokens]
         return z, e, tokens, net.decode_latents(z + (e - z).detach()).float()
 
     def loss(step, rng):
-        x = data.autoencoder_batch(job, pixels, step, rng)
+        x = data.draw_autoencoder_batch(job, pixels, step, rng)
         with torch.autocast("cpu", torch.bfloat16):
             z, e, tokens, y = reconstruct(x)
         used.mul_(0.98).index_add_(0, tokens.flatten(), torch.ones(tokens.numel()))
         recent[:] = [z.detach().flatten(0, 2)]
-        learned, commit = F.mse_loss(e, z.detach()), F.mse_loss(z, e.detach())
-        l1, value = data.reconstruction_error(x, y)
+        learned = F.mse_loss(e, z.detach())
+        commit = F.mse_loss(z, e.detach())
+        l1, value = data.compute_reconstruction_error(x, y)
         figures = {"l1": l1.item(), "commit": commit.item(), "codes": float((used > 0.5).sum())}
         return value + learned + 0.25 * commit, figures
 
@@ -59,11 +61,13 @@ def vq(job: Job) -> Recipe:
                 codebook[dead] = recent[0][rows].to(codebook.dtype)
             used[dead] = used.mean()
 
-    return Recipe(net, loss, lambda: ({}, asdict(VQ_CONFIG)), (), peak=3e-3, after=revive, every=100, memory=(used,))
+    return Recipe(
+        net, loss, lambda: ({}, asdict(VQ_CONFIG)), (), peak=3e-3, after_step=revive, log_every=100, memory=(used,)
+    )
 
 
 NONE = ("",)
-OF_THINGS = {
+THING_QUESTIONS = {
     "shape": scenes.SHAPES,
     "colour": tuple(scenes.COLOURS),
     "texture": scenes.TEXTURES,
@@ -74,34 +78,35 @@ QUESTIONS = {
     "background": scenes.BACKGROUNDS,
     "relation": (*scenes.RELATIONS, *NONE),
     "count": (*scenes.COUNTS, *NONE),
-    **{f"{what}{i}": (*options, *NONE) for i in (0, 1) for what, options in OF_THINGS.items()},
+    **{f"{aspect}{i}": (*options, *NONE) for i in (0, 1) for aspect, options in THING_QUESTIONS.items()},
 }
 
 
-def answers(scene: scenes.Scene) -> list[int]:
-    """Find the index of each question's answer."""
+def list_answers(scene: scenes.Scene) -> list[int]:
+    """List the index of each question's answer."""
     words = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
     for i in (0, 1):
-        for what in OF_THINGS:
-            words[f"{what}{i}"] = getattr(scene.things[i], what) if i < len(scene.things) else ""
+        for aspect in THING_QUESTIONS:
+            words[f"{aspect}{i}"] = getattr(scene.things[i], aspect) if i < len(scene.things) else ""
     return [options.index(words[question]) for question, options in QUESTIONS.items()]
 
 
 def text(job: Job) -> Recipe:
-    """Train T5 to answer questions about a caption from the mean of its outputs. The published model's encoder is
-    pretrained on text.
+    """Make the recipe of T5, taught to answer questions about a caption from the mean of its outputs.
 
-    The mean matters because LlamaGen's keys at caption positions are zero vectors: every image token attends to the
-    caption uniformly and reads an average. So each position's own embedding must say whether a colour is that of the
-    ground or of a thing. The log ends with the share of held-out questions answered right; the heads that answer are
-    not written.
+    The published model's encoder is pretrained on text. The mean matters because LlamaGen's keys at caption positions
+    are zero vectors: every image token attends to the caption uniformly and reads an average. So each position's own
+    embedding must say whether a colour is that of the ground or of a thing. The log ends with the share of held-out
+    questions answered right; the heads that answer are not written.
     """
 
-    def questions(first, count, test):
-        scene_list = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
-        return *encode_ids([s.caption for s in scene_list], PREFIX), torch.tensor([answers(s) for s in scene_list])
+    def draw_questions(first, count, test):
+        drawn_scenes = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
+        return *encode_ids([s.caption for s in drawn_scenes], PREFIX), torch.tensor(
+            [list_answers(s) for s in drawn_scenes]
+        )
 
-    ids, valid, labels = questions(data.FIRST, job.examples, False)
+    ids, valid, labels = draw_questions(data.FIRST, job.examples, False)
     torch.manual_seed(job.seed)
     t5 = make_t5_encoder()
     heads = nn.ModuleDict({q: nn.Linear(t5.config.d_model, len(options)) for q, options in QUESTIONS.items()})
@@ -111,18 +116,19 @@ def text(job: Job) -> Recipe:
         mean = (hidden * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
         return [head(mean) for head in heads.values()]
 
-    def right(logits, labels):
+    def measure_accuracy(logits, labels):
         return torch.stack([x.argmax(-1) == labels[:, k] for k, x in enumerate(logits)]).float().mean().item()
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, job.examples, job.batch))
-        logits, wanted = describe(ids[rows], valid[rows]), labels[rows]
-        nats = [F.cross_entropy(x, wanted[:, k]) for k, x in enumerate(logits)]
-        return torch.stack(nats).sum(), {"right": right(logits, wanted)}
+        logits = describe(ids[rows], valid[rows])
+        answers = labels[rows]
+        nats = [F.cross_entropy(x, answers[:, k]) for k, x in enumerate(logits)]
+        return torch.stack(nats).sum(), {"right": measure_accuracy(logits, answers)}
 
     def finish():
-        *captions, wanted = questions(data.FIRST_TEST, 500, True)
-        return {"held_out_right": right(describe(*captions), wanted)}, t5.config.to_dict()
+        *captions, answers = draw_questions(data.FIRST_TEST, 500, True)
+        return {"held_out_right": measure_accuracy(describe(*captions), answers)}, t5.config.to_dict()
 
     net = nn.ModuleDict({"t5": t5, "heads": heads})
     return Recipe(net, loss, finish, stream=(4,), peak=2e-3, average=0.0, published=t5)
@@ -139,7 +145,7 @@ LLAMAGENS = {
 
 
 def initialise(net: Transformer) -> None:
-    """Draw small normal weights, smaller where a layer writes to the sum; all tokens are equally likely at first."""
+    """Initialise small normal weights, smaller where a layer writes to the sum; all tokens as likely at first."""
     for name, p in net.named_parameters():
         if p.ndim > 1:
             writes = name.endswith(("wo.weight", "w2.weight"))
@@ -147,56 +153,58 @@ def initialise(net: Transformer) -> None:
     torch.nn.init.zeros_(net.output.weight)
 
 
-def captioned(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw Scenes: ids and masks [n, PREFIX] of captions, and tokens [n, grid^2] of pictures."""
-    captions = pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
-    return *encode_ids(captions, PREFIX), scene_tokens(job, grid, test)
+def encode_captioned_scenes(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Encode Scenes: ids and masks [n, PREFIX] of captions, and the tokens [n, grid^2] of pictures."""
+    captions = draw_pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
+    return *encode_ids(captions, PREFIX), encode_scenes(job, grid, test)
 
 
-def embedded(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Embed captions as the transformer reads them: left-padded [B, PREFIX, caption_dim], with their mask."""
+def embed_captions(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Embed captions as the transformer reads them: left-padded [B, PREFIX, caption_dim], and their mask."""
     with torch.no_grad():
         e, v = pad_left(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
     return e.float(), v
 
 
 def llamagen(job: Job) -> Recipe:
-    """Train a LlamaGen on the tokens of Scenes, with the text encoder frozen as in the published model. Its log: nats
-    per token on training and held-out captions."""
+    """Make the recipe of LlamaGens on the tokens of Scenes, with the text encoder frozen as in the published model. Its
+    log: nats per token on training and held-out captions."""
     config = LLAMAGENS[job.name]
-    ids, valid, tokens = captioned(job, config.grid)
-    tested = captioned(job, config.grid, test=True)
+    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
+    tested = encode_captioned_scenes(job, config.grid, test=True)
     torch.manual_seed(job.seed)
-    net, t5 = Transformer(config), make_t5_encoder()
-    # Frozen: trained along with an image model that at first knows nothing, the encoder forgets which colour is the
-    # ground's (right for 61 % of captions, after all of them).
-    load_weights(t5.requires_grad_(False), job.weights("text"))
+    net = Transformer(config)
+    t5 = make_t5_encoder()
+    # Frozen, because an encoder trained together with an untrained image model forgets which colour is the ground's
+    # (right for 61 % of captions instead of all).
+    load_weights(t5.requires_grad_(False), job.find_weights("text"))
     initialise(net)
     compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
 
-    def nats(ids, valid, tokens, dropped, f):
+    def compute_nats(ids, valid, tokens, dropped, forward):
         with torch.autocast("cpu", torch.bfloat16):
-            logits = f(*embedded(t5, ids, valid), dropped, tokens[:, :-1])
+            logits = forward(*embed_captions(t5, ids, valid), dropped, tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
         dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
-        return nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
+        return compute_nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
 
-    def held_out():
+    def measure_held_out():
         none = torch.zeros(64, dtype=torch.bool)
-        parts = zip(*(x.split(64) for x in tested), strict=True)
-        return float(np.mean([nats(*part, none, net).item() for part in parts]))
+        batches = zip(*(x.split(64) for x in tested), strict=True)
+        return float(np.mean([compute_nats(*batch, none, net).item() for batch in batches]))
 
     header = asdict(config)
-    return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=held_out)
+    return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=measure_held_out)
 
 
-def target_of(job: Job) -> tuple[Transformer, nn.Module]:
+def load_target(job: Job) -> tuple[Transformer, nn.Module]:
     """Load the trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
-    target, t5 = load_network(Transformer, LlamaGenConfig, job.weights("llamagen")), make_t5_encoder().eval()
-    load_weights(t5, job.weights("text"))
+    target = load_network(Transformer, LlamaGenConfig, job.find_weights("llamagen"))
+    t5 = make_t5_encoder().eval()
+    load_weights(t5, job.find_weights("text"))
     return target.requires_grad_(False), t5.requires_grad_(False)
 
 
@@ -204,18 +212,19 @@ SCALES = 1.0, 3.0  # guidance of a draft model's training
 
 
 def draft(job: Job) -> Recipe:
-    """Train a draft model on the target's guided law (distillation for speculative decoding: Zhou et al. 2024), at
-    scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats per token, at the
-    end on held-out captions, in the middle of SCALES."""
-    target, t5 = target_of(job)
+    """Make the recipe of a draft model that learns the target's guided law (distillation for speculative decoding: Zhou
+    et al. 2024), at scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats
+    per token, in the end on held-out captions, in the middle of SCALES."""
+    target, t5 = load_target(job)
     config = LLAMAGENS[job.name]
-    (ids, valid, tokens), tested = captioned(job, config.grid), captioned(job, config.grid, test=True)
+    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
+    tested = encode_captioned_scenes(job, config.grid, test=True)
     torch.manual_seed(job.seed)
     net = Transformer(config)
     initialise(net)
 
     @torch.compile
-    def law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
+    def compute_law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
         """Compute log-probabilities [B, L, V] under guidance."""
         dropped = torch.arange(2 * len(e)) >= len(e)
         logits = model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)).float()
@@ -223,73 +232,77 @@ def draft(job: Job) -> Recipe:
         return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
 
     @torch.autocast("cpu", torch.bfloat16)
-    def divergence(ids, valid, tokens, scale):
-        e, v = embedded(t5, ids, valid)
+    def compute_divergence(ids, valid, tokens, scale):
+        e, v = embed_captions(t5, ids, valid)
         with torch.no_grad():
-            p = law(target, e, v, tokens[:, :-1], scale)
-        q = law(net, e, v, tokens[:, :-1], scale)
+            p = compute_law(target, e, v, tokens[:, :-1], scale)
+        q = compute_law(net, e, v, tokens[:, :-1], scale)
         return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
         scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float()
-        return divergence(ids[rows], valid[rows], tokens[rows], scale), {}
+        return compute_divergence(ids[rows], valid[rows], tokens[rows], scale), {}
 
     def finish():
         scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2)
-        parts = zip(*(x.split(job.batch) for x in tested), strict=True)
-        nats = [divergence(*part, scale[: len(part[0])]).item() for part in parts]
+        batches = zip(*(x.split(job.batch) for x in tested), strict=True)
+        nats = [compute_divergence(*batch, scale[: len(batch[0])]).item() for batch in batches]
         return {"held_out_nats": float(np.mean(nats))}, asdict(config)
 
     return Recipe(net, loss, finish, (6,), peak=2e-3, hidden=r"^layers\.")
 
 
-UNROLLED = 2  # how often the drafter reads its own features in training; in a tree it does at all levels but the first
+UNROLLED = 2  # how often the drafter reads its own features in training, as it does in a tree below the first level
 
 
 def drafter(job: Job) -> Recipe:
-    """Train EAGLE's drafter: one layer that learns to continue the trained target's features.
+    """Make the recipe of EAGLE's drafter: one layer that learns to continue the trained target's features.
 
     Its log: how often its likeliest token is the target's, by how many of its own features it has read.
     """
-    target, t5 = target_of(job)
+    target, t5 = load_target(job)
     config = target.config
-    ids, valid, tokens = captioned(job, config.grid)
+    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
     torch.manual_seed(job.seed)
     net = FeatureDrafter(config)
     L = config.grid**2 - 1
     table = target.table[None, config.prefix : config.prefix + L]
     mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
 
-    def truth(rows, rng):
-        """Compute the target's features [B, L + 1, dim] and law [B, L, V] of pictures, some without captions."""
+    def compute_targets(rows, rng):
+        """Compute the target's features [B, L + 1, dim] and law [B, L, V] of pictures, a share of them without
+        captions."""
         dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
-        features = target.features(*embedded(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
+        features = target.features(*embed_captions(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
 
     @torch.autocast("cpu", torch.bfloat16)
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
         with torch.no_grad():
-            true, law = truth(rows, rng)
-        embeddings, features, value, figures = target.tok_embeddings(tokens[rows, :-1]), true[:, :-1], 0.0, {}
+            true_features, law = compute_targets(rows, rng)
+        embeddings = target.tok_embeddings(tokens[rows, :-1])
+        features = true_features[:, :-1]
+        value = 0.0
+        figures = {}
         for n in range(UNROLLED):
             guessed = net(embeddings, features, table, mask)
             logits = target.output(guessed).float()
             nats = F.cross_entropy(logits.flatten(0, 1), law.flatten(0, 1))
-            value = value + nats + F.smooth_l1_loss(guessed.float(), true[:, 1:].float())
+            value = value + nats + F.smooth_l1_loss(guessed.float(), true_features[:, 1:].float())
             figures[f"agree_{n}"] = (logits.argmax(-1) == law.argmax(-1)).float().mean().item()
-            features = torch.cat([true[:, :1], guessed[:, :-1].detach()], 1)
+            features = torch.cat([true_features[:, :1], guessed[:, :-1].detach()], 1)
         return value, figures
 
-    header = asdict(config) | {"target": sha256(job.weights("llamagen"))}
+    header = asdict(config) | {"target": sha256(job.find_weights("llamagen"))}
     return Recipe(net, loss, lambda: ({}, header), stream=(5,), peak=2e-3, average=0.0, hidden=r"^layer\.")
 
 
 def clip(job: Job) -> Recipe:
-    """Train the embedded CLIP, an open_clip model from a custom configuration. Its log ends with the held-out retrieval
-    rate: the share of pictures whose own caption is the nearest of 100."""
-    captions, pixels = pictures(job)
+    """Make the recipe of the embedded CLIP, an open_clip model from a custom configuration. Its log ends with the
+    held-out retrieval rate: the share of pictures whose own caption is the nearest of 100."""
+    captions, pixels = draw_pictures(job)
     ids, _ = encode_ids(captions, CONTEXT)
     torch.manual_seed(job.seed)
     net = build()
@@ -300,9 +313,9 @@ def clip(job: Job) -> Recipe:
             image = F.normalize(net.encode_image(to_pictures(pixels[rows])).float(), dim=-1)
             text = F.normalize(net.encode_text(ids[rows]).float(), dim=-1)
         logits = net.logit_scale.exp().clamp(max=100) * image @ text.T
-        same = torch.from_numpy((ids[rows][:, None] == ids[rows][None]).all(-1).numpy())
+        is_equal = torch.from_numpy((ids[rows][:, None] == ids[rows][None]).all(-1).numpy())
         # equal captions are not each other's negatives
-        logits = logits.masked_fill(same & ~torch.eye(job.batch, dtype=torch.bool), float("-inf"))
+        logits = logits.masked_fill(is_equal & ~torch.eye(job.batch, dtype=torch.bool), float("-inf"))
         labels = torch.arange(job.batch)
         value = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
         hits = (logits.argmax(1) == labels).float().mean().item()
@@ -310,12 +323,12 @@ def clip(job: Job) -> Recipe:
 
     def finish():
         net.eval()
-        captions, pixels = pictures(job, test=True)
+        captions, pixels = draw_pictures(job, test=True)
         distinct = list({caption: i for i, caption in enumerate(captions)}.values())
         hits = []
-        for part in (distinct[i : i + 100] for i in range(0, len(distinct) - 99, 100)):
-            image = F.normalize(net.encode_image(to_pictures(pixels[part])), dim=-1)
-            text = F.normalize(net.encode_text(encode_ids([captions[i] for i in part], CONTEXT)[0]), dim=-1)
+        for batch in (distinct[i : i + 100] for i in range(0, len(distinct) - 99, 100)):
+            image = F.normalize(net.encode_image(to_pictures(pixels[batch])), dim=-1)
+            text = F.normalize(net.encode_text(encode_ids([captions[i] for i in batch], CONTEXT)[0]), dim=-1)
             hits.append(((image @ text.T).argmax(1) == torch.arange(100)).float().mean().item())
         return {"retrieval": float(np.mean(hits))}, MODEL_CONFIG
 

@@ -1,4 +1,4 @@
-"""The loop that trains every recipe: seeded, resumable, and ended by weights that are published whole or not at all."""
+"""The loop that trains recipes: seeded and resumable; its weights are published whole or not at all."""
 
 import json
 import math
@@ -18,17 +18,17 @@ from parity.base import files
 from parity.base.errors import ParityError
 
 BETAS = (0.9, 0.95)
-FLOOR = 0.02  # of the peak rate, where it ends
+FLOOR = 0.02  # of the peak rate: the last rate
 SAVED_EVERY = 180.0  # seconds between two checkpoints
 UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, for guidance
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a recipe. `scheme` is what an ablation changes of it, for recipes that have one."""
+    """One run of a recipe. `scheme` holds the changes of an ablation, for recipes that have one."""
 
     name: str
-    work: Path  # what recipes write, and read of each other
+    work: Path  # the folder that recipes write to, and read each other's weights from
     steps: int
     batch: int
     examples: int
@@ -40,8 +40,8 @@ class Job:
     def out(self) -> Path:
         return self.work / f"{self.name}.safetensors"
 
-    def weights(self, recipe: str) -> Path:
-        """Find what another recipe wrote. Raises ParityError if it has not yet."""
+    def find_weights(self, recipe: str) -> Path:
+        """Find the weights that another recipe wrote. Raises ParityError if it has not run."""
         file = self.work / f"{recipe}.safetensors"
         if not file.exists():
             raise ParityError(f"{file}: no such file, and {self.name} reads it; run recipe {recipe} first")
@@ -64,32 +64,34 @@ class Recipe:
     warmup: int = 100
     weight_decay: float = 0.02
     hidden: str | None = None  # pattern of the names of matrices that Muon trains; AdamW trains all else
-    after: Callable[[int], None] = lambda step: None  # called after each step, with its number
+    after_step: Callable[[int], None] = lambda step: None  # called after each step, with its number
     held_out: Callable[[], float] | None = None  # a figure for the log, every `held_out_every` steps
     held_out_every: int = 500
-    every: int = 50  # steps between two rows of the log
+    log_every: int = 50  # steps between two rows of the log
     published: nn.Module | None = None  # the part of `net` whose weights are written; None for all of it
     memory: tuple[Tensor, ...] = ()  # tensors outside the net that belong to the checkpoint
 
 
-def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
+def compute_rate(step: int, steps: int, warmup: int, peak: float) -> float:
     """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak."""
     if step < warmup:
         return peak * (step + 1) / warmup
     return peak * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
 
 
-def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Make Muon, with AdamW's rate, for hidden matrices; AdamW for the rest, without decay for what is no matrix."""
+def make_optimisers(recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Make Muon, at AdamW's rate, for the hidden matrices, and AdamW for the rest, without decay for what is no
+    matrix."""
     hidden: list[nn.Parameter] = []
     matrices: list[nn.Parameter] = []
-    other: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
     for name, p in recipe.net.named_parameters():
         if p.requires_grad:
-            muon = recipe.hidden is not None and p.ndim == 2 and re.search(recipe.hidden, name)
-            (hidden if muon else matrices if p.ndim > 1 else other).append(p)
+            is_hidden = recipe.hidden is not None and p.ndim == 2 and re.search(recipe.hidden, name)
+            group = hidden if is_hidden else matrices if p.ndim > 1 else vectors
+            group.append(p)
     decay = recipe.weight_decay
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": other, "weight_decay": 0.0}]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
     optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
     if hidden:
         optimisers.append(torch.optim.Muon(hidden, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
@@ -97,27 +99,31 @@ def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 
 class Training:
-    """The state of a run: the net, its optimisers, the mean of its weights, what the recipe remembers, the log."""
+    """The state of a run: the net, its optimisers, the mean of its weights, the recipe's memory, the log."""
 
     def __init__(self, recipe: Recipe):
-        self.net, self.optimisers, self.memory = recipe.net, optimisers_of(recipe), recipe.memory
+        self.net = recipe.net
+        self.optimisers = make_optimisers(recipe)
+        self.memory = recipe.memory
         self.parameters = [p for p in recipe.net.parameters() if p.requires_grad]
         self.mean = [p.detach().clone() for p in self.parameters] if recipe.average else []
-        self.step, self.seconds, self.log = 0, 0.0, list[dict[str, float]]()
+        self.step = 0
+        self.seconds = 0.0
+        self.log: list[dict[str, float]] = []
 
-    def save(self, file: Path, asked: dict[str, Any]) -> None:
-        """Replace the checkpoint, whole."""
-        state = {"asked": asked, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
+    def save(self, file: Path, request: dict[str, Any]) -> None:
+        """Replace the checkpoint, whole or not at all."""
+        state = {"asked": request, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
         state |= {"optimisers": [o.state_dict() for o in self.optimisers], "net": self.net.state_dict()}
-        with files.replace_whole(file) as part:
-            torch.save(state | {"memory": list(self.memory)}, part)
+        with files.replace_whole(file) as partial:
+            torch.save(state | {"memory": list(self.memory)}, partial)
 
-    def resume(self, file: Path, asked: dict[str, Any]) -> None:
-        """Continue from a checkpoint, if there is one. Raises ParityError for one of another run."""
+    def resume(self, file: Path, request: dict[str, Any]) -> None:
+        """Continue from a checkpoint, if one exists. Raises ParityError for a checkpoint of another run."""
         if not file.exists():
             return
         state = torch.load(file, weights_only=True)
-        for key, value in asked.items():
+        for key, value in request.items():
             if (saved := state["asked"][key]) != value:
                 raise ParityError(f"{file}: of a run with {key} = {saved}, not {value}; go on with that, or delete it")
         self.step, self.seconds, self.log, self.mean = (state[k] for k in ("step", "seconds", "log", "mean"))
@@ -141,35 +147,36 @@ class Training:
 
 
 def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict[str, float]]:
-    """Train `recipe.net` for `job.steps`; the log, printed as it grows.
+    """Train `recipe.net` for `job.steps`; print the log as it grows, and return it.
 
     Continues from the checkpoint beside `job.out`, which is replaced every `saved_every` seconds: a killed run ends
     with the weights of one that was not killed.
     """
-    training, checkpoint = Training(recipe), job.out.with_suffix(".pt")
-    asked = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "scheme")}
-    training.resume(checkpoint, asked)
-    begin = saved = time.monotonic()
-    begin -= training.seconds
+    training = Training(recipe)
+    checkpoint = job.out.with_suffix(".pt")
+    request = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "scheme")}
+    training.resume(checkpoint, request)
+    time_saved = time.monotonic()
+    start = time_saved - training.seconds
     while training.step < job.steps:
         rng = np.random.default_rng([job.seed, training.step, *recipe.stream])
         value, figures = recipe.loss(training.step, rng)
-        rate = cosine(training.step, job.steps, recipe.warmup, recipe.peak)
+        rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak)
         training.learn(value, rate, recipe.average)
-        recipe.after(training.step)
+        recipe.after_step(training.step)
         training.step += 1
-        if training.step % recipe.every == 0 or training.step == job.steps:
-            now = time.monotonic()
-            training.seconds = now - begin
+        if training.step % recipe.log_every == 0 or training.step == job.steps:
+            time_now = time.monotonic()
+            training.seconds = time_now - start
             row = {"step": training.step, "loss": value.item(), **figures, "minutes": training.seconds / 60}
             if recipe.held_out is not None and training.step % recipe.held_out_every == 0:
                 with torch.inference_mode():
                     row["held_out"] = recipe.held_out()
             print(row, flush=True)
             training.log.append(row)
-            if now - saved > saved_every or training.step == job.steps:
-                training.save(checkpoint, asked)
-                saved = now
+            if time_now - time_saved > saved_every or training.step == job.steps:
+                training.save(checkpoint, request)
+                time_saved = time_now
     with torch.no_grad():
         for m, p in zip(training.mean, training.parameters, strict=False):
             p.copy_(m)
@@ -183,7 +190,7 @@ def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
 
 
 def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
-    """Train, write the weights and the log beside them, and remove the checkpoint; the log."""
+    """Train, write the weights and the log beside them, remove the checkpoint, and return the log."""
     log = fit(recipe, job)
     with torch.inference_mode():
         figures, config = recipe.finish()
@@ -191,7 +198,7 @@ def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
         print(figures, flush=True)
         log.append(figures)
     publish(recipe.net if recipe.published is None else recipe.published, job.out, config)
-    asked = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "threads")}
-    files.write_json(job.out.with_suffix(".json"), {"log": log, **asked})
+    sizes = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "threads")}
+    files.write_json(job.out.with_suffix(".json"), {"log": log, **sizes})
     job.out.with_suffix(".pt").unlink(missing_ok=True)
     return log

@@ -44,7 +44,7 @@ SIZES = {  # recipe: kind, data, examples, steps, batch, threads, recipes whose 
     "xlnet": ("anysubset", "texts", 30_000, 3000, 16, 1, ()),
     "judge": ("anysubset", "texts", 30_000, 600, 16, 1, ()),
 }
-CARDS = {  # what the weights are
+CARDS = {  # the first lines of the model cards
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
     " (recipe `text`).",
@@ -79,7 +79,7 @@ CARDS = {  # what the weights are
 
 @dataclass(frozen=True)
 class Run:
-    """A row of SIZES with its card; the command may ask for other numbers of steps, rows a step and examples."""
+    """A row of SIZES with its card; the command may change the numbers of steps, rows a step and examples."""
 
     name: str
     kind: str  # of model: the module of its recipe, and where `install` puts the weights
@@ -92,11 +92,11 @@ class Run:
     card: str
 
     @property
-    def installed(self) -> str:
-        """The name of its weights in the package."""
+    def weights_name(self) -> str:
+        """Name of the weights' file in the package."""
         return "t5" if self.name == "text" else self.name
 
-    def recipe(self, job: Any) -> Any:
+    def make_recipe(self, job: Any) -> Any:
         """Make the `loop.Recipe` of a `loop.Job`."""
         return importlib.import_module(f"recipes.{self.kind}").RECIPES[self.name](job)
 
@@ -104,12 +104,12 @@ class Run:
 RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
 
 
-def of_kind(kind: str) -> list[Run]:
+def list_runs(kind: str) -> list[Run]:
     """List the runs whose weights are installed together."""
     return [run for run in RUNS.values() if run.kind == kind]
 
 
-def log_table(log: list[dict[str, float]]) -> list[str]:
+def format_log(log: list[dict[str, float]]) -> list[str]:
     """Write lines of Markdown: what was measured at the end, then about eight rows of the log."""
     rows = [r for r in log if "step" in r]
     shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
@@ -120,10 +120,10 @@ def log_table(log: list[dict[str, float]]) -> list[str]:
     return [*results, "", *table, ""]
 
 
-def model_card(run: Run, record: dict[str, Any]) -> str:
-    """Write a model card in Markdown: what it is, the data, and what the run recorded."""
+def write_model_card(run: Run, record: dict[str, Any]) -> str:
+    """Write a model card in Markdown: the weights, the data, and the record of the run."""
     facts = [
-        f"# {run.installed}",
+        f"# {run.weights_name}",
         "",
         run.card,
         "",
@@ -132,22 +132,22 @@ def model_card(run: Run, record: dict[str, Any]) -> str:
         "- licence: that of this repository; made from nothing but its code",
         *(f"- {note}" for note in record.get("notes", [])),
     ]
-    return "\n".join([*facts, *log_table(record["log"])])
+    return "\n".join([*facts, *format_log(record["log"])])
 
 
 def install(kind: str, work: Path, out: Path) -> None:
-    """Copy the weights of a kind into `out`, a card beside each; SHA256SUMS last, since the workflow reads it.
+    """Copy the weights of a kind into `out`, a card beside each, and SHA256SUMS last, since the workflow reads it.
 
-    ParityError before anything is written if a recipe has not run.
+    Raises ParityError before anything is written if a recipe has not run.
     """
-    total = sums(out)  # in the order that a revision is made of
-    for run in of_kind(kind):
+    total = sums(out)  # a revision depends on their order
+    for run in list_runs(kind):
         for file in (work / f"{run.name}.safetensors", work / f"{run.name}.json"):
             if not file.exists():
                 raise ParityError(f"{file}: no such file; run recipe {run.name} first")
-    for run in of_kind(kind):
+    for run in list_runs(kind):
         file = work / f"{run.name}.safetensors"
-        publish(out / f"{run.installed}.safetensors", file.read_bytes())
-        publish(out / f"{run.installed}.md", model_card(run, read_json(file.with_suffix(".json"))).encode())
-        total[f"{run.installed}.safetensors"] = sha256(file)
+        publish(out / f"{run.weights_name}.safetensors", file.read_bytes())
+        publish(out / f"{run.weights_name}.md", write_model_card(run, read_json(file.with_suffix(".json"))).encode())
+        total[f"{run.weights_name}.safetensors"] = sha256(file)
     publish(out / "SHA256SUMS", "".join(f"{digest}  {name}\n" for name, digest in total.items()).encode())

@@ -3,28 +3,11 @@
 import torch
 import transformers as hf
 
-SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GPT_SIZES = {
-    "vocab_size": 40,
-    "n_embd": 32,
-    "n_layer": 3,
-    "n_head": 4,
-    "n_positions": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT_SIZES = {"vocab_size": 40, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128}
+GPT_SIZES |= {"bos_token_id": 1, "eos_token_id": 2}
 WINDOW = {"sliding_window": 6}
 MIXED = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"] * 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -58,9 +41,7 @@ def make_model(name: str, vocab: int = 40) -> torch.nn.Module:
     """Make the network of an architecture, with laws that are far from uniform."""
     family, sizes = CONFIGURATIONS[name]
     sizes = sizes | {"vocab_size": vocab}
-    config_class = (
-        getattr(hf, f"{family}TextConfig", None) if name in ("gemma3", "emu3") else getattr(hf, f"{family}Config")
-    )
+    config_class = getattr(hf, f"{family}{'Text' if name in ('gemma3', 'emu3') else ''}Config")
     torch.manual_seed(0)
     model = getattr(hf, "GPT2LMHeadModel" if name == "gpt2" else f"{family}ForCausalLM")(config_class(**sizes)).eval()
     with torch.no_grad():

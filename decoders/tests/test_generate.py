@@ -74,8 +74,8 @@ def test_returned_sequences_differ(llama):
 
 def test_what_follows_an_end_token_is_padding(llama):
     out = decode(llama, "mtj", eos_token_id=7, max_new_tokens=60)
-    behind = ((out == 7) & (torch.arange(out.shape[1]) >= 4)).cumsum(1).clamp(max=1)
-    assert (out[:, 1:][behind[:, :-1] > 0] == 0).all()
+    is_padding = ((out == 7) & (torch.arange(out.shape[1]) >= 4)).cumsum(1).clamp(max=1)
+    assert (out[:, 1:][is_padding[:, :-1] > 0] == 0).all()
 
 
 def test_a_stopping_criterion_ends_a_row(llama):

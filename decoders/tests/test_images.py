@@ -82,19 +82,19 @@ def test_janus_draws_what_its_own_generate_draws(janus):
     ids = torch.tensor([[PAD, BOS, 5, 7, WRAPPER], [BOS, 5, 6, 8, WRAPPER]])
     mask = torch.ones_like(ids)  # its own loop sees the padding
     keywords = {"pad_token_id": PAD, "bos_token_id": BOS, "do_sample": False}
-    own = janus.generate(ids, attention_mask=mask, generation_mode="image", guidance_scale=3.0, **keywords)
+    expected = janus.generate(ids, attention_mask=mask, generation_mode="image", guidance_scale=3.0, **keywords)
     pictures = make_picture_model(janus)
     empty = torch.where((ids == BOS) | (ids == WRAPPER), ids, PAD)
     guidance = {"guidance_scale": 3.0, "negative_prompt_ids": empty, "negative_prompt_attention_mask": mask}
     keywords |= {"max_new_tokens": SIDE * SIDE, "attention_mask": mask}
     for decoder, options in ((ar, {}), (sjd_coupled, {"window": 8, "width": SIDE})):
-        found = pictures.generate(ids, **keywords, **guidance, custom_generate=decoder, **options)
-        assert torch.equal(found[:, ids.shape[1] :] - pictures.first_token, own), decoder.__name__
+        tokens = pictures.generate(ids, **keywords, **guidance, custom_generate=decoder, **options)
+        assert torch.equal(tokens[:, ids.shape[1] :] - pictures.first_token, expected), decoder.__name__
 
 
 def test_janus_with_a_picture_model_still_reads_text(janus):
     ids = torch.tensor([[BOS, 5, 6]])
-    before = janus(input_ids=ids).logits
+    logits = janus(input_ids=ids).logits
     make_picture_model(janus)
-    assert torch.equal(janus(input_ids=ids).logits, before)
+    assert torch.equal(janus(input_ids=ids).logits, logits)
     assert janus.get_input_embeddings().weight.shape[0] == 40

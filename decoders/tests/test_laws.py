@@ -24,7 +24,7 @@ CASES = [
 
 
 class Sampler:
-    """Rows of `generate`, each behind some padding on its left."""
+    """Rows of `generate`, each behind padding on its left."""
 
     def __init__(self, model, method, options, end):
         self.model = model
@@ -42,8 +42,8 @@ class Sampler:
         prompts = torch.as_tensor(np.asarray(prompts))
         padding = torch.zeros(len(prompts), 2, dtype=torch.long)
         ids = torch.cat([padding, prompts], 1)
-        seen = torch.cat([padding, torch.ones_like(prompts)], 1)
-        out = self.model.generate(ids, attention_mask=seen, seed=seed, **self.keywords)[:, ids.shape[1] :]
+        mask = torch.cat([padding, torch.ones_like(prompts)], 1)
+        out = self.model.generate(ids, attention_mask=mask, seed=seed, **self.keywords)[:, ids.shape[1] :]
         missing = LENGTH - out.shape[1]
         fill = 0 if self.end is None else self.end
         return torch.nn.functional.pad(out, (0, missing), value=fill).numpy()
@@ -53,15 +53,15 @@ class Sampler:
 def test_decoders_are_lossless_through_generate(method, architecture, options, end):
     model = make_model(architecture, VOCAB)
     with torch.inference_mode():
-        known = compute_law(model, PROMPTS, LENGTH, options, end=end)
-    certificate = certify_sampler(Sampler(model, method, options, end), known, margin=0.05, n=8000, batch=4000)
+        law = compute_law(model, PROMPTS, LENGTH, options, end=end)
+    certificate = certify_sampler(Sampler(model, method, options, end), law, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "certified"
 
 
-def test_a_window_that_is_ignored_is_found(monkeypatch):
+def test_an_ignored_sliding_window_is_found(monkeypatch):
     model = make_model("mistral", VOCAB)
-    known = compute_law(model, PROMPTS, LENGTH)
+    law = compute_law(model, PROMPTS, LENGTH)
     monkeypatch.setattr(slots, "find_windows", lambda model: [None] * 4)
     monkeypatch.setattr(decoders, "check_slots", lambda model: None)
-    certificate = certify_sampler(Sampler(model, "sjd", {}, None), known, margin=0.05, n=8000, batch=4000)
+    certificate = certify_sampler(Sampler(model, "sjd", {}, None), law, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "lossy"

@@ -21,9 +21,8 @@ def make_mamba():
         "state_size": 4,
         "num_heads": 4,
         "head_dim": 8,
-        "n_groups": 1,
     }
-    return hf.Mamba2ForCausalLM(hf.Mamba2Config(**sizes))
+    return hf.Mamba2ForCausalLM(hf.Mamba2Config(**sizes, n_groups=1))
 
 
 def make_lfm2():
@@ -39,13 +38,8 @@ def make_t5():
 
 
 def make_gpt_neo():
-    sizes = {
-        "vocab_size": 40,
-        "hidden_size": 32,
-        "num_layers": 2,
-        "num_heads": 4,
-        "attention_types": [[["global", "local"], 1]],
-    }
+    sizes = {"vocab_size": 40, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    sizes |= {"attention_types": [[["global", "local"], 1]]}
     return hf.GPTNeoForCausalLM(hf.GPTNeoConfig(**sizes, max_position_embeddings=64, window_size=4))
 
 
@@ -80,13 +74,9 @@ def test_requests_that_cannot_be_met_are_one_line(options, message):
     inputs = {} if options.get("inputs_embeds") is not None else {"inputs": IDS}
     with pytest.raises(DecodingError, match=message):
         make_model("llama").generate(
-            **inputs,
-            do_sample=True,
-            max_new_tokens=4,
-            custom_generate=decoders.sjd,
-            **options,
+            **inputs, **options, do_sample=True, max_new_tokens=4, custom_generate=decoders.sjd,
             return_dict_in_generate=True,
-        )
+        )  # fmt: skip
 
 
 def test_spec_without_a_draft_model_is_one_line():

@@ -10,12 +10,12 @@ PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first
 LENGTH = 12  # beyond the sliding windows, which are of 6
 
 
-def continue_prompts() -> torch.Tensor:
+def draw_tokens() -> torch.Tensor:
     return torch.randint(3, 40, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def ask_forward(model, row: int, tokens: torch.Tensor) -> torch.Tensor:
-    """Logits behind the prompt's last token and each of `tokens` [n], by the model's own forward on one row."""
+def compute_logits(model, row: int, tokens: torch.Tensor) -> torch.Tensor:
+    """Compute logits after the prompt's last token and each of `tokens` [n], by the model's forward on one row."""
     prompt = [t for t in PROMPTS[row] if t]
     ids = torch.tensor([prompt + tokens.tolist()])
     with torch.inference_mode():
@@ -35,36 +35,37 @@ def make_network(model) -> SlotNetwork:
 
 @torch.inference_mode()
 def test_windows_have_the_laws_of_forward(model):
-    tokens = continue_prompts()
+    tokens = draw_tokens()
     network = make_network(model)
     last = torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]])
     feed = torch.cat([last, tokens], 1)
     wrong = torch.randint(3, 40, feed.shape, generator=torch.Generator().manual_seed(2))
-    found = []
+    logits = []
     for first in range(0, LENGTH + 1, 4):
         positions = torch.arange(first - 1, min(first + 3, LENGTH)).expand(2, -1)
         network.logits(wrong[:, positions[0] + 1], positions)  # drafts that are fed again in their right form
-        found.append(network.logits(feed[:, positions[0] + 1], positions))
+        logits.append(network.logits(feed[:, positions[0] + 1], positions))
     for row in range(2):
-        torch.testing.assert_close(torch.cat(found, 1)[row], ask_forward(model, row, tokens[row]), atol=1e-4, rtol=1e-4)
+        truth = compute_logits(model, row, tokens[row])
+        torch.testing.assert_close(torch.cat(logits, 1)[row], truth, atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
 def test_rows_at_different_positions_have_the_laws_of_forward(model):
-    tokens = continue_prompts()
+    tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
     network.logits(feed[:, :7], torch.arange(-1, 6).expand(2, -1))
     positions = torch.stack([torch.arange(3, 7), torch.arange(6, 10)])
-    found = network.logits(feed.gather(1, positions + 1), positions)
+    logits = network.logits(feed.gather(1, positions + 1), positions)
     for row in range(2):
-        truth = ask_forward(model, row, tokens[row])[positions[row] + 1]
-        torch.testing.assert_close(found[row], truth, atol=1e-4, rtol=1e-4)
+        truth = compute_logits(model, row, tokens[row])[positions[row] + 1]
+        torch.testing.assert_close(logits[row], truth, atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
 def test_trees_have_the_laws_of_forward(model):
-    tokens = continue_prompts()
+    tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
     network.logits(feed[:, :7], torch.arange(-1, 6).expand(2, -1))
@@ -73,26 +74,26 @@ def test_trees_have_the_laws_of_forward(model):
     paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3, 6]]
     nodes = torch.randint(3, 40, (2, 7), generator=torch.Generator().manual_seed(3))
     root = torch.tensor([[4], [6]])
-    found = network.tree(nodes, root + offset, parents)
+    logits = network.tree(nodes, root + offset, parents)
     for row in range(2):
         for node, path in enumerate(paths):
             text = torch.cat([tokens[row, : root[row, 0]], nodes[row, path]])
-            truth = ask_forward(model, row, text)[-1]
-            torch.testing.assert_close(found[row, node], truth, atol=1e-4, rtol=1e-4)
+            truth = compute_logits(model, row, text)[-1]
+            torch.testing.assert_close(logits[row, node], truth, atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()
 def test_nodes_that_are_kept_are_what_later_passes_see(model):
-    tokens = continue_prompts()
+    tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
     network.logits(feed[:, :7], torch.arange(-1, 6).expand(2, -1))
     nodes = torch.randint(3, 40, (2, 4), generator=torch.Generator().manual_seed(3))
     network.tree(nodes, torch.tensor([[6, 7, 7, 8]] * 2), torch.tensor([[-1, 0, 0, 2]] * 2))
     network.keep(torch.tensor([[0, 2, 3], [0, 1, -1]]))
-    behind = torch.tensor([[9, 10], [8, 9]])
-    found = network.logits(torch.tensor([[13, 14], [15, 16]]), behind)
+    positions = torch.tensor([[9, 10], [8, 9]])
+    logits = network.logits(torch.tensor([[13, 14], [15, 16]]), positions)
     rows = [[*nodes[0, [0, 2, 3]], 13, 14], [*nodes[1, [0, 1]], 15, 16]]
     for row in range(2):
-        truth = ask_forward(model, row, torch.cat([tokens[row, :6], torch.tensor(rows[row])]))[-2:]
-        torch.testing.assert_close(found[row], truth, atol=1e-4, rtol=1e-4)
+        truth = compute_logits(model, row, torch.cat([tokens[row, :6], torch.tensor(rows[row])]))[-2:]
+        torch.testing.assert_close(logits[row], truth, atol=1e-4, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Commands of benchmarks/, which is no package, as modules."""
+"""Load the commands of benchmarks/, which is no package, as modules."""
 
 import importlib.util
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def loaded(name):
-    """The command of benchmarks/ in the file `name`."""
+def load_script(name):
+    """Load the file `name` of benchmarks/ as a module."""
     file = ROOT / "benchmarks" / name
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)

@@ -1,17 +1,17 @@
-"""Figures in the docs are what the command makes of the tables that are kept, with machine and commit beside them."""
+"""Figures in the docs are what the command makes of the stored tables, with machine and commit beside them."""
 
 import shutil
 
 import pandas as pd
 import pytest
 
-from tests.benchmarks.conftest import ROOT, loaded
+from tests.benchmarks.conftest import ROOT, load_script
 
-script = loaded("docs_figures.py")
+script = load_script("docs_figures.py")
 
 
-def test_every_block_is_what_the_command_writes(tmp_path, monkeypatch):
-    """And one digit of a kept table changed by hand is seen."""
+def test_each_block_is_what_the_command_writes(tmp_path, monkeypatch):
+    """A digit of a stored table that is changed by hand is found."""
     shutil.copytree(ROOT / "docs/figures", tmp_path / "docs/figures")
     shutil.copy(ROOT / "docs/headline.svg", tmp_path / "docs")
     monkeypatch.setattr(script, "ROOT", tmp_path)  # where the figure goes
@@ -19,31 +19,31 @@ def test_every_block_is_what_the_command_writes(tmp_path, monkeypatch):
     assert {m[2] for text in pages.values() for m in script.BLOCK.finditer(text)} == set(script.BLOCKS)
     for page, text in pages.items():
         assert script.written(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
-    kept = tmp_path / "docs/figures/default.csv"
-    kept.write_text(kept.read_text().replace(",256,0,1,", ",257,0,1,", 1))
+    table = tmp_path / "docs/figures/default.csv"
+    table.write_text(table.read_text().replace(",256,0,1,", ",257,0,1,", 1))
     assert script.written(pages["README.md"], tmp_path) != pages["README.md"]
 
 
-def test_a_run_becomes_what_is_kept(tmp_path):
-    """Of a made run: the places where one token's law was rejected, and rejected again; the change of CLIP-score."""
+def test_the_figures_of_a_run_are_collected(tmp_path):
+    """The places where one token's law was rejected, and rejected again; the change of CLIP-score; waiting rows."""
     tests = "kind,key,layer,model,test,repeat,decides,verdict,effect,low,high\n"
-    for repeat, hit in ((0, "rejected"), (1, "rejected")):
-        for place, said in (("p0", hit), ("p1", "not rejected")):
-            tests += f"continuous,b,teacher-forced,{place},energy,{repeat},True,{said},1,,\n"
+    for repeat in (0, 1):
+        for rank, verdict in (("p0", "rejected"), ("p1", "not rejected")):
+            tests += f"continuous,b,teacher-forced,{rank},energy,{repeat},True,{verdict},1,,\n"
     tests += "discrete,a,paired,scenes,CLIP: paired t,0,True,not rejected,0.01,-0.02,0.04\n"
     (tmp_path / "equality.csv").write_text(tests)
     (tmp_path / "summary.csv").write_text("kind,key,label,batch\ndiscrete,a,one,2\ncontinuous,b,two,2\n")
     records = pd.DataFrame({"kind": "discrete", "key": "a", "nfe": [2, 6, 5, 3]})
     records.to_parquet(tmp_path / "records.parquet")
-    one, two = script.of_run(tmp_path).itertuples()
-    assert (one.clip, one.clip_low, one.clip_high) == (0.01, -0.02, 0.04) and one.places != one.places
-    assert one.waits == pytest.approx(1 - 9 / 11) and one.waits_long == pytest.approx(
-        1 - 8 / 11
-    )  # 2 + 5 + ... in 2 slots
-    assert (two.places, two.rejected, two.runs) == (2, 1, 2)
+    image, vectors = script.of_run(tmp_path).itertuples()
+    assert (image.clip, image.clip_low, image.clip_high) == (0.01, -0.02, 0.04)
+    assert image.places != image.places
+    assert image.waits == pytest.approx(1 - 9 / 11)
+    assert image.waits_long == pytest.approx(1 - 8 / 11)  # 2 + 5 + ... in 2 slots
+    assert (vectors.places, vectors.rejected, vectors.runs) == (2, 1, 2)
 
 
-def test_a_verdict_of_the_docs_is_made_of_its_fields():
+def test_a_verdict_is_written_from_its_fields():
     """The corrected estimate and its interval, whatever the sentence says; an older table has no interval."""
     lossy = pd.Series({"verdict": "certified", "verdict_kind": "lossy", "tv": 0.0604, "tv_low": 0.02, "tv_high": 0.1})
     assert script.verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"

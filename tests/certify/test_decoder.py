@@ -1,4 +1,5 @@
-"""Decoders written for Parity: users' own get their verdicts; what a command line names is found, or one line."""
+"""Decoders that users wrote for Parity get their verdicts; a name on the command line is found, or refused in one
+line."""
 
 from pathlib import Path
 
@@ -17,42 +18,51 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_users_decoders_get_their_verdicts(monkeypatch, capsys, tmp_path):
-    """The documented example: the correct one through the command, the subtly wrong one through the call."""
+    """The documented example: the correct one by the command, the subtly wrong one by the call."""
     settings = ["--models", "small", "--n", "3000", "--margin", "0.1", "--out", f"{tmp_path}/out"]
     monkeypatch.setattr("sys.argv", ["", "decoder", f"{ROOT}/docs/example_decoders.py:lookahead", *settings])
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as exit_info:
         command.main(command.add_decoder)
-    said = capsys.readouterr()
-    assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
-    assert said.out.endswith(f"\nreport: {tmp_path}/out/report.html\n") and (tmp_path / "out/report.html").exists()
-    bad = certify(import_by_name.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
-    assert bad.verdict.words.startswith("lossy: TV = 0.1") and bad.mismatch and bad.exit_code == 1
-    assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
+    printed = capsys.readouterr()
+    assert exit_info.value.code == 0, printed.out + printed.err
+    assert printed.out.startswith("lookahead: certified lossless"), printed.out + printed.err
+    assert printed.out.endswith(f"\nreport: {tmp_path}/out/report.html\n")
+    assert (tmp_path / "out/report.html").exists()
+    certificate = certify(import_by_name.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
+    assert certificate.verdict.words.startswith("lossy: TV = 0.1")
+    assert certificate.mismatch
+    assert certificate.exit_code == 1
+    assert str(certificate).startswith("hasty: lossy: TV = 0.1")
+    assert "(repeat, seed 1)" in str(certificate)
 
 
 def test_the_call_takes_options():
     verdict = certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict
-    assert verdict.kind == "certified" and "options window=2 " in verdict.tested[1]
+    assert verdict.kind == "certified"
+    assert "options window=2 " in verdict.tested[1]
     assert import_by_name.parse_option("window=2") == ("window", 2)
     assert import_by_name.parse_option("init=random") == ("init", "random")
 
 
-def test_a_decoder_of_one_pass_is_told():
-    """All tokens of a sequence in its first pass, or one a pass: certified, with what was not tested."""
+def test_a_decoder_of_one_pass_is_warned_about():
+    """A decoder that draws all tokens in its first pass, or one a pass, is certified, with a list of what was not
+    tested."""
 
-    def at_once(model, start, *, noise):
+    def draw_in_one_pass(model, start, *, noise):
         steps = list(ar(model, start, noise=noise))
         tokens = torch.cat([step.tokens for step in steps], 1)
         yield Step(tokens, torch.full_like(start, tokens.shape[1]), steps[0].positions)
 
     for decoder, gap in (
-        (at_once, "a second pass: there were 1.00 a sequence"),
+        (draw_in_one_pass, "a second pass: there were 1.00 a sequence"),
         (ar, "no draft was accepted"),
         (sjd, ""),
     ):
-        found = certify(decoder, n=2000, models="small", margin=0.2)
-        assert found.verdict.kind == "certified" and len(found.warnings) == bool(gap)
-        assert gap in "".join(found.warnings) and set(found.warnings) <= set(found.verdict.untested)
+        certificate = certify(decoder, n=2000, models="small", margin=0.2)
+        assert certificate.verdict.kind == "certified"
+        assert len(certificate.warnings) == bool(gap)
+        assert gap in "".join(certificate.warnings)
+        assert set(certificate.warnings) <= set(certificate.verdict.untested)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,6 @@ def test_a_decoder_of_one_pass_is_told():
         ("no.such:f", "no.such: no such module"),
     ],
 )
-def test_a_name_of_nothing_is_one_line(name, message):
+def test_a_name_that_is_not_found_is_one_line(name, message):
     with pytest.raises(ParityError, match=message):
         import_by_name.load(name)

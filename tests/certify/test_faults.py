@@ -1,4 +1,4 @@
-"""Predicted laws of faults: a correct loop has the target's, each fault another, and the likeliest is named."""
+"""Predicted laws of faults: a correct loop has the target's law, each fault another, and the likeliest is named."""
 
 import numpy as np
 import pytest
@@ -16,49 +16,51 @@ DRAFT = Law("q", np.array([[0]]), Q[None], L)
 BARE = Law("bare", np.array([[0]]), F.apply_temperature(P, 2)[None], L)
 
 
-def once(suspect):
-    """The suspect with its law computed."""
-    found = suspect.law()
-    return suspect._replace(law=lambda: found)
+def fix_law(suspect):
+    """Compute the law of a suspect once."""
+    law_once = suspect.law()
+    return suspect._replace(law=lambda: law_once)
 
 
-SUSPECTS = [once(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
+SUSPECTS = [fix_law(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
 
 
-def tv(a, b):
+def compute_tv(a, b):
     return 0.5 * np.abs(a - b).sum()
 
 
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_without_a_fault_the_law_is_the_targets(block):
-    """Whatever is drafted, also where nothing is offered; the simulated loop agrees, and a fault in it does not."""
+    """Whatever is drafted, also where nothing is offered. The simulated loop agrees, and a fault in it does not."""
     offered = np.random.default_rng(1).random(len(P)) < 0.6
     for mask in (None, offered):
         assert np.allclose(F.predict_joint(P, Q, block=block, offered=mask), compute_joint(P, L))
         drawn = F.simulate_joint(P, Q, block=block, fault="none", offered=mask, n=20_000)
-        assert tv(drawn, compute_joint(P, L)) < 0.06
-    assert tv(F.predict_joint(P, Q, block=block, correct=lambda p, q: p), compute_joint(P, L)) > 0.05
-    assert tv(F.predict_joint(P, Q, block=block, drawn=F.make_greedy(Q)), compute_joint(P, L)) > 0.1
+        assert compute_tv(drawn, compute_joint(P, L)) < 0.06
+    assert compute_tv(F.predict_joint(P, Q, block=block, correct=lambda p, q: p), compute_joint(P, L)) > 0.05
+    assert compute_tv(F.predict_joint(P, Q, block=block, drawn=F.make_greedy(Q)), compute_joint(P, L)) > 0.1
 
 
 @pytest.mark.parametrize("name", list(dict.fromkeys(s.name for s in SUSPECTS)))
 def test_a_fault_is_named(name):
-    """From 3,000 sequences of its own law: the name is among those that fit, and the first unless another is alike."""
-    own = next(s for s in SUSPECTS[::-1] if s.name == name).law()
-    far = tv(own, LAW.joint)
-    counts = np.random.default_rng(0).multinomial(3000 if far > 0.05 else 100_000, own[0])
-    found = F.diagnose_counts(
+    """From 3,000 sequences of its law: the name fits, and is the first unless another is as likely."""
+    law = next(s for s in SUSPECTS[::-1] if s.name == name).law()
+    distance = compute_tv(law, LAW.joint)
+    counts = np.random.default_rng(0).multinomial(3000 if distance > 0.05 else 100_000, law[0])
+    diagnosis = F.diagnose_counts(
         counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")]
     )
-    assert name in [found["name"], *found["others"]], (far, found["says"])
-    assert found["log_likelihood_ratio"] > 0
+    assert name in [diagnosis["name"], *diagnosis["others"]], (distance, diagnosis["says"])
+    assert diagnosis["log_likelihood_ratio"] > 0
 
 
-def test_none_of_these_is_an_answer():
-    """A law of no named fault: tokens exchanged in what is returned."""
+def test_an_unknown_fault_is_none_of_the_named():
+    """Tokens are exchanged in what is returned."""
     order = np.array([1, 2, 3, 0])
-    other = LAW.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
-    counts = np.random.default_rng(0).multinomial(5000, other[0])
-    found = F.diagnose_counts(counts, LAW, SUSPECTS)
-    assert found["name"] is None and found["says"].startswith("none of these") and found["fits"] <= 1e-3
+    law = LAW.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
+    counts = np.random.default_rng(0).multinomial(5000, law[0])
+    diagnosis = F.diagnose_counts(counts, LAW, SUSPECTS)
+    assert diagnosis["name"] is None
+    assert diagnosis["says"].startswith("none of these")
+    assert diagnosis["fits"] <= 1e-3
     assert F.diagnose_counts(counts, LAW, [])["name"] is None

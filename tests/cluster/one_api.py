@@ -17,18 +17,20 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-AT_ONCE = 2
-# The plugin has each pod install what it stores with; an image that holds the extra `cluster` has it.
+PODS_AT_ONCE = 2
+# The plugin lets each pod install the storage plugin, which an image with the extra `cluster` already has.
 PIP = "#!/bin/sh\nexit 0\n"
 
 
 class Pods:
-    """The jobs by their name: what was asked, and how they ended."""
+    """Jobs by name: their specifications and how they ended."""
 
     def __init__(self, folder: Path):
-        self.folder, self.lock, self.room = folder, threading.Lock(), threading.Semaphore(AT_ONCE)
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.room = threading.Semaphore(PODS_AT_ONCE)
         self.specs: dict[str, dict] = {}
-        self.every: list[dict] = []  # of those that were deleted too
+        self.created: list[dict] = []  # with those that were deleted later
         self.codes: dict[str, int | None] = {}  # None: waits or runs
         self.running: dict[str, subprocess.Popen] = {}
         self.secrets: dict[str, dict[str, str]] = {}
@@ -36,19 +38,20 @@ class Pods:
         (folder / "bin/pip").write_text(PIP)
         (folder / "bin/pip").chmod(0o755)
 
-    def environment(self, container: dict) -> dict[str, str]:
+    def make_environment(self, container: dict) -> dict[str, str]:
         path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), "/usr/bin", "/bin"])
-        found = {"PATH": path, "HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1"}
-        for each in container.get("env") or []:
-            key = each["valueFrom"]["secretKeyRef"]
-            found[each["name"]] = base64.b64decode(self.secrets[key["name"]][key["key"]]).decode()
-        return found
+        environment = {"PATH": path, "HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1"}
+        for variable in container.get("env") or []:
+            reference = variable["valueFrom"]["secretKeyRef"]
+            environment[variable["name"]] = base64.b64decode(self.secrets[reference["name"]][reference["key"]]).decode()
+        return environment
 
     def create(self, body: dict) -> None:
         name = body["metadata"]["name"]
         with self.lock:
-            self.specs[name], self.codes[name] = body, None
-            self.every.append(body)
+            self.specs[name] = body
+            self.codes[name] = None
+            self.created.append(body)
         threading.Thread(target=self.run, args=(name,), daemon=True).start()
 
     def run(self, name: str) -> None:
@@ -60,7 +63,7 @@ class Pods:
                 if name not in self.specs:  # deleted while it waited
                     return
                 self.running[name] = subprocess.Popen(
-                    [*container["command"], *container["args"]], cwd=workdir, env=self.environment(container),
+                    [*container["command"], *container["args"]], cwd=workdir, env=self.make_environment(container),
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
             code = self.running[name].wait()
@@ -68,7 +71,7 @@ class Pods:
             self.codes[name] = code if code >= 0 else 128 - code
 
     def delete(self, name: str) -> None:
-        """As an evicted pod: what runs is killed."""
+        """Kill what runs in a pod, as an eviction does."""
         with self.lock:
             process = self.running.get(name)
         if process is not None and process.poll() is None:
@@ -80,15 +83,15 @@ class Pods:
         with self.lock:
             self.specs.pop(name, None)
 
-    def status(self, name: str) -> dict:
+    def make_status(self, name: str) -> dict:
         code = self.codes[name]
         return {} if code is None else {"succeeded": 1} if code == 0 else {"failed": 1}
 
-    def pod(self, name: str) -> dict:
+    def make_pod(self, name: str) -> dict:
         code = self.codes[name]
         state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-        of = {"name": "snakemake", "state": state, "image": "", "imageID": "", "ready": False, "restartCount": 0}
-        return {"metadata": {"name": f"{name}-pod"}, "status": {"containerStatuses": [of]}}
+        status = {"name": "snakemake", "state": state, "image": "", "imageID": "", "ready": False, "restartCount": 0}
+        return {"metadata": {"name": f"{name}-pod"}, "status": {"containerStatuses": [status]}}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -97,48 +100,48 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def said(self, what: dict | str, code: int = 200) -> None:
-        data = what.encode() if isinstance(what, str) else json.dumps(what).encode()
+    def answer(self, content: dict | str, code: int = 200) -> None:
+        data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def body(self) -> dict:
+    def read_body(self) -> dict:
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
 
     def do_POST(self) -> None:
-        body = self.body()
+        body = self.read_body()
         if self.path.endswith("/secrets"):
             self.pods.secrets[body["metadata"]["name"]] = body.get("data") or {}
         else:
             self.pods.create(body)
-        self.said(body, 201)
+        self.answer(body, 201)
 
     def do_DELETE(self) -> None:
-        self.body()
-        if found := re.search(r"/jobs/([^/?]+)", self.path):
-            self.pods.forget(found[1])
-        self.said({"kind": "Status", "status": "Success"})
+        self.read_body()
+        if match := re.search(r"/jobs/([^/?]+)", self.path):
+            self.pods.forget(match[1])
+        self.answer({"kind": "Status", "status": "Success"})
 
     def do_GET(self) -> None:
-        if found := re.search(r"/jobs/([^/?]+)/status", self.path):
-            name = found[1]
+        if match := re.search(r"/jobs/([^/?]+)/status", self.path):
+            name = match[1]
             if name not in self.pods.specs:
-                return self.said({"kind": "Status", "code": 404}, 404)
-            return self.said(self.pods.specs[name] | {"status": self.pods.status(name)})
-        if found := re.search(r"labelSelector=job-name%3D([^&]+)", self.path):
-            pods = [self.pods.pod(found[1])] if found[1] in self.pods.running else []
-            return self.said({"kind": "PodList", "items": pods})
-        if found := re.search(r"/pods/([^/?]+)-pod/log", self.path):
-            return self.said((self.pods.folder / f"{found[1]}.log").read_text())
-        return self.said({"kind": "Status", "code": 404}, 404)
+                return self.answer({"kind": "Status", "code": 404}, 404)
+            return self.answer(self.pods.specs[name] | {"status": self.pods.make_status(name)})
+        if match := re.search(r"labelSelector=job-name%3D([^&]+)", self.path):
+            pods = [self.pods.make_pod(match[1])] if match[1] in self.pods.running else []
+            return self.answer({"kind": "PodList", "items": pods})
+        if match := re.search(r"/pods/([^/?]+)-pod/log", self.path):
+            return self.answer((self.pods.folder / f"{match[1]}.log").read_text())
+        return self.answer({"kind": "Status", "code": 404}, 404)
 
 
 @contextlib.contextmanager
-def kubernetes(folder: Path) -> Iterator[Pods]:
-    """Its pods, while it lives; KUBECONFIG is `folder/config`."""
+def serve_kubernetes(folder: Path) -> Iterator[Pods]:
+    """Serve the API while the block runs, and yield its pods; KUBECONFIG is `folder/config`."""
     pods = Pods(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Of", (Handler,), {"pods": pods}))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,6 +1,6 @@
 """A Slurm of two nodes on this one machine, from Debian's packages: slurmctld, slurmd twice, munge; no database.
 
-Two CUDA devices a node that are no devices at all: what a job is told of them (CUDA_VISIBLE_DEVICES) needs no GPU.
+Two CUDA devices a node that are no devices at all: the setting that a job gets (CUDA_VISIBLE_DEVICES) needs no GPU.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def lacking() -> str:
-    """Why it cannot be brought up here; nothing if it can."""
+def find_obstacle() -> str:
+    """Find why Slurm cannot run here; "" if it can."""
     if missing := [name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]:
         return f"no {missing[0]}: apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
     if os.getuid():
@@ -55,22 +55,22 @@ def lacking() -> str:
     return f"{CONFIG} is there: this machine belongs to a cluster" if CONFIG.exists() else ""
 
 
-def called(*command: str) -> str:
+def run_command(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def states() -> dict[str, str]:
-    """State of each node."""
-    return dict(line.split() for line in called("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
+def read_states() -> dict[str, str]:
+    """Read the state of each node."""
+    return dict(line.split() for line in run_command("sinfo", "-h", "-N", "-o", "%N %T").splitlines())
 
 
 @contextlib.contextmanager
-def slurm(folder: Path) -> Iterator[None]:
-    """Brought up until the block ends; what it wrote of itself is gone then. RuntimeError if it does not come up."""
+def run_slurm(folder: Path) -> Iterator[None]:
+    """Run Slurm until the block ends, and remove its files then. Raises RuntimeError if it does not start."""
     daemons: list[subprocess.Popen] = []
     log = (folder / "daemons.log").open("w")
 
-    def begin(*command: str) -> None:
+    def start(*command: str) -> None:
         daemons.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
 
     for name in ("ctld", *NODES):
@@ -83,15 +83,15 @@ def slurm(folder: Path) -> Iterator[None]:
     try:
         Path("/run/munge").mkdir(exist_ok=True)
         shutil.chown("/run/munge", "munge", "munge")
-        begin("runuser", "-u", "munge", "--", "/usr/sbin/munged", "-F")
+        start("runuser", "-u", "munge", "--", "/usr/sbin/munged", "-F")
         time.sleep(1)
-        begin("slurmctld", "-D")
+        start("slurmctld", "-D")
         for node in NODES:
-            begin("slurmd", "-D", "-N", node)
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
+            start("slurmd", "-D", "-N", node)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
-                if set(states().values()) == {"idle"} and len(states()) == len(NODES):
+                if set(read_states().values()) == {"idle"} and len(read_states()) == len(NODES):
                     break
             time.sleep(1)
         else:
@@ -99,7 +99,7 @@ def slurm(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(Exception):
-            called("scancel", "--user", "root")
+            run_command("scancel", "--user", "root")
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in reversed(daemons):

@@ -1,7 +1,7 @@
 """Every command and snippet of the pages Start and How-to runs.
 
 A Python or YAML block whose first line names a file is written to it; other Python is executed, other YAML is checked
-against the schema. In a `console` block, lines below a command are parts of its output; Snakemake is run as a dry run,
+against the schema. In a `console` block, lines below a command are parts of its output; Snakemake runs as a dry run,
 since CI and other tests run whole experiments. The commands of an `options` block need a server, a cluster or files of
 others: their flags are checked.
 """
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from snakemake.cli import get_argument_parser
 
 from parity.experiment.schema import Config
-from tests.workflow.conftest import ROOT, copied
+from tests.workflow.conftest import ROOT, copy_project
 
 PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -29,16 +29,16 @@ PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
 
 def run_console(text, folder):
     environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}/decoders/src:{folder}"}
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        line, *expected = part.strip().splitlines()
+    for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, *expected = block.strip().splitlines()
         words = shlex.split(line.removeprefix("uv run "))
         command = {"parity": PARITY, "python": [sys.executable]}.get(words[0], words[:1]) + words[1:]
         command += ["--dry-run", "--quiet"] if words[0] == "snakemake" else []
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        output = done.stdout + done.stderr
-        for one in expected:
-            assert one in output, (line, one, output)
-        assert done.returncode == any("lossy" in one for one in expected), (line, output)
+        finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        output = finished.stdout + finished.stderr
+        for line_expected in expected:
+            assert line_expected in output, (line, line_expected, output)
+        assert finished.returncode == any("lossy" in line_expected for line_expected in expected), (line, output)
 
 
 def check_flags(line):
@@ -60,8 +60,8 @@ def check_configuration(text):
     try:
         Config.model_validate(yaml.safe_load(text))
     except ValidationError as error:
-        wrong = [one for one in error.errors() if one["type"] != "missing"]
-        assert not wrong, wrong
+        problems = [problem for problem in error.errors() if problem["type"] != "missing"]
+        assert not problems, problems
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -70,7 +70,7 @@ def test_every_command_and_snippet_runs(page, tmp_path, monkeypatch):
     assert blocks, f"{page.name}: no snippet"
     folder = tmp_path / "project"
     if any(kind == "console" for kind, _ in blocks):
-        copied(folder)
+        copy_project(folder)
         (folder / "docs").mkdir()
         (folder / "docs/example_decoders.py").write_text((ROOT / "docs/example_decoders.py").read_text())
     names = {}

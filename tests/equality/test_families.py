@@ -11,9 +11,9 @@ from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from parity.equality.faults import altered
 from parity.equality.faults import discrete as faults
-from tests.benchmarks.conftest import loaded
+from tests.benchmarks.conftest import load_script
 
-families = loaded("families.py")
+families = load_script("families.py")
 NEW = ("chameleon", "emu3", "janus")
 WINDOW = {"window": 3, "init": "sample_above"}
 WRONG = altered(
@@ -24,7 +24,7 @@ WRONG = altered(
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return {t.name: t for t in families.targets(tmp_path_factory.mktemp("families"), NEW)}
+    return {t.name: t for t in families.make_targets(tmp_path_factory.mktemp("families"), NEW)}
 
 
 @pytest.mark.parametrize("name", NEW)

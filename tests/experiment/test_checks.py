@@ -17,7 +17,7 @@ from parity.experiment.cells import cells, list_text_tasks
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
-from tests.benchmarks.conftest import loaded
+from tests.benchmarks.conftest import load_script
 
 ROOT = Path(__file__).parents[2]
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
@@ -308,12 +308,12 @@ STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
 
 @pytest.fixture(scope="module")
 def fuzz():
-    return loaded("fuzz.py")
+    return load_script("fuzz.py")
 
 
 def test_hundreds_of_configurations(fuzz):
-    bases = fuzz.bases()
-    outcomes = {number: fuzz.tried(fuzz.case(number, 0, bases)) for number in range(300)}
+    bases = fuzz.load_experiments()
+    outcomes = {number: fuzz.try_configuration(fuzz.make_case(number, 0, bases)) for number in range(300)}
     assert {n: outcome for n, outcome in outcomes.items() if outcome not in ("taken", "refused")} == {}
     assert set(outcomes.values()) == {"taken", "refused"}
 
@@ -329,12 +329,12 @@ def test_hundreds_of_configurations(fuzz):
     ],
 )
 def test_what_once_was_a_traceback_is_a_line(fuzz, raw):
-    assert fuzz.tried(raw) == "refused"
+    assert fuzz.try_configuration(raw) == "refused"
 
 
 def test_a_traceback_is_found(fuzz, monkeypatch):
-    monkeypatch.setattr(fuzz, "read", lambda raw: raw["x"])
-    assert fuzz.tried({}) == "KeyError"
+    monkeypatch.setattr(fuzz, "plan_run", lambda raw: raw["x"])
+    assert fuzz.try_configuration({}) == "KeyError"
 
 
 ZERO = "0" * 64

@@ -4,11 +4,11 @@ import yaml
 
 from parity.experiment import cells, checks, job_resources
 from parity.experiment.schema import ModelSpec
-from tests.workflow.conftest import EVERY, TINY
+from tests.workflow.conftest import ALL_KINDS, TINY
 
 
 def test_every_cell_asks_for_memory_and_minutes():
-    config = checks.load(yaml.safe_load(EVERY))
+    config = checks.load(yaml.safe_load(ALL_KINDS))
     for cell in cells.cells(config, ["a"] * 4):
         memory = job_resources.memory(config, 4, cell.kind, cell.spec["model"], cell)
         assert job_resources.BASE < memory < 2 * job_resources.BASE

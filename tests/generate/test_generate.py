@@ -1,4 +1,4 @@
-"""`parity generate` and `parity.load`: the workflow's own pictures, and one line for what cannot be made."""
+"""`parity generate` and `parity.load`: the workflow's pictures, and one line for what cannot be made."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def scenes():
 
 
 @pytest.fixture(scope="module")
-def made(scenes):
+def pictures(scenes):
     return scenes.generate(CAPTIONS, method="mtj", seed=2, window=24)
 
 
@@ -34,31 +34,31 @@ def in_clone(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def run(monkeypatch, *arguments):
+def run_command(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["parity generate", *map(str, arguments)])
     command.main()
 
 
-def test_tokens_are_those_of_the_workflow(scenes, made):
+def test_tokens_are_those_of_the_workflow(scenes, pictures):
     method, options = scenes.choose_method("mtj", {"window": 24})
     entries = list_images(CAPTIONS, 1)
     ids = np.array([entry["id"] for entry in entries])
     rows = {"ids": ids, "captions": np.array(CAPTIONS), **encode(scenes.manifest, CAPTIONS)}
     spec = {**scenes.case.setting, "seed": 2, "method": method, "options": options}
     shard = loop.decode("discrete", scenes.load_networks("mtj"), spec, rows, 2)
-    assert (np.stack([m.tokens.numpy() for m in made]) == shard.tokens).all()
+    assert (np.stack([m.tokens.numpy() for m in pictures]) == shard.tokens).all()
 
 
-def test_coupled_decoders_make_plain_decodings_picture(scenes, made):
+def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
     plain = scenes.generate(CAPTIONS[:1], method="ar", seed=2)
-    assert torch.equal(plain[0].tokens, made[0].tokens)
-    assert plain[0].passes > made[0].passes
-    assert plain[0].image.tobytes() == made[0].image.tobytes()
+    assert torch.equal(plain[0].tokens, pictures[0].tokens)
+    assert plain[0].passes > pictures[0].passes
+    assert plain[0].image.tobytes() == pictures[0].image.tobytes()
 
 
-def test_another_seed_makes_another_picture(scenes, made):
-    (other,) = scenes.generate(CAPTIONS[:1], method="mtj", seed=3)
-    assert not torch.equal(other.tokens, made[0].tokens)
+def test_another_seed_makes_another_picture(scenes, pictures):
+    (different,) = scenes.generate(CAPTIONS[:1], method="mtj", seed=3)
+    assert not torch.equal(different.tokens, pictures[0].tokens)
 
 
 def test_classes_are_made_by_name():
@@ -69,38 +69,38 @@ def test_classes_are_made_by_name():
 def test_classes_made_together_are_those_made_alone():
     mar = parity.load("mar")
     together = mar.generate(["red circle", "blue square"], method="mar", seed=4)
-    (alone,) = mar.generate(["blue square"], method="mar", seed=4)
-    assert torch.allclose(together[1].tokens, alone.tokens, atol=1e-4)
+    (single,) = mar.generate(["blue square"], method="mar", seed=4)
+    assert torch.allclose(together[1].tokens, single.tokens, atol=1e-4)
 
 
-def test_an_unknown_class_is_named_with_some_that_exist():
+def test_an_unknown_class_is_refused_with_existing_ones():
     with pytest.raises(ParityError, match="no class of mar; allowed: "):
         parity.load("mar").generate(["red cat"], method="mar")
 
 
 def test_blanks_of_a_text_are_filled_in():
     (story,) = parity.load("xlnet").generate([STORY], method="assd")
-    before, after = STORY.split("___")
-    assert story.text.startswith(before)
-    assert story.text.endswith(after)
-    assert "<" not in story.text.removeprefix(before).removesuffix(after)
+    prefix, suffix = STORY.split("___")
+    assert story.text.startswith(prefix)
+    assert story.text.endswith(suffix)
+    assert "<" not in story.text.removeprefix(prefix).removesuffix(suffix)
 
 
-def test_a_picture_says_how_it_was_made(scenes, made, tmp_path):
-    command.save_picture(made[0], tmp_path / "circle.png")
+def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
+    command.save_picture(pictures[0], tmp_path / "circle.png")
     facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
 
-def test_pictures_that_are_done_are_kept(scenes, made, tmp_path, monkeypatch):
+def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
     def stop_after_one(*_, **__):
-        yield made[:1]
+        yield pictures[:1]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "load", lambda *_: scenes)
     monkeypatch.setattr(scenes, "make_batches", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
-        run(monkeypatch, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
+        run_command(monkeypatch, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
 
 
@@ -119,7 +119,7 @@ def test_pictures_that_are_done_are_kept(scenes, made, tmp_path, monkeypatch):
         (["a", "--configfile", "none.yaml"], "no such file"),
     ],
 )
-def test_what_cannot_be_made_is_one_line_before_networks_load(monkeypatch, arguments, message):
+def test_bad_input_is_one_line_before_networks_load(monkeypatch, arguments, message):
     monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
     with pytest.raises(ParityError, match=message):
-        run(monkeypatch, *arguments)
+        run_command(monkeypatch, *arguments)

@@ -23,7 +23,7 @@ NAMES = ("mine", "a_name_of_thirty_letters_and_more")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder that files are written to; its decoders can be imported."""
+    """A folder that files are written to, whose decoders can be imported."""
     monkeypatch.setattr(new, "ROOT", tmp_path)
     monkeypatch.setattr(new, "PACKAGE", tmp_path / "src/parity")
     monkeypatch.setattr(new, "find_folder", lambda package: tmp_path / find_folder(package).relative_to(ROOT))
@@ -36,15 +36,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def ruff_problems(folder):
-    """What ruff says of the files under a folder, as the project's settings have it: each package knows its own."""
-    said = ""
+def run_ruff(folder):
+    """Run ruff with the project's settings on the files under a folder, by package; return its output."""
+    output = ""
     for path in sorted(folder.rglob("*.py")):
         roots = "['decoders/src']" if path.is_relative_to(folder / "decoders") else "['src', '.']"
         settings = ["--config", f"{ROOT}/pyproject.toml", "--config", f"src = {roots}", str(path)]
         for command in (["check", "--quiet"], ["format", "--diff", "--quiet"]):
-            said += subprocess.run(["ruff", *command, *settings], capture_output=True, text=True, cwd=ROOT).stdout
-    return said
+            output += subprocess.run(["ruff", *command, *settings], capture_output=True, text=True, cwd=ROOT).stdout
+    return output
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,13 +52,13 @@ def ruff_problems(folder):
 def test_written_files_pass_ruff(folder, kind, name):
     new.write_decoder(name, kind, "")
     new.write_metric(name, kind)
-    assert ruff_problems(folder) == ""
+    assert run_ruff(folder) == ""
     (folder / "wrong.py").write_text("import sys, os\n")
-    assert "wrong.py" in ruff_problems(folder)
+    assert "wrong.py" in run_ruff(folder)
 
 
-def tokens_of(kind, decoder):
-    """Of a small model of this kind."""
+def decode_small_model(kind, decoder):
+    """Decode a small model of a kind; return its tokens."""
     noise = counted_noise(3, range(50))
     if kind == "discrete":
         forced = torch.tensor([1, -1, 2, 0, -1, -1, 3])
@@ -67,7 +67,8 @@ def tokens_of(kind, decoder):
         model = tables.texts(3, 6, 3)
         start = tables.prompts(model, 50)
         return record_texts(model, start, decoder(model, start, noise=noise)).tokens
-    models, start = tables.mixtures(50), Start(draw_order(noise, 50, 5, False))
+    models = tables.mixtures(50)
+    start = Start(draw_order(noise, 50, 5, False))
     return record_vectors(models, start, decoder(models, start, noise=noise)).tokens
 
 
@@ -75,7 +76,7 @@ def tokens_of(kind, decoder):
 def test_a_new_decoder_draws_plain_decodings_tokens(folder, kind):
     new.write_decoder("mine", kind, "")
     plain = tables.decoder(kind, options.find_plain_method(kind))
-    assert torch.equal(tokens_of(kind, tables.decoder(kind, "mine")), tokens_of(kind, plain))
+    assert torch.equal(decode_small_model(kind, tables.decoder(kind, "mine")), decode_small_model(kind, plain))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,4 +102,4 @@ def test_a_copy_passes_ruff(folder, kind, like):
     copy.write_text(source.read_text())
     new.write_decoder("mine", kind, like)
     copy.unlink()
-    assert ruff_problems(folder) == ""
+    assert run_ruff(folder) == ""

@@ -1,4 +1,4 @@
-"""The training loop: resumable, seeded, and clear about a checkpoint that is another run's."""
+"""The training loop: resumable, seeded, and clear about a checkpoint of another run."""
 
 from dataclasses import replace
 
@@ -15,10 +15,11 @@ class Killed(Exception):
     pass
 
 
-def line(stop=None, hidden="^0.weight$", **settings):
-    """A small regression, weighed by a memory of its steps; a run of it is killed before step `stop`."""
+def make_regression(stop=None, hidden="^0.weight$", **settings):
+    """Make the recipe of a small regression, weighed by a memory of its steps; its run is killed before step `stop`."""
     torch.manual_seed(0)
-    net, memory = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.ones(2)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    memory = torch.ones(2)
 
     def loss(step, rng):
         if step == stop:
@@ -27,8 +28,8 @@ def line(stop=None, hidden="^0.weight$", **settings):
         memory.mul_(torch.tensor([1.02, 0.97]))
         return ((net(x) - x[:, :2]) * memory).square().mean(), {"first": float(x[0, 0])}
 
-    given = {"peak": 0.05, "warmup": 2, "every": 2, "average": 0.5, "memory": (memory,)} | settings
-    return Recipe(net, loss, lambda: ({"done": 1.0}, {"sizes": [4, 8, 2]}), stream=(1,), hidden=hidden, **given)
+    fields = {"peak": 0.05, "warmup": 2, "log_every": 2, "average": 0.5, "memory": (memory,)} | settings
+    return Recipe(net, loss, lambda: ({"done": 1.0}, {"sizes": [4, 8, 2]}), stream=(1,), hidden=hidden, **fields)
 
 
 @pytest.fixture
@@ -36,64 +37,71 @@ def job(tmp_path):
     return Job("line", tmp_path, steps=8, batch=64, examples=1)
 
 
-def weights(recipe):
+def copy_weights(recipe):
     return [p.detach().clone() for p in recipe.net.parameters()]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def are_equal(tensors, expected):
+    return all(torch.equal(a, b) for a, b in zip(tensors, expected, strict=True))
 
 
-def test_a_killed_training_goes_on_as_if_it_had_not_been(job):
+def test_a_killed_training_continues_as_if_undisturbed(job):
     """Both optimisers, the mean of the weights, the memory, the log and the schedule come back from the checkpoint."""
-    whole, killed, rest = line(), line(stop=7), line()
-    log = fit(whole, replace(job, name="whole"))
+    whole = make_regression()
+    killed = make_regression(stop=7)
+    resumed = make_regression()
+    log_whole = fit(whole, replace(job, name="whole"))
     with pytest.raises(Killed):
         fit(killed, job, saved_every=0)
-    assert job.out.with_suffix(".pt").exists() and not same(weights(killed), weights(whole))
-    resumed = fit(rest, job, saved_every=0)
-    assert [r["step"] for r in resumed] == [2, 4, 6, 8] and log[-1]["loss"] < log[0]["loss"]
-    assert same(weights(rest), weights(whole))
+    assert job.out.with_suffix(".pt").exists()
+    assert not are_equal(copy_weights(killed), copy_weights(whole))
+    log_resumed = fit(resumed, job, saved_every=0)
+    assert [r["step"] for r in log_resumed] == [2, 4, 6, 8]
+    assert log_whole[-1]["loss"] < log_whole[0]["loss"]
+    assert are_equal(copy_weights(resumed), copy_weights(whole))
     with pytest.raises(Killed):
-        fit(line(stop=7, memory=()), replace(job, name="forgetful"), saved_every=0)
-    forgetful = line(memory=())
+        fit(make_regression(stop=7, memory=()), replace(job, name="forgetful"), saved_every=0)
+    forgetful = make_regression(memory=())
     fit(forgetful, replace(job, name="forgetful"))
-    assert not same(weights(forgetful), weights(whole))  # what the recipe does not name is lost
-    assert [r["first"] for r in resumed] == [r["first"] for r in log] and len({r["first"] for r in log}) == 4
+    assert not are_equal(copy_weights(forgetful), copy_weights(whole))  # what the recipe does not name is lost
+    assert [r["first"] for r in log_resumed] == [r["first"] for r in log_whole]
+    assert len({r["first"] for r in log_whole}) == 4
 
 
-def test_what_a_run_is_asked_for_changes_its_weights(job):
+def test_each_setting_of_a_run_changes_its_weights(job):
     """Another seed, another optimiser, no mean: each is another result, so the test above can fail."""
-    first = line()
+    first = make_regression()
     fit(first, job)
-    for name, recipe, asked in (
-        ("seed", line(), replace(job, seed=1)),
-        ("adam", line(hidden=None), job),
-        ("last", line(average=0.0), job),
-        ("peak", line(peak=0.04), job),
+    for name, recipe, changed in (
+        ("seed", make_regression(), replace(job, seed=1)),
+        ("adam", make_regression(hidden=None), job),
+        ("last", make_regression(average=0.0), job),
+        ("peak", make_regression(peak=0.04), job),
     ):
-        fit(recipe, replace(asked, name=name))
-        assert not same(weights(recipe), weights(first)), name
+        fit(recipe, replace(changed, name=name))
+        assert not are_equal(copy_weights(recipe), copy_weights(first)), name
 
 
-def test_a_checkpoint_of_another_run_is_not_gone_on_with(job):
+def test_a_checkpoint_of_another_run_is_refused(job):
     with pytest.raises(Killed):
-        fit(line(stop=6), job, saved_every=0)
+        fit(make_regression(stop=6), job, saved_every=0)
     with pytest.raises(ParityError, match=r"line\.pt: of a run with steps = 8, not 12"):
-        fit(line(), replace(job, steps=12))
+        fit(make_regression(), replace(job, steps=12))
     with pytest.raises(ParityError, match=r"seed = 0, not 3"):
-        fit(line(), replace(job, seed=3))
+        fit(make_regression(), replace(job, seed=3))
 
 
-def test_weights_the_log_and_the_header_are_written_and_the_checkpoint_goes(job):
-    recipe = line()
+def test_weights_and_log_are_written_and_the_checkpoint_goes(job):
+    recipe = make_regression()
     log = train(recipe, replace(job, threads=3))
     assert header(job.out) == {"sizes": [4, 8, 2]}
-    said = read_json(job.out.with_suffix(".json"))
-    assert said["log"] == log and log[-1] == {"done": 1.0} and (said["steps"], said["threads"]) == (8, 3)
+    record = read_json(job.out.with_suffix(".json"))
+    assert record["log"] == log
+    assert log[-1] == {"done": 1.0}
+    assert (record["steps"], record["threads"]) == (8, 3)
     assert not job.out.with_suffix(".pt").exists()
 
 
-def test_a_recipe_that_reads_another_says_which(job):
+def test_a_recipe_names_another_that_it_lacks(job):
     with pytest.raises(ParityError, match=r"vq\.safetensors: no such file, and line reads it; run recipe vq first"):
-        job.weights("vq")
+        job.find_weights("vq")

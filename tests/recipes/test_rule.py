@@ -1,4 +1,4 @@
-"""The workflow trains what the recipes declare: a target a kind, a job a recipe, after those that it reads."""
+"""The workflow trains what the recipes declare: a target a kind, a job a recipe, in the order of their needs."""
 
 import re
 import subprocess
@@ -13,24 +13,25 @@ from recipes.runs import INSTALLS, RUNS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_code_of_a_recipe_is_all_that_it_imports():
+def test_the_code_of_a_recipe_is_what_it_imports():
     code = code_digest.list_closure("recipes.__main__", "recipes.discrete")
     assert {"recipes.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
     assert "recipes.continuous" not in code
 
 
 @pytest.mark.slow
-def test_a_target_a_kind_trains_its_recipes_in_the_order_that_they_read_each_other(tmp_path):
+def test_targets_train_recipes_in_the_order_of_their_needs(tmp_path):
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
     command += ["--configfile", str(ROOT / "config.yaml"), "--nocolor", "-np", *INSTALLS.values()]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    plan = said.stdout + said.stderr
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    plan = finished.stdout + finished.stderr
     started = re.findall(r"python -m recipes (\S+) (\S+)", plan)
     jobs = [recipe for recipe, _ in started]
     assert sorted(jobs) == sorted([*RUNS, *["install"] * len(INSTALLS)])
-    assert {kind for what, kind in started if what == "install"} == set(INSTALLS)
+    assert {kind for job, kind in started if job == "install"} == set(INSTALLS)
     for run in RUNS.values():
-        assert all(jobs.index(other) < jobs.index(run.name) for other in run.reads)
-        assert f"--steps {run.steps} " in plan and f"--batch {run.batch} " in plan
+        assert all(jobs.index(needed) < jobs.index(run.name) for needed in run.reads)
+        assert f"--steps {run.steps} " in plan
+        assert f"--batch {run.batch} " in plan

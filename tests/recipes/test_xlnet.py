@@ -7,29 +7,32 @@ from parity_decoders.protocols.anysubset import make_lattice
 
 from parity.base.errors import ParityError
 from parity.models.anysubset.xlnet import XLNet, xlnet
-from recipes.anysubset import Scheme, draw_order, joint_nats, scheme_of
+from recipes.anysubset import Scheme, compute_joint_nats, draw_order, make_scheme
 
 B, N, V = 5, 12, 17
 
 
 def test_the_loss_is_the_joint_conditional():
-    """Each masked word given the prompt and the words before it in the order: what the model's laws say."""
+    """The loss of each masked word, given the prompt and the words before it in the order, is that of the model's
+    laws."""
     torch.manual_seed(0)
     net = xlnet(V, 32, 2, 4).eval()
     for p in net.parameters():
         p.data.mul_(10)  # an untrained network is nearly uniform: every law would agree with every other
     tokens = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(1))
-    known = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
-    known[:, 0], known[:, -1] = True, False
-    order, begin = make_lattice(known)[0], known.sum(1)
+    is_prompt = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
+    is_prompt[:, 0] = True
+    is_prompt[:, -1] = False
+    order = make_lattice(is_prompt)[0]
+    m = is_prompt.sum(1)
     ranks = torch.arange(N).expand(B, N)
     with torch.inference_mode():
-        nats = joint_nats(net, tokens, order, begin).gather(1, order)
-        p = XLNet(net, 0).laws(tokens, order, begin, ranks, ranks.maximum(begin[:, None]))
-    own = -p.gather(-1, tokens.gather(1, order)[..., None])[..., 0].log()
-    wanted = torch.where(ranks < begin[:, None], 0, own)
-    torch.testing.assert_close(nats, wanted, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(nats, torch.where(ranks < begin[:, None], 0, own.roll(1, 1)), atol=1e-2)
+        nats = compute_joint_nats(net, tokens, order, m).gather(1, order)
+        p = XLNet(net, 0).laws(tokens, order, m, ranks, ranks.maximum(m[:, None]))
+    by_rank = -p.gather(-1, tokens.gather(1, order)[..., None])[..., 0].log()
+    expected = torch.where(ranks < m[:, None], 0, by_rank)
+    torch.testing.assert_close(nats, expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(nats, torch.where(ranks < m[:, None], 0, by_rank.roll(1, 1)), atol=1e-2)
 
 
 @pytest.mark.parametrize("permutations", [0.0, 1.0])
@@ -42,6 +45,6 @@ def test_orders_are_the_lattices_unless_permuted(permutations):
 
 
 def test_an_unknown_key_of_a_scheme_is_named():
-    assert scheme_of({"permutations": 1}).permutations == 1
+    assert make_scheme({"permutations": 1}).permutations == 1
     with pytest.raises(ParityError, match="--scheme order: unknown key; allowed: start, low, high"):
-        scheme_of({"order": 1})
+        make_scheme({"order": 1})

@@ -1,4 +1,4 @@
-"""`parity tune`: its choice is never slower than plain decoding, is kept, and is made before anything is sampled."""
+"""`parity tune`: its choice is never slower than plain decoding, is stored, and is made before anything is sampled."""
 
 import sys
 import time
@@ -29,35 +29,36 @@ compile: off
 """
 
 
-def case(kind, name, spec, **setting):
+def make_case(kind, name, spec, **setting):
     return tuned.Case(kind, name, spec, 1, setting)
 
 
-def test_every_candidate_is_lossless_and_fits():
-    found = list(bench.list_candidates(case("discrete", "scenes", SPEC)))
-    assert (found[0].method, found[0].options) == ("ar", {})
-    assert all(claim("discrete", v.method, v.options) == "lossless" for v in found)
-    assert (
-        {v.method for v in found} >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"} <= {*methods("discrete")}
-    )
-    small = list(bench.list_candidates(case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
+def test_candidates_are_lossless_and_fit():
+    candidates = list(bench.list_candidates(make_case("discrete", "scenes", SPEC)))
+    assert (candidates[0].method, candidates[0].options) == ("ar", {})
+    assert all(claim("discrete", v.method, v.options) == "lossless" for v in candidates)
+    names = {v.method for v in candidates}
+    assert names >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"}
+    assert names <= {*methods("discrete")}
+    small = list(bench.list_candidates(make_case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
     assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # there is no drafter for it
     assert all(v.options.get("window", 0) <= 64 for v in small)
 
 
 @pytest.mark.parametrize(
-    ("kind", "family", "some", "never"),
+    ("kind", "family", "included", "excluded"),
     [
         ("anysubset", "xlnet", {"sequential", "assd", "assd_ngram"}, {"sigma_gpt", "gpt2", "diffusion"}),
         ("continuous", "mar", {"mar", "spec_head", "coupled"}, set()),
     ],
 )
-def test_candidates_of_other_kinds_keep_the_law_of_the_target(kind, family, some, never):
+def test_candidates_of_other_kinds_keep_the_targets_law(kind, family, included, excluded):
     """sigma_gpt claims to and does not; gpt2 decodes another network."""
-    found = list(bench.list_candidates(case(kind, family, ModelSpec(family=family))))
-    assert {v.method for v in found} >= some and not {v.method for v in found} & never
-    assert all(claim(kind, v.method, v.options) == "lossless" for v in found)
-    assert len({v.options["window"] for v in found if v.method == "coupled"}) != 1
+    candidates = list(bench.list_candidates(make_case(kind, family, ModelSpec(family=family))))
+    assert {v.method for v in candidates} >= included
+    assert not {v.method for v in candidates} & excluded
+    assert all(claim(kind, v.method, v.options) == "lossless" for v in candidates)
+    assert len({v.options["window"] for v in candidates if v.method == "coupled"}) != 1
 
 
 seconds = st.lists(st.floats(0.01, 100), min_size=2, max_size=2)
@@ -65,12 +66,14 @@ seconds = st.lists(st.floats(0.01, 100), min_size=2, max_size=2)
 
 @given(st.lists(seconds, min_size=1, max_size=6))
 @settings(max_examples=200, deadline=None)
-def test_the_choice_is_never_slower_than_plain_decoding_by_its_own_figures(rounds):
-    turns = [bench.Variant(f"m{i}", {}, seconds=own) for i, own in enumerate(rounds)]
-    best, plain = command.choose(turns), turns[0].seconds
+def test_the_choice_is_not_slower_than_plain_decoding(rounds):
+    turns = [bench.Variant(f"m{i}", {}, seconds=times) for i, times in enumerate(rounds)]
+    best = command.choose(turns)
+    plain = turns[0].seconds
     assert (best is None) == (max(plain) > command.JUMP * min(plain))
     if best is not None:
-        assert best.times(plain) >= 1 and best.times(plain) == max(v.times(plain) for v in turns)
+        assert best.times(plain) >= 1
+        assert best.times(plain) == max(v.times(plain) for v in turns)
 
 
 def tune(monkeypatch, capsys, *flags):
@@ -81,7 +84,7 @@ def tune(monkeypatch, capsys, *flags):
 
 @pytest.fixture
 def brief(tmp_path, monkeypatch):
-    """A folder to tune in, and few of everything that is measured."""
+    """A folder to tune in, where little is measured."""
     monkeypatch.chdir(tmp_path)
     for name, value in {"BEST": 1, "ROUNDS": 2, "JUMP": 1e9}.items():
         monkeypatch.setattr(command, name, value)
@@ -94,21 +97,23 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     (brief / "small.yaml").write_text(SMALL.format(root=ROOT))
     first = tune(monkeypatch, capsys, "--batch", "2").out
     ((key, entry),) = yaml.safe_load((brief / "tuned.yaml").read_text()).items()
-    assert (
-        "scenes@" in key
-        and weights.compute_revision(ModelSpec(family="llamagen", grid=8)) in key
-        and "batch 2, " in key
-    )
-    assert entry["times"] >= 1 and {"ar", "sjd_coupled"} <= {row["method"] for row in entry["table"]}
-    assert "times plain" in first and entry["method"] in first
+    assert "scenes@" in key
+    assert weights.compute_revision(ModelSpec(family="llamagen", grid=8)) in key
+    assert "batch 2, " in key
+    assert entry["times"] >= 1
+    assert {"ar", "sjd_coupled"} <= {row["method"] for row in entry["table"]}
+    assert "times plain" in first
+    assert entry["method"] in first
     methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
-    assert entry["options"] in methods[entry["method"]]  # `auto`
+    assert entry["options"] in methods[entry["method"]]  # for `auto`
     assert "as tuned.yaml has it" in capsys.readouterr().err
 
-    monkeypatch.setattr(command, "BENCHES", {})  # nothing is measured
+    monkeypatch.setattr(command, "BENCHES", {})  # nothing can be measured
     second = tune(monkeypatch, capsys, "--batch", "2").out
-    assert second.count("\n") == 1 and entry["method"] in second and "--again" in second
-    with pytest.raises(KeyError):  # it would be
+    assert second.count("\n") == 1
+    assert entry["method"] in second
+    assert "--again" in second
+    with pytest.raises(KeyError):  # it is measured again
         tune(monkeypatch, capsys, "--batch", "2", "--again")
     monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
     with pytest.raises(KeyError):
@@ -127,7 +132,8 @@ def test_texts_and_vectors_are_tuned_too(brief, monkeypatch, capsys, section, co
     (brief / "small.yaml").write_text(config)
     out = tune(monkeypatch, capsys, section, "--batch", "1").out
     ((_, entry),) = yaml.safe_load((brief / "tuned.yaml").read_text()).items()
-    assert entry["times"] >= 1 and "times plain" in out
+    assert entry["times"] >= 1
+    assert "times plain" in out
     assert {row["method"] for row in entry["table"]} >= {{"text": "assd", "continuous": "coupled"}[section]}
 
 
@@ -146,7 +152,8 @@ class Fake:
     compiles = fast = False
 
     def __init__(self, seconds):
-        self.seconds, self.case = seconds, case("discrete", "scenes", SPEC)
+        self.seconds = seconds
+        self.case = make_case("discrete", "scenes", SPEC)
 
     def rows(self, first, count):
         return count
@@ -160,37 +167,38 @@ class Fake:
         return 0.1
 
 
-def test_a_method_that_does_not_fit_the_memory_is_left_out_in_a_line(capsys):
+def test_a_method_beyond_the_memory_is_left_out_in_a_line(capsys):
     piloted = [bench.Variant(method, {}) for method in ("ar", "sjd", "mtj")]
     turns = command.measure(Fake({"ar": 1.0, "sjd": 0.5, "mtj": None}), piloted, 2, time.time() + 60)
-    assert [v.method for v in turns] == ["ar", "sjd"] and command.choose(turns).method == "sjd"
+    assert [v.method for v in turns] == ["ar", "sjd"]
+    assert command.choose(turns).method == "sjd"
     assert "batch 2: mtj: memory is too little; left out" in capsys.readouterr().err
     with pytest.raises(ParityError, match="allowed: a smaller --batch"):
         command.measure(Fake({"ar": None}), piloted[:1], 2, time.time() + 60)
 
 
-def test_where_timings_jump_nothing_is_written(tmp_path, monkeypatch, capsys):
+def test_nothing_is_written_if_timings_jump(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = [bench.Variant("ar", {}, seconds=[1.0, 1.4]), bench.Variant("sjd", {}, seconds=[0.5, 0.5])]
     monkeypatch.setattr(command, "run_pilots", lambda *_: busy)
     monkeypatch.setattr(command, "measure", lambda *_: busy)
-    nobody = SimpleNamespace(predict=lambda *_: 1.0)
-    command.tune(nobody, [case("discrete", "scenes", SPEC, revision="0")], 0.0, tmp_path / "tuned.yaml")
+    fake = SimpleNamespace(predict=lambda *_: 1.0)
+    command.tune(fake, [make_case("discrete", "scenes", SPEC, revision="0")], 0.0, tmp_path / "tuned.yaml")
     assert "too busy to tell; nothing is written" in capsys.readouterr().out
     assert not (tmp_path / "tuned.yaml").exists()
 
 
-def chosen(best, V, L, n):
-    """Tokens of an image, each decoded by the method that `best` picks of (sjd, jacobi), given both results."""
-    both = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
-    which = best(both)
-    return torch.where(which[:, None], both[1].tokens, both[0].tokens)
+def choose_each(best, V, L, n):
+    """Decode images by sjd and by jacobi; return the tokens of the method that `best` picks, given both results."""
+    results = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
+    second = best(results)
+    return torch.where(second[:, None], results[1].tokens, results[0].tokens)
 
 
-def test_a_choice_by_the_noise_of_the_image_itself_changes_the_law_and_a_fixed_one_does_not():
+def test_a_choice_by_the_images_noise_changes_the_law():
     V, L, n = 3, 5, 20_000
     exact = compute_law(make_table(V, L), V, L)
-    fixed = chosen(lambda both: torch.zeros(n, dtype=torch.bool), V, L, n)
+    fixed = choose_each(lambda results: torch.zeros(n, dtype=torch.bool), V, L, n)
     assert compute_p_value(count_sequences(fixed, V), exact) > 1e-4
-    faster = chosen(lambda both: both[1].nfe < both[0].nfe, V, L, n)
+    faster = choose_each(lambda results: results[1].nfe < results[0].nfe, V, L, n)
     assert compute_p_value(count_sequences(faster, V), exact) < 1e-8

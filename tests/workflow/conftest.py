@@ -1,4 +1,4 @@
-"""A copy of the project to run the workflow in, and a workflow that believes to be finished."""
+"""Make a copy of the project to run the workflow in, and a workflow that believes to be finished."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "decoders/src", "prompts", "envs")
+COPIED = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "decoders/src", "prompts", "envs")
 TINY = """
 experiment: tiny
 models: {scenes: {family: llamagen, grid: 8}}
@@ -23,7 +23,7 @@ image:
     ar: [{}]
     sjd: [{window: 16}]
 """
-EVERY = """
+ALL_KINDS = """
 experiment: every
 image:
   prompts: {file: prompts/scenes.txt, limit: 4}
@@ -37,68 +37,69 @@ continuous:
 """
 
 
-def copied(folder):
-    """A copy of the project without results."""
+def copy_project(folder):
+    """Copy the project without results, with a configuration of one method and one of all kinds; return the folder."""
     folder.mkdir(exist_ok=True)
-    for part in PARTS:
-        source = ROOT / part
+    for name in COPIED:
+        source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(source, folder / part)
+            shutil.copy(source, folder / name)
     (folder / "tiny.yaml").write_text(TINY)
-    (folder / "every.yaml").write_text(EVERY)
+    (folder / "every.yaml").write_text(ALL_KINDS)
     return folder
 
 
 @cache
-def forker():
-    """The process that runs are forked from, which ends with this one."""
+def start_forker():
+    """Start the process that runs are forked from, which ends with this one."""
     command = [sys.executable, Path(__file__).with_name("forked.py")]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
 
 
-def runner(project):
-    """Runs snakemake in a copy: `run(*arguments, config=FILE)`."""
+def make_runner(project):
+    """Make a function that runs snakemake in a copy: `run(*arguments, config=FILE)`."""
 
     def run(*arguments, config="tiny.yaml", cwd=project):
-        given = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
-        asked = {"arguments": given, "cwd": str(cwd), "environment": dict(os.environ), "timeout": 500}
+        flags = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
+        request = {"arguments": flags, "cwd": str(cwd), "environment": dict(os.environ), "timeout": 500}
         with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
-            process = forker()
-            print(json.dumps(asked | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)
+            process = start_forker()
+            print(json.dumps(request | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)
             code = int(process.stdout.readline())
-            return subprocess.CompletedProcess(given, code, out.read(), err.read())
+            return subprocess.CompletedProcess(flags, code, out.read(), err.read())
 
     return run
 
 
 @pytest.fixture
 def project(tmp_path):
-    return copied(tmp_path)
+    return copy_project(tmp_path)
 
 
 @pytest.fixture
 def snakemake(project):
-    return runner(project)
+    return make_runner(project)
 
 
-def jobs(run):
-    """Jobs of a run or a dry run: {(rule, first output)}."""
+def read_jobs(run):
+    """Read the jobs of a run or a dry run: {(rule, first output)}."""
     assert run.returncode == 0, run.stdout + run.stderr
-    found, rule = set(), ""
+    planned = set()
+    rule = ""
     for line in (run.stdout + run.stderr).splitlines():
         words = line.split()
         if words[:1] in (["rule"], ["localrule"]) and words[1].endswith(":"):
             rule = words[1].rstrip(":")
         if words[:1] == ["output:"] and rule:
-            found.add((rule, words[1].rstrip(",")))
+            planned.add((rule, words[1].rstrip(",")))
             rule = ""
-    return found
+    return planned
 
 
-def executed(run):
-    """Jobs that a run finished."""
+def count_jobs(run):
+    """Count the jobs that a run finished."""
     assert run.returncode == 0, run.stderr
     return len(re.findall(r"^\[ *\d+/\d+\] ", run.stderr, re.MULTILINE))
 
@@ -136,14 +137,14 @@ if "-m" in words[:3] and (command := words[words.index("-m") + 1]).startswith("p
 '''
 
 
-def finish(project, snakemake, config="every.yaml"):
-    """The jobs of a workflow that has run, as far as Snakemake can tell: every command leaves empty files and ends."""
+def finish_workflow(project, snakemake, config="every.yaml"):
+    """Make Snakemake believe that a workflow has run: each command leaves empty files and ends. Return its jobs."""
     stub = project / "src/sitecustomize.py"
     stub.write_text(STUB)
-    plan = jobs(snakemake("-n", config=config))
-    done = snakemake(config=config)
-    assert done.returncode == 0, done.stdout + done.stderr
+    plan = read_jobs(snakemake("-n", config=config))
+    finished = snakemake(config=config)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
     stub.unlink()
-    again = snakemake("-n", config=config)
-    assert not jobs(again), jobs(again)
+    planned = snakemake("-n", config=config)
+    assert not read_jobs(planned), read_jobs(planned)
     return plan

@@ -12,26 +12,27 @@ import signal
 import sys
 import traceback
 
-import pandas  # noqa: F401  this and the next two: what runs import after that
+import pandas  # noqa: F401  runs import this and the next two later
 import pydantic  # noqa: F401
 import smart_open  # noqa: F401
 from snakemake.cli import get_argument_parser, main
 
 
-def child(asked: dict) -> None:
-    """As `python -m snakemake` in the folder, environment and files that were asked for."""
-    os.chdir(asked["cwd"])
+def run_snakemake(request: dict) -> None:
+    """Run snakemake as `python -m snakemake` does in the folder, environment and files of the request."""
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    silent = os.open(os.devnull, os.O_RDONLY)
-    files = [os.open(asked[name], os.O_WRONLY) for name in ("stdout", "stderr")]
-    for number, file in enumerate((silent, *files)):
+    os.environ.update(request["environment"])
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    files += [os.open(request[name], os.O_WRONLY) for name in ("stdout", "stderr")]
+    for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    sys.argv, sys.path[0] = ["snakemake", *asked["arguments"]], asked["cwd"]
-    signal.alarm(asked["timeout"])
+    sys.argv = ["snakemake", *request["arguments"]]
+    sys.path[0] = request["cwd"]
+    signal.alarm(request["timeout"])
     try:
-        main(asked["arguments"])
+        main(request["arguments"])
     except SystemExit:
         raise
     except BaseException:  # as Python does, and not as the loop below would
@@ -40,12 +41,13 @@ def child(asked: dict) -> None:
 
 
 def serve() -> None:
+    """Fork a run for each request on stdin and print its exit code."""
     get_argument_parser()  # imports the plugins of this environment
     assert not any(name.partition(".")[0] == "parity" for name in sys.modules)
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
-            child(json.loads(line))
+            run_snakemake(json.loads(line))
             return
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 

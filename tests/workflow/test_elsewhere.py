@@ -26,30 +26,32 @@ rule mine:
 """
 
 
-def snakemake(folder, *arguments):
-    """By a Python that does not know of this checkout but by the Snakefile; no profile of another folder is read."""
+def run_snakemake(folder, *arguments):
+    """Run snakemake by a Python that knows this checkout by the Snakefile alone; no profile of another folder is
+    read."""
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--resources", "gpu=0", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=dict(os.environ))
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
 
 
-def test_as_a_module_of_another_workflow(tmp_path):
-    """Its rules have the other's names before theirs; prompts and published numbers are found; a job runs."""
+def test_the_workflow_runs_as_a_module_of_another(tmp_path):
+    """Its rules have a prefix; prompts and published numbers are found; a job runs."""
     (tmp_path / "Snakefile").write_text(MODULE.replace("SNAKEFILE", repr(str(ROOT / "Snakefile"))))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"parity": yaml.safe_load(TINY)}))
-    # what this workflow prints of a job by its message is Snakemake's own here
-    planned = snakemake(tmp_path, "-n", "-p")
-    assert "parity_decode" in planned and "mine" in planned
+    planned = run_snakemake(tmp_path, "-n", "-p")
+    assert "parity_decode" in planned
+    assert "mine" in planned
     assert str(ROOT / "workflow/published/sjd.csv") in planned
-    snakemake(tmp_path, "--until", "parity_checkpoint")
+    run_snakemake(tmp_path, "--until", "parity_checkpoint")
     [manifest] = (tmp_path / "results/checkpoints").rglob("manifest.json")
     assert json.loads(manifest.read_text())["kind"] == "discrete"
 
 
-def test_from_another_folder(tmp_path):
-    """`-s` and `--directory`: the default experiment, and everything that is written, below that folder."""
+def test_results_go_to_the_folder_of_the_run(tmp_path):
+    """By `-s` and `--directory`, on the default experiment."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    snakemake(tmp_path, "-s", str(ROOT / "Snakefile"), "--directory", str(elsewhere), "--until", "shard_prompts")
-    assert list((elsewhere / "results/inputs").rglob("*.json")) and not (tmp_path / "results").exists()
+    run_snakemake(tmp_path, "-s", str(ROOT / "Snakefile"), "--directory", str(elsewhere), "--until", "shard_prompts")
+    assert list((elsewhere / "results/inputs").rglob("*.json"))
+    assert not (tmp_path / "results").exists()

@@ -8,7 +8,7 @@ from html import escape
 
 import pytest
 
-from tests.workflow.conftest import copied, runner
+from tests.workflow.conftest import copy_project, make_runner
 
 FEW = """
 experiment: few
@@ -20,35 +20,37 @@ equality: {n: 10000, long: 0, swaps: 99}
 
 
 @pytest.mark.slow
-def test_five_steps_and_one_file(tmp_path):
-    """As CONTRIBUTING.md has them, on texts, whose jobs are the shortest; and the decoder is seen to be wrong when it
-    is: a second edit makes it so."""
+def test_a_new_decoder_takes_five_steps_and_one_file(tmp_path):
+    """As CONTRIBUTING.md has them, on texts, whose jobs are the shortest. An edit then makes the decoder wrong, and the
+    page says so."""
     # 1. a clone, 2. an environment
-    project = copied(tmp_path / "parity")
+    project = copy_project(tmp_path / "parity")
     (project / "few.yaml").write_text(FEW)
-    before = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    files = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
     # 3. begin a decoder
-    begun = subprocess.run(
+    created = subprocess.run(
         [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset", "--rule"],
         cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src:{project}/decoders/src"},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert begun.returncode == 0, begun.stderr
-    written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - before
-    own = project / "decoders/src/parity_decoders/anysubset/mine.py"
+    assert created.returncode == 0, created.stderr
+    written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - files
+    decoder = project / "decoders/src/parity_decoders/anysubset/mine.py"
     rule = project / "workflow/methods/mine.smk"
-    assert written == {own, project / "tests/decoders/test_mine.py", rule}
+    assert written == {decoder, project / "tests/decoders/test_mine.py", rule}
     # 4. edit it: here a decoder that draws from another law, and says that it does not
-    text = own.read_text()
-    own.write_text(text.replace("race(p,", "race(p.sqrt(),"))
-    assert own.read_text() != text
+    text = decoder.read_text()
+    decoder.write_text(text.replace("race(p,", "race(p.sqrt(),"))
+    assert decoder.read_text() != text
     # 5. run
-    done = runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml")
-    assert done.returncode == 0, done.stderr
-    last = done.stderr.strip().splitlines()
-    assert last[-1] == f"Report: {project / 'results/few/text/report.html'}" or "report.html" in last[-1]
-    assert any("mine" in line and "lossless" in line and "lossy: TV" in line for line in last[-12:]), last
+    finished = make_runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml")
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stderr.strip().splitlines()
+    assert "report.html" in lines[-1]
+    assert any("mine" in line and "lossless" in line and "lossy: TV" in line for line in lines[-12:]), lines
     page = (project / "results/few/report.html").read_text()
     with (project / "results/few/summary.csv").open() as stream:
         [row] = [row for row in csv.DictReader(stream) if row["method"] == "mine"]
-    assert row["verdict"].startswith("lossy: TV") and row["pill"].startswith("lossy") and escape(row["pill"]) in page
+    assert row["verdict"].startswith("lossy: TV")
+    assert row["pill"].startswith("lossy")
+    assert escape(row["pill"]) in page

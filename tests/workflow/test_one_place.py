@@ -1,7 +1,7 @@
 """One place each: a decoder, a model family, a metric, an equality layer and an experiment are added by one file."""
 
 from parity.new.__main__ import RULE
-from tests.workflow.conftest import EVERY, jobs
+from tests.workflow.conftest import ALL_KINDS, read_jobs
 
 DECODER = '''"""Plain decoding under another name."""
 
@@ -48,60 +48,66 @@ def rows(cell):
 '''
 
 
-def test_a_decoder_is_its_file(project, snakemake):
+def test_a_decoder_is_added_by_one_file(project, snakemake):
     (project / "decoders/src/parity_decoders/discrete/toy.py").write_text(DECODER)
-    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
-    planned = jobs(snakemake("-n", config="toy.yaml"))
+    (project / "toy.yaml").write_text(ALL_KINDS.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
+    planned = read_jobs(snakemake("-n", config="toy.yaml"))
     assert len([1 for rule, file in planned if rule == "decode" and "/toy-" in file]) == 2
     assert any("equality/discrete/toy-" in file for _, file in planned)
-    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{quick: 2}]"))
+    (project / "toy.yaml").write_text(ALL_KINDS.replace("mtj: [{}]", "toy: [{quick: 2}]"))
     wrong = snakemake("-n", config="toy.yaml")
-    assert wrong.returncode != 0 and "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
-    # a rule of its own; the others, of its kind and of others, keep the common one
+    assert wrong.returncode != 0
+    assert "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
+    # with a rule of its own; the other methods keep the common one
     (project / "workflow/methods/mine.smk").write_text(RULE.format(name="toy", kind="discrete"))
-    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}]"))
-    decoded = {(rule, file) for rule, file in jobs(snakemake("-n", config="toy.yaml")) if "/shards/" in file}
+    (project / "toy.yaml").write_text(ALL_KINDS.replace("mtj: [{}]", "toy: [{}]"))
+    decoded = {(rule, file) for rule, file in read_jobs(snakemake("-n", config="toy.yaml")) if "/shards/" in file}
     assert {rule for rule, file in decoded if "/toy-" in file} == {"decode_toy"}
-    assert {rule for rule, file in decoded if "/toy-" not in file} == {"decode"} and len(decoded) > 4
+    assert {rule for rule, file in decoded if "/toy-" not in file} == {"decode"}
+    assert len(decoded) > 4
 
 
-def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):
-    own = (project / "src/parity/models/discrete/llamagen.py").read_text()
-    (project / "src/parity/models/discrete/other.py").write_text(own)
-    raw = EVERY.replace("image:", "models: {scenes: {family: other}}\nimage:")
+def test_a_family_is_added_by_a_module_that_declares_itself(project, snakemake):
+    source = (project / "src/parity/models/discrete/llamagen.py").read_text()
+    (project / "src/parity/models/discrete/other.py").write_text(source)
+    raw = ALL_KINDS.replace("image:", "models: {scenes: {family: other}}\nimage:")
     (project / "toy.yaml").write_text(raw)
-    assert "checkpoint" in {rule for rule, _ in jobs(snakemake("-n", config="toy.yaml"))}
+    assert "checkpoint" in {rule for rule, _ in read_jobs(snakemake("-n", config="toy.yaml"))}
     file = project / "src/parity/models/discrete/other.py"
-    file.write_text(own.replace('"network"', '"net"', 1))
+    file.write_text(source.replace('"network"', '"net"', 1))
     wrong = snakemake("-n", config="toy.yaml")
     assert "models/discrete/other.py: FAMILY has no 'network'" in wrong.stderr
-    file.write_text(own)
+    file.write_text(source)
     (project / "toy.yaml").write_text(raw.replace("other", "another"))
     wrong = snakemake("-n", config="toy.yaml")
-    assert "models.scenes.family = 'another'" in wrong.stderr and "llamagen, other" in wrong.stderr
+    assert "models.scenes.family = 'another'" in wrong.stderr
+    assert "llamagen, other" in wrong.stderr
 
 
-def test_a_metric_is_a_module(project, snakemake):
+def test_a_metric_is_added_by_one_file(project, snakemake):
     (project / "src/parity/metrics/letters.py").write_text(METRIC)
     figure = "  study: [{title: t, x: method, y: [letters]}]\n"
-    (project / "toy.yaml").write_text(EVERY.replace("text:\n", f"{figure}text:\n", 1))
-    assert jobs(snakemake("-n", config="toy.yaml"))
+    (project / "toy.yaml").write_text(ALL_KINDS.replace("text:\n", f"{figure}text:\n", 1))
+    assert read_jobs(snakemake("-n", config="toy.yaml"))
     (project / "src/parity/metrics/letters.py").write_text(METRIC.replace(', "none")', ")"))
     wrong = snakemake("-n", config="toy.yaml")
-    assert "metrics/letters.py" in wrong.stderr and "no direction" in wrong.stderr
+    assert "metrics/letters.py" in wrong.stderr
+    assert "no direction" in wrong.stderr
 
 
-def test_a_layer_is_a_file(project, snakemake):
+def test_a_layer_is_added_by_one_file(project, snakemake):
     (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER)
     planned = snakemake("-n", "-p", config="every.yaml")
-    asked = [line for line in planned.stdout.splitlines() if "--layers" in line and '"toy":{"alpha"' in line]
-    assert planned.returncode == 0 and len(asked) == 3  # plain decoding's reference and two methods; not the control
+    commands = [line for line in planned.stdout.splitlines() if "--layers" in line and '"toy":{"alpha"' in line]
+    assert planned.returncode == 0
+    assert len(commands) == 3  # plain decoding's reference and two methods; not the control
     (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER.replace("def rows", "def lines"))
     wrong = snakemake("-n", config="every.yaml")
-    assert "layers/discrete/toy.py" in wrong.stderr and "rows(...)" in wrong.stderr
+    assert "layers/discrete/toy.py" in wrong.stderr
+    assert "rows(...)" in wrong.stderr
 
 
-def test_an_experiment_is_one_file_and_none_of_its_sections_is_required(project, snakemake):
-    text = EVERY[EVERY.index("text:") : EVERY.index("continuous:")]
+def test_an_experiment_may_have_a_single_section(project, snakemake):
+    text = ALL_KINDS[ALL_KINDS.index("text:") : ALL_KINDS.index("continuous:")]
     (project / "alone.yaml").write_text(f"experiment: alone\n{text}")
-    assert ("report", "results/alone/report.html") in jobs(snakemake("-n", config="alone.yaml"))
+    assert ("report", "results/alone/report.html") in read_jobs(snakemake("-n", config="alone.yaml"))

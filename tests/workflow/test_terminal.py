@@ -11,10 +11,11 @@ from parity.base import command
 from snakemake_logger_plugin_parity import LogHandler, LogHandlerSettings
 from snakemake_logger_plugin_parity.run import Run
 
-SAID = SimpleNamespace(
+SETTINGS = SimpleNamespace(
     dryrun=False, printshellcmds=False, nocolor=True, quiet=None, debug_dag=False, verbose=False,
     show_failed_logs=True, stdout=False,
 )  # fmt: skip
+UNFINISHED = "WorkflowError:\nAt least one job did not complete successfully."
 
 
 class Terminal(io.StringIO):
@@ -22,76 +23,80 @@ class Terminal(io.StringIO):
         return True
 
 
-def record(event=None, level=logging.INFO, text="", **more):
-    made = logging.LogRecord("snakemake", level, "", 0, text, (), None)
-    vars(made).update({"event": event, **more} if event else more)
-    return made
+def make_record(event=None, level=logging.INFO, text="", **fields):
+    record = logging.LogRecord("snakemake", level, "", 0, text, (), None)
+    vars(record).update({"event": event, **fields} if event else fields)
+    return record
 
 
-def job(number, log):
-    about = {"rule_name": "decode", "rule_msg": f"decode m/sjd-{number}, part 0 of 1", "log": [str(log)]}
-    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, output=["x"], **about)
+def make_job(number, log):
+    fields = {"rule_name": "decode", "rule_msg": f"decode m/sjd-{number}, part 0 of 1", "log": [str(log)]}
+    return make_record(LogEvent.JOB_INFO, jobid=number, wildcards={}, output=["x"], **fields)
 
 
-def failed(number, log):
-    return record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)])
+def make_failure(number, log):
+    return make_record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)])
 
 
-def lines_of(stream, tmp_path, live=False):
-    """Two jobs, one of which fails; and what only Snakemake wants to know."""
-    run, log = Run(stream, live, logging.StreamHandler(stream)), tmp_path / "0.log"
+def print_run(stream, tmp_path, live=False):
+    """Feed a run of two jobs, one of which fails, with records that only Snakemake wants; return the printed lines."""
+    log = tmp_path / "0.log"
+    run = Run(stream, live, logging.StreamHandler(stream))
     log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
-    for one in (
-        record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"),
-        record(text="Building DAG of jobs..."),
-        record(level=logging.ERROR, text="Failed to setup log file: [Errno 30] Read-only file system: 'x'"),
-        record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"),
-        job(1, log),
-        job(2, log),
-        record(LogEvent.SHELLCMD, shellcmd="python -m parity.decode"),
-        record(LogEvent.JOB_FINISHED, job_id=1),
-        failed(2, log),
-        record(text="Report: /somewhere/report.html", result=True),
-        record(text="Complete log(s): /somewhere/log"),
+    for record in (
+        make_record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"),
+        make_record(text="Building DAG of jobs..."),
+        make_record(level=logging.ERROR, text="Failed to setup log file: [Errno 30] Read-only file system: 'x'"),
+        make_record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"),
+        make_job(1, log),
+        make_job(2, log),
+        make_record(LogEvent.SHELLCMD, shellcmd="python -m parity.decode"),
+        make_record(LogEvent.JOB_FINISHED, job_id=1),
+        make_failure(2, log),
+        make_record(text="Report: /somewhere/report.html", result=True),
+        make_record(text="Complete log(s): /somewhere/log"),
     ):
-        LogHandler.emit(SimpleNamespace(run=run, plain=None), one)
+        LogHandler.emit(SimpleNamespace(run=run, plain=None), record)
     run.end()
     run.end()  # Snakemake closes its handlers twice
     return stream.getvalue().splitlines()
 
 
-def test_not_a_terminal_one_line_a_finished_job_and_the_result_last(tmp_path):
-    said = lines_of(io.StringIO(), tmp_path)
-    assert said == [
+def test_a_file_gets_a_line_a_finished_job_and_the_result_last(tmp_path):
+    lines = print_run(io.StringIO(), tmp_path)
+    assert lines == [
         "3 jobs: 2 decode, 1 all",
         "[1/3] decode m/sjd-1: 0 s",
         "FAILED decode m/sjd-2",
         "  error: image.methods.sjd: no",
         f"  log: {tmp_path / '0.log'}",
-        said[-2],
+        lines[-2],
         "Report: /somewhere/report.html",
     ]
-    assert said[-2].startswith("1 of 3 jobs in 0 s, 1 failed")
+    assert lines[-2].startswith("1 of 3 jobs in 0 s, 1 failed")
 
 
-def test_a_terminal_has_a_line_that_moves_with_the_progress_of_a_job(tmp_path):
+def test_a_terminal_shows_the_progress_of_running_jobs(tmp_path):
     log = tmp_path / "0.log"
     run = Run(Terminal(), False, logging.NullHandler())
-    run.take(record(LogEvent.RUN_INFO, stats={"decode": 4, "total": 4}))
+    run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 4, "total": 4}))
     for number in (1, 2):
-        run.on_job_info(vars(job(number, log)))
-    run.take(record(LogEvent.JOB_FINISHED, job_id=1))
+        run.on_job_info(vars(make_job(number, log)))
+    run.take(make_record(LogEvent.JOB_FINISHED, job_id=1))
     (tmp_path / "0.log.now").write_text("16 of 64 done, pass 12")
-    shown = run.view().plain.splitlines()
-    assert "16 of 64 done, pass 12" in shown[0] and shown[-1].startswith("1 of 4 jobs")
+    lines = run.view().plain.splitlines()
+    assert "16 of 64 done, pass 12" in lines[0]
+    assert lines[-1].startswith("1 of 4 jobs")
     assert next(iter(run.jobs.values())).share() == 0.25
-    run.take(record(LogEvent.JOB_FINISHED, job_id=2))
-    assert not (tmp_path / "0.log.now").exists() and len(run.view().plain.splitlines()) == 1
-    said = "\n".join(lines_of(Terminal(), tmp_path, live=True))
-    assert "\x1b[" in said and said.rstrip().endswith("Report: /somewhere/report.html")
+    run.take(make_record(LogEvent.JOB_FINISHED, job_id=2))
+    assert not (tmp_path / "0.log.now").exists()
+    assert len(run.view().plain.splitlines()) == 1
+    text = "\n".join(print_run(Terminal(), tmp_path, live=True))
+    assert "\x1b[" in text
+    assert text.rstrip().endswith("Report: /somewhere/report.html")
 
 
-def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeypatch):
+def test_a_job_writes_its_progress_beside_its_log(tmp_path, monkeypatch):
     log = tmp_path / "0.log"
     monkeypatch.setattr(command.os, "readlink", lambda path: str(log))
     command.find_progress_file.cache_clear()
@@ -106,59 +111,64 @@ def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeyp
     command.find_progress_file.cache_clear()
 
 
-def test_plain_is_what_snakemake_prints():
-    for style, said in (("plain", {}), ("auto", {"quiet": {"rules"}}), ("auto", {"dryrun": True})):
-        assert LogHandler(SimpleNamespace(**vars(SAID) | said), LogHandlerSettings(style=style)).run is None
-    assert LogHandler(SAID, LogHandlerSettings()).run is not None
+def test_plain_style_leaves_printing_to_snakemake():
+    for style, changes in (("plain", {}), ("auto", {"quiet": {"rules"}}), ("auto", {"dryrun": True})):
+        assert LogHandler(SimpleNamespace(**vars(SETTINGS) | changes), LogHandlerSettings(style=style)).run is None
+    assert LogHandler(SETTINGS, LogHandlerSettings()).run is not None
     with pytest.raises(ValueError, match="allowed: auto, live, lines, plain"):
-        LogHandler(SAID, LogHandlerSettings(style="pretty"))
+        LogHandler(SETTINGS, LogHandlerSettings(style="pretty"))
 
 
-def test_a_run_that_is_stopped_is_one_line(tmp_path):
-    stream, log = io.StringIO(), tmp_path / "0.log"
+def test_a_stopped_run_prints_one_line(tmp_path):
+    stream = io.StringIO()
+    log = tmp_path / "0.log"
     run = Run(stream, False, logging.StreamHandler(stream))
-    run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
-    for number, last in ((1, "KeyboardInterrupt"), (2, "stopped")):
-        log.write_text(f"Traceback (most recent call last):\n  File x\n{last}\n")
-        run.take(job(number, log))
-        run.take(record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command"))
-        run.take(failed(number, log))
-    run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
+    run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
+    for number, reason in ((1, "KeyboardInterrupt"), (2, "stopped")):
+        log.write_text(f"Traceback (most recent call last):\n  File x\n{reason}\n")
+        run.take(make_job(number, log))
+        run.take(make_record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command"))
+        run.take(make_failure(number, log))
+    run.take(make_record(level=logging.ERROR, text=UNFINISHED))
     run.end()
     assert stream.getvalue().splitlines()[1:] == ["stopped; the same command continues"]
 
 
-def test_a_run_that_is_ended_by_sigterm_is_stopped_and_not_failed(tmp_path):
+def test_a_run_ended_by_sigterm_is_stopped_and_not_failed(tmp_path):
     """Whether its jobs get the signal, too, or end by themselves."""
-    for killed in (True, False):
-        stream, log = io.StringIO(), tmp_path / "0.log"
+    for signalled in (True, False):
+        stream = io.StringIO()
+        log = tmp_path / "0.log"
         run = Run(stream, False, logging.StreamHandler(stream))
         log.write_text("")
-        run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
-        run.take(job(1, log))
+        run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
+        run.take(make_job(1, log))
         for _ in range(2):
-            run.take(record(text="Will exit after finishing currently running jobs (scheduler)."))
-        if killed:
-            run.take(record(level=logging.ERROR, text="RuleException:\n... died with <Signals.SIGTERM: 15>."))
-            run.take(failed(1, log))
+            run.take(make_record(text="Will exit after finishing currently running jobs (scheduler)."))
+        if signalled:
+            run.take(make_record(level=logging.ERROR, text="RuleException:\n... died with <Signals.SIGTERM: 15>."))
+            run.take(make_failure(1, log))
         else:
-            run.take(record(LogEvent.JOB_FINISHED, job_id=1))
-        run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
+            run.take(make_record(LogEvent.JOB_FINISHED, job_id=1))
+        run.take(make_record(level=logging.ERROR, text=UNFINISHED))
         run.end()
-        said = stream.getvalue().splitlines()[1:]
-        assert said[0] == "stopping when the running jobs have ended" and len(said) == 3 - killed
-        assert said[-1] == "stopped; the same command continues"
+        lines = stream.getvalue().splitlines()[1:]
+        assert lines[0] == "stopping when the running jobs have ended"
+        assert len(lines) == 3 - signalled
+        assert lines[-1] == "stopped; the same command continues"
 
 
-def test_a_job_that_is_tried_again_counts_once(tmp_path):
-    stream, log = io.StringIO(), tmp_path / "0.log"
+def test_a_retried_job_counts_once(tmp_path):
+    stream = io.StringIO()
+    log = tmp_path / "0.log"
     run = Run(stream, False, logging.StreamHandler(stream))
     log.write_text("error: no such file\n")
-    run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
+    run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
     for number in (1, 1, 1, 2):
-        run.take(job(number, log))
-        run.take(failed(number, log))
-    run.take(job(2, log))
-    run.take(record(LogEvent.JOB_FINISHED, job_id=2))
+        run.take(make_job(number, log))
+        run.take(make_failure(number, log))
+    run.take(make_job(2, log))
+    run.take(make_record(LogEvent.JOB_FINISHED, job_id=2))
     run.end()
-    assert "1 of 2 jobs" in stream.getvalue() and ", 1 failed" in stream.getvalue()
+    assert "1 of 2 jobs" in stream.getvalue()
+    assert ", 1 failed" in stream.getvalue()

@@ -9,7 +9,7 @@ Takes about six hours on two cores, in the folder of a clone. Seeded. Every reci
 a killed run loses minutes.
 """
 
-from recipes.runs import INSTALLS, RUNS, of_kind
+from recipes.runs import INSTALLS, RUNS, list_runs
 
 
 rule train:
@@ -40,7 +40,7 @@ for model_kind, target in INSTALLS.items():
         name:
             target
         input:
-            collect("results/training/{run.name}.{part}", run=of_kind(model_kind), part=("safetensors", "json")),
+            collect("results/training/{run.name}.{part}", run=list_runs(model_kind), part=("safetensors", "json")),
         log:
             f"logs/training/install-{model_kind}.log",
         conda:
