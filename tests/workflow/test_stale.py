@@ -12,7 +12,7 @@ from parity.experiment import code_digest
 from parity.experiment.module_metadata import PACKAGE
 from tests.workflow.conftest import ALL_KINDS, ROOT, copy_project, finish_workflow, make_runner, read_jobs
 
-roots = runpy.run_path(str(ROOT / ".ci" / "imports.py"))["roots"]
+map_rule_modules = runpy.run_path(str(ROOT / ".ci" / "imports.py"))["map_rule_modules"]
 STAGES = ("equality", "metrics", "report", "decode")
 STATISTICS = code_digest.STATISTICS / "parity_certify"
 DECODERS = code_digest.DECODERS / "parity_decoders"
@@ -61,7 +61,9 @@ def name_module(path):
 def test_an_edit_runs_exactly_the_jobs_that_import_the_module(project, snakemake, plan):
     """Modules that the same jobs import are one group; of an eighth of the groups a module is edited. CI sees that a
     job imports nothing else, on jobs that were run."""
-    named = {output: modules for output, modules in roots(project / ".snakemake/metadata").items() if modules}
+    named = {
+        output: modules for output, modules in map_rule_modules(project / ".snakemake/metadata").items() if modules
+    }
     closures = {output: set(code_digest.list_closure(*named[output])) for _, output in plan if output in named}
     assert len(closures) > 30
     importers = {p: frozenset(o for o, modules in closures.items() if name_module(p) in modules) for p in EDITABLE}
