@@ -25,7 +25,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
-from parity.equality.targets.discrete import law_of
+from parity.equality.targets.discrete import compute_law
 from parity.models import fetch
 from parity.models.discrete.cached import Cached, EagleDrafter, Layers
 from parity.models.discrete.load import Loaded, load, load_encoder
@@ -108,9 +108,9 @@ class Target(Enumerated):
         codes = torch.from_numpy(digits(CODES, self.length))
         cells = self.forced.repeat(len(codes), 1)
         cells[:, self.forced < 0] = codes
-        return law_of(self.name, self.model(len(cells)), cells)
+        return compute_law(self.name, self.model(len(cells)), cells)
 
-    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+    def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
         """Decode pictures and return their codes as numbers [n]. Raises ParityError for a picture that breaks the
         grammar, or that took more passes than it has codes."""
         model, start = self.model(len(noise.keys)), torch.zeros_like(noise.keys)

@@ -1,4 +1,4 @@
-"""What every any-subset decoder keeps to, whatever its options; a toy decoder breaks each rule once."""
+"""Rules that every any-subset decoder keeps, whatever its options; a toy decoder breaks each rule once."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -27,23 +27,25 @@ from tests.tables import (
 
 
 @torch.inference_mode()
-def toy(model: Any, start: Infilling, *, noise: Noise, fault: str = "none") -> Iterator[Fill]:
-    """Plain decoding, a token a loop; or with a fault."""
-    tokens, N = start.tokens, start.tokens.shape[1]
+def decode_plainly(model: Any, start: Infilling, *, noise: Noise, fault: str = "none") -> Iterator[Fill]:
+    """Decode plainly, a token a loop; or with a fault."""
+    tokens = start.tokens
+    N = tokens.shape[1]
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
     n = start.begin - int(fault == "writes over its prompt")
     while bool((n < start.end).any()):
-        here = next_ranks(start, n, 1)
+        ranks = next_ranks(start, n, 1)
         for _ in range(2 if fault == "asks twice" else 1):
-            law = model.laws(tokens, start.order, start.begin, here.asked, here.rank)
-        token = race(law, Noise(keys, noise.dtype).exponential("sample", here.rank * N, model.vocab))
-        yield Fill(here.position, token, here.open, here.open[:, 0].long())
-        tokens, n = write(tokens, here.position, token, here.open), n + here.open[:, 0]
+            law = model.laws(tokens, start.order, start.begin, ranks.asked, ranks.rank)
+        token = race(law, Noise(keys, noise.dtype).exponential("sample", ranks.rank * N, model.vocab))
+        yield Fill(ranks.position, token, ranks.open, ranks.open[:, 0].long())
+        tokens = write(tokens, ranks.position, token, ranks.open)
+        n = n + ranks.open[:, 0]
     if fault == "goes on":
-        yield Fill(here.position, token, here.open & False, 0 * n)
+        yield Fill(ranks.position, token, ranks.open & False, 0 * n)
 
 
-class Counted:
+class CountingModel:
     """A model that counts the rows it is asked for."""
 
     def __init__(self, model: Any):
@@ -54,32 +56,34 @@ class Counted:
         return self.model.laws(tokens, *rest)
 
 
-def filled(method, given, start, model, first=0):
+def fill(method, settings, start, model, first=0):
     rows = range(first, first + len(start.tokens))
-    return record(model, start, method(model, start, noise=counted_noise(9, rows), **given))
+    return record(model, start, method(model, start, noise=counted_noise(9, rows), **settings))
 
 
-def a_row_alone_is_the_row_in_a_batch(method, variant):
+def check_rows_do_not_depend_on_their_batch(method, variant):
     model = make_text_model(3, 6, 3)
     start = draw_prompts(model, 30, 5, variant.method)
-    together = filled(method, variant.options, start, model)
+    batch = fill(method, variant.options, start, model)
     for b in (0, 7, 23):
-        alone = filled(method, variant.options, select_row(start, b), model, first=b)
-        assert torch.equal(alone.tokens[0], together.tokens[b]) and torch.equal(alone.step[0], together.step[b])
-        assert alone.nfe[0] == together.nfe[b] and alone.aux[0] == together.aux[b]
+        single = fill(method, variant.options, select_row(start, b), model, first=b)
+        for column in ("tokens", "step", "nfe", "aux"):
+            assert torch.equal(getattr(single, column)[0], getattr(batch, column)[b]), column
 
 
-def prompts_stand_and_all_else_is_filled(method, variant):
-    """Known tokens anywhere, rows of several lengths; what lies behind a row's end stays as it was."""
+def check_only_missing_tokens_are_filled(method, variant):
+    """All of them, whichever tokens are known, in rows of several lengths; not what lies behind a row's end."""
     model = make_text_model(3, 6, 4)
     start = draw_prompts(model, 200, 6, variant.method)
-    done = filled(method, variant.options, start, model)
-    inside, known = torch.arange(6) < start.end[:, None], start.tokens != model.mask
-    assert torch.equal(done.tokens[known | ~inside], start.tokens[known | ~inside])
-    assert (done.tokens[inside] < model.words).all() and torch.equal(done.step > 0, inside & ~known)
+    filled = fill(method, variant.options, start, model)
+    in_row = torch.arange(6) < start.end[:, None]
+    is_missing = in_row & (start.tokens == model.mask)
+    assert torch.equal(filled.tokens[~is_missing], start.tokens[~is_missing])
+    assert (filled.tokens[in_row] < model.words).all()
+    assert torch.equal(filled.step > 0, is_missing)
 
 
-def stopping_early_is_an_error(method, variant):
+def check_stopping_early_is_an_error(method, variant):
     model = make_text_model(3, 4)
     start = draw_prompts(model, 12, 0, variant.method)
     steps = list(method(model, start, noise=counted_noise(0, range(12)), **variant.options))
@@ -88,22 +92,21 @@ def stopping_early_is_an_error(method, variant):
         record(model, start, iter(steps[:-1]))
 
 
-def evaluations_are_those_of_the_model(method, variant):
-    """Of a row alone: a row laid out in several orders is one for each."""
+def check_evaluations_are_counted(method, variant):
+    """For single rows; a row laid out in several orders counts once for each."""
     for b in range(12):
-        model = Counted(make_text_model(3, 6, b % 4))
-        done = filled(
-            method, variant.options, select_row(draw_prompts(model.model, 12, 7, variant.method), b), model, first=b
-        )
-        assert int(done.nfe[0]) == done.passes == model.rows
+        model = CountingModel(make_text_model(3, 6, b % 4))
+        start = select_row(draw_prompts(model.model, 12, 7, variant.method), b)
+        filled = fill(method, variant.options, start, model, first=b)
+        assert int(filled.nfe[0]) == filled.passes == model.rows
 
 
 VARIANTS = list(generate_variants("anysubset"))
 RULES = {
-    a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
-    prompts_stand_and_all_else_is_filled: ("writes over its prompt", VARIANTS),
-    stopping_early_is_an_error: ("goes on", VARIANTS),
-    evaluations_are_those_of_the_model: ("asks twice", VARIANTS),
+    check_rows_do_not_depend_on_their_batch: ("reads its neighbours", VARIANTS),
+    check_only_missing_tokens_are_filled: ("writes over its prompt", VARIANTS),
+    check_stopping_early_is_an_error: ("goes on", VARIANTS),
+    check_evaluations_are_counted: ("asks twice", VARIANTS),
 }
 
 
@@ -114,9 +117,9 @@ def test_every_decoder(rule, method, variant):
 
 @pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule, (fault, _) in RULES.items()])
 def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
-    rule(toy, Variant("", {}))
+    rule(decode_plainly, Variant("", {}))
     with pytest.raises((AssertionError, ParityError, pytest.fail.Exception)):
-        rule(partial(toy, fault=fault), Variant("", {}))
+        rule(partial(decode_plainly, fault=fault), Variant("", {}))
 
 
 @pytest.mark.parametrize("method", options.methods("anysubset"))
@@ -124,6 +127,7 @@ def test_one_missing_token_is_one_loop(method):
     """Whatever a loop may draft, and where it may draft least."""
     model = make_text_model(3, 2)
     start = draw_prompts(model, 30, 0, method)
-    for given in ({}, get_smallest_options("anysubset", method)):
-        done = filled(import_decoder("anysubset", method), given, start, model)
-        assert (start.end - start.begin == 1).all() and (done.step.amax(1) == done.step.sum(1)).all()
+    assert (start.end - start.begin == 1).all()
+    for settings in ({}, get_smallest_options("anysubset", method)):
+        filled = fill(import_decoder("anysubset", method), settings, start, model)
+        assert (filled.step.amax(1) == filled.step.sum(1)).all()

@@ -11,7 +11,7 @@ from parity_decoders.protocols.continuous import Pair, Start, draw_order
 
 from parity.base.row_noise import batch_noise
 from parity.decode.continuous import Clocked, record
-from parity.equality.targets.continuous import continuous_rows
+from parity.equality.targets.continuous import make_continuous_rows
 from parity.models.continuous.diffusion import TRAINED, HeadSampling, Steps, make_schedule, walk
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from tests.tables import make_mixtures
@@ -102,7 +102,9 @@ def test_only_a_sampler_that_gives_up_is_inexact():
     p = {}
     for name, method_options in (("exact", {}), ("gives up", {"tries": 1}), ("zero", {"tries": 1, "give_up": "zero"})):
         models, decoded = decode_mixtures(n, **method_options)
-        tests = continuous_rows(decoded.tokens.numpy(), models.target.mixture, rng=np.random.default_rng(6), bins=4)
+        tests = make_continuous_rows(
+            decoded.tokens.numpy(), models.target.mixture, rng=np.random.default_rng(6), bins=4
+        )
         p[name] = min(r["p_holm"] for r in tests if r["decides"])
         assert (decoded.gave_up > 0).float().mean() < 0.01 if name == "exact" else decoded.gave_up.sum() > n / 10
     assert p["exact"] > 0.01

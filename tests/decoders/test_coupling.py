@@ -16,8 +16,8 @@ from scipy import stats
 
 from parity.base.row_noise import batch_noise
 from parity.decode.continuous import record
-from parity.equality.faults import altered
-from parity.equality.faults.continuous import inverted, redrawn
+from parity.equality.faults import patch_module
+from parity.equality.faults.continuous import couple_by_inverse, couple_without_residual
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.tabular import TabularMixture
@@ -49,11 +49,11 @@ def compute_smallest_p(n):
 @pytest.mark.parametrize("p", [SHIFTED, P])
 def test_a_coupled_draw_has_the_new_law(p):
     assert compute_smallest_p(draw_coupled(p)[0]) > 1e-3
-    assert compute_smallest_p(draw_coupled(p, redrawn)[0]) < 1e-6
+    assert compute_smallest_p(draw_coupled(p, couple_without_residual)[0]) < 1e-6
 
 
 def test_the_wrong_deviation_is_noticed():
-    assert compute_smallest_p(draw_coupled(P, inverted)[0]) < 1e-6
+    assert compute_smallest_p(draw_coupled(P, couple_by_inverse)[0]) < 1e-6
 
 
 def test_shifted_means_keep_as_many_draws_as_possible():
@@ -157,7 +157,7 @@ def test_noise_that_was_not_moved_is_noticed():
 
     target = make_model("mar")
     noise, start = draw_start(target)
-    faulty = altered("parity_decoders.continuous.coupled", sweep=sweep_with_old_noise).coupled
+    faulty = patch_module("parity_decoders.continuous.coupled", sweep=sweep_with_old_noise).coupled
     tokens, moved = collect_with_noise(faulty(Pair(target), start, noise=noise, theta=1.0), target, start)
     assert (decode_plainly(target, start, moved) - tokens).abs().max() > 1e-3
 

@@ -5,7 +5,7 @@ import torch
 from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.verification import finish, race, residual
 
-from parity.equality.faults import altered
+from parity.equality.faults import patch_module
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel, compute_joint
 from tests.tables import (
@@ -137,5 +137,5 @@ def verify_runs_as_blocks(p, q, draft, bonus, u):
     ],
 )
 def test_a_planted_fault_is_noticed(method, fault, method_options):
-    module = altered(f"parity_decoders.discrete.{method}", **fault)
+    module = patch_module(f"parity_decoders.discrete.{method}", **fault)
     assert compute_method_p_value(getattr(module, method), **method_options) < 1e-8

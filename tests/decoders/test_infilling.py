@@ -15,7 +15,7 @@ from parity_decoders.protocols.anysubset import Infilling, make_infilling, make_
 from parity_decoders.verification import finish, probability, race
 
 from parity.decode.anysubset import record
-from parity.equality.faults import altered
+from parity.equality.faults import patch_module
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
 from tests.tables import compute_p_value, draw_prompts, make_text_model
 
@@ -78,7 +78,7 @@ def verify_without_residual(p, q, draft, point, u, e):
     ("method", "method_options"),
     [
         (assd, {"k": 3, "tolerance": 0.1}),
-        (altered(assd_quadratic.__module__, verify=verify_without_residual).assd_quadratic, {"k": 3}),
+        (patch_module(assd_quadratic.__module__, verify=verify_without_residual).assd_quadratic, {"k": 3}),
         (sigma_gpt, {"orders": 4}),
         (diffusion, {"steps": 2}),
     ],

@@ -10,34 +10,39 @@ from parity_decoders.noise import Noise
 from parity.equality.faults import Trial, anysubset, continuous, discrete, try_out
 from parity.experiment.options import measure_reach, methods, options, runs_on_enumerable
 
-EVERY = {
+VARIANTS = {
     discrete: discrete.VARIANTS,
     anysubset: anysubset.VARIANTS,
     continuous: continuous.VARIANTS | continuous.WALKED,
 }
-NAMED = [(kind, name) for kind, variants in EVERY.items() for name in variants]
+CASES = [(kind, name) for kind, variants in VARIANTS.items() for name in variants]
 
 
-@pytest.mark.parametrize(("kind", "name"), NAMED, ids=[f"{k.__name__.rsplit('.', 1)[1]} {n}" for k, n in NAMED])
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{k.__name__.rsplit('.', 1)[1]} {n}" for k, n in CASES])
 def test_faults_are_found_and_correct_decoders_are_not(kind, name):
-    """A fault on one seed; one that shows in more sequences is required where the layer looks for it with more, too."""
+    """A fault on one seed. A fault that shows only in more sequences is required of the larger trial alone."""
     n, seed = (10_000, 1) if kind is discrete else (20_000, 0)
-    seeds = [0, 1] if EVERY[kind][name][1] == "none" else [seed]
-    required = [try_out(t, seeds).as_required for t in kind.trials(n, seeds, draws=999) if t.method == name]
-    assert False not in required and True in required, required
+    seeds = [0, 1] if VARIANTS[kind][name][1] == "none" else [seed]
+    as_required = [try_out(t, seeds).as_required for t in kind.make_trials(n, seeds, draws=999) if t.method == name]
+    assert False not in as_required
+    assert True in as_required
 
 
-def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each_time():
-    def trial(fault, ps, enough=True):
-        values = iter(ps)
-        return Trial("it", fault, lambda seed: [make_row("mutants", "all four", 9, p_value=next(values))], enough)
-
-    def required(trial):
-        return try_out(trial, [5, 6]).as_required
-
-    assert required(trial("none", (0.01, 0.4))) and required(trial("none", (0.01, 0.02))) is False
-    assert required(trial("stale", (0.01, 0.02))) and required(trial("stale", (0.01, 0.4))) is False
-    assert required(trial("stale", (0.01, 0.4), enough=False)) is None
+@pytest.mark.parametrize(
+    ("fault", "ps", "must_show", "as_required"),
+    [
+        ("none", (0.01, 0.4), True, True),
+        ("none", (0.01, 0.02), True, False),
+        ("stale", (0.01, 0.02), True, True),
+        ("stale", (0.01, 0.4), True, False),
+        ("stale", (0.01, 0.4), False, None),
+    ],
+)
+def test_a_fault_must_be_found_on_every_seed(fault, ps, must_show, as_required):
+    """A correct decoder may be rejected by chance once."""
+    p_values = iter(ps)
+    trial = Trial("it", fault, lambda _: [make_row("mutants", "all four", 9, p_value=next(p_values))], must_show)
+    assert try_out(trial, [5, 6]).as_required is as_required
 
 
 LATE = [  # faults of long sequences: tokens, a seed, and the test that is for them, if one alone is
@@ -57,11 +62,11 @@ LATE = [  # faults of long sequences: tokens, a seed, and the test that is for t
 ]
 
 
-@pytest.mark.parametrize(("module", "method", "n", "seed", "test"), LATE, ids=[q[1] for q in LATE])
+@pytest.mark.parametrize(("module", "method", "n", "seed", "test"), LATE, ids=[case[1] for case in LATE])
 def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, test):
-    (found,) = (try_out(t, [seed]) for t in module.long_trials(n) if t.method == method)
-    assert found.as_required
-    (rows,) = found.samples
+    (outcome,) = (try_out(t, [seed]) for t in module.make_long_trials(n) if t.method == method)
+    (rows,) = outcome.samples
+    assert outcome.as_required
     assert not test or [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
 
 
@@ -69,21 +74,24 @@ def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, te
 def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
     models = import_module(f"parity.equality.targets.{kind}")
     for method in methods(kind):
-        module, own = import_module(f"parity_decoders.{kind}.{method}"), options(kind, method, {})
-        if not runs_on_enumerable(kind, method, own):
+        module = import_module(f"parity_decoders.{kind}.{method}")
+        defaults = options(kind, method, {})
+        if not runs_on_enumerable(kind, method, defaults):
             continue
-        far = measure_reach(kind, method, own)
-        (target,) = (t for t in models.long_targets(far, 2000, which=getattr(module, "TARGETS", "")) if t.alone)
-        rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
+        long = models.long_targets(measure_reach(kind, method, defaults), 2000, which=getattr(module, "TARGETS", ""))
+        (target,) = (t for t in long if t.tests_batches)
+        rows = target.make_rows(target.draw(getattr(module, method), 0, 5, defaults), "long", 5, 0)
         assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method
 
 
 def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
-    def own_numbers(model, start, *, noise, **options):
-        """ar, by numbers that it makes by itself."""
+    def make_numbers(model, start, *, noise, **options):
+        """Decode by ar, with noise of its own."""
         return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
 
-    models, near = import_module("parity.equality.targets.discrete"), measure_reach("discrete", "ar", {})
-    (target,) = (t for t in models.long_targets(near, 6400) if t.alone)
-    (row,) = (r for r in target.rows_of(target.draw(own_numbers, 0, 0, {}), "long", 0, 0) if r["test"] == "noise")
-    assert row["p_value"] is None and row["verdict"] == "not run" and row["note"].startswith("not run: needs numbers")
+    models = import_module("parity.equality.targets.discrete")
+    (target,) = (t for t in models.long_targets(measure_reach("discrete", "ar", {}), 6400) if t.tests_batches)
+    rows = target.make_rows(target.draw(make_numbers, 0, 0, {}), "long", 0, 0)
+    (row,) = (r for r in rows if r["test"] == "noise")
+    assert (row["p_value"], row["verdict"]) == (None, "not run")
+    assert row["note"].startswith("not run: needs numbers")

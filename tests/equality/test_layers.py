@@ -1,5 +1,6 @@
-"""Layers that look at a cell: each is one file, and on small cells of the embedded models says what it must; and their
-statistics."""
+"""Layers that test a cell: their verdicts on small cells of the embedded models, and their statistics."""
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from parity.decode import loop
 from parity.decode.shard_io import write_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.equality.layers.continuous import one_token
-from parity.equality.layers.continuous.pathwise import distance_row
+from parity.equality.layers.continuous.pathwise import make_distance_row
 from parity.equality.layers.discrete import paired
-from parity.equality.pathwise import pathwise, token_row
+from parity.equality.pathwise import compare_tokens, make_token_row
 from parity.equality.targets.discrete import targets
 from parity.experiment.module_metadata import require
 from parity.experiment.options import claim, options
@@ -51,7 +52,7 @@ class Workplace:
         if kind == "discrete":
             texts = ["a small red circle", "two large squares", "a blue ring", "a green star"]
             self.inputs = {"ids": np.array([f"{i}/0" for i in range(4)]), "captions": np.array(texts)}
-            rng = np.random.default_rng(0)  # for the text encoder's: what the captions say makes no difference here
+            rng = np.random.default_rng(0)  # in place of the text encoder's
             self.inputs |= {"embeddings": rng.standard_normal((4, 24, 128), np.float32), "valid": np.ones((4, 24), int)}
         elif kind == "anysubset":
             task = tasks.build("infilling", TASK, tasks.load_vocabulary(self.manifest))
@@ -60,183 +61,207 @@ class Workplace:
             self.inputs = {"ids": np.array(["0", "1"])}
         write_arrays(folder / "inputs.npz", **self.inputs)
 
-    def cell(self, method, given=None, seed=3, decoded=True):
-        """A cell's folder, its files written when it is first asked for."""
+    def make_cell(self, method, overrides=None, seed=3, decoded=True):
+        """Make a cell, if it does not exist yet. Returns its folder."""
         folder = self.folder / f"{method}-0000000{seed}"
-        chosen = {"method": method, "options": options(self.kind, method, given or {}), "seed": seed}
-        chosen |= SHARED[self.kind]
+        spec = {
+            "method": method,
+            "options": options(self.kind, method, overrides or {}),
+            "seed": seed,
+            **SHARED[self.kind],
+        }
         if not folder.exists():
-            write_json(folder / "spec.json", chosen)
+            write_json(folder / "spec.json", spec)
             if decoded:
-                loaded = loop.load(self.kind, self.manifest, chosen)
-                shard = loop.decode(self.kind, loaded, chosen, self.inputs, batch=6)
+                loaded = loop.load(self.kind, self.manifest, spec)
+                shard = loop.decode(self.kind, loaded, spec, self.inputs, batch=6)
                 write_shard(folder / "shards/0-of-1.npz", shard.columns, {})
         return folder
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
-        """The layer's entries, of the files that it declares to read, and its laws."""
+        """Run a layer on the files that it declares to read. Returns its entries and its laws."""
         layer = layer.replace("-", "_")
-        said = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
-        named = (*said["READS"], *said["WRITES"])
-        laws = folder / "laws.npz" if "laws" in named else None
+        declared = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
+        names = (*declared["READS"], *declared["WRITES"])
+        laws = folder / "laws.npz" if "laws" in names else None
         files = (
-            [folder / "shards/0-of-1.npz"] if "shards" in named else [],
-            [self.folder / "inputs.npz"] if "inputs" in named else [],
-            self.folder / "manifest.json" if "checkpoint" in named else None,
-            baseline if "baseline" in named else None,
+            [folder / "shards/0-of-1.npz"] if "shards" in names else [],
+            [self.folder / "inputs.npz"] if "inputs" in names else [],
+            self.folder / "manifest.json" if "checkpoint" in names else None,
+            baseline if "baseline" in names else None,
         )
         cell = CellFiles(self.kind, folder, settings or {}, *files, None, laws, str(device))
         return run_layer(layer, cell), read_arrays(laws) if laws else {}
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    made = {}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = Workplace(kind, tmp_path_factory.mktemp(kind))
-        return made[kind]
-
-    return of
+def get_workplace(tmp_path_factory):
+    return cache(lambda kind: Workplace(kind, tmp_path_factory.mktemp(kind)))
 
 
-def spoiled(folder, name, change):
-    """A copy of a cell whose shard has another column."""
-    other = folder.parent / f"{name}-00000009"
+def copy_changed(folder, name, change):
+    """Copy a cell with some columns of its shard changed."""
+    copy = folder.parent / f"{name}-00000009"
     columns = read_arrays(folder / "shards/0-of-1.npz")
     columns.pop("provenance")
-    write_json(other / "spec.json", read_json(folder / "spec.json"))
-    write_shard(other / "shards/0-of-1.npz", columns | change(columns), {})
-    return other
+    write_json(copy / "spec.json", read_json(folder / "spec.json"))
+    write_shard(copy / "shards/0-of-1.npz", columns | change(columns), {})
+    return copy
 
 
-def smallest(found):
-    return min(r["p_holm"] for r in found["rows"] if r["p_holm"] is not None)
+def find_smallest_p(entries):
+    return min(r["p_holm"] for r in entries["rows"] if r["p_holm"] is not None)
+
+
+def has_slots(entries):
+    """Tell whether tokens are also tested by slot, as of a lossless verifier."""
+    return any(", slot" in r["test"] for r in entries["rows"])
 
 
 # --- discrete
 
 
-def test_discrete_tokens_of_the_target_pass_and_others_do_not(workplace):
-    place = workplace("discrete")
-    cell = place.cell("ar")
-    found, laws = place.run("teacher-forced", cell, {"seeds": [11]})
-    assert smallest(found) > 0.01 and {r["key"] for r in found["rows"]} == {"00000003"}
-    assert any(", slot" in r["test"] for r in found["rows"])  # a lossless verifier: strata by slot
-    assert laws["logp"].shape == laws["top1"].shape == (4, 64) and (laws["logp"] <= 0).all()
-    turned = spoiled(cell, "turned", lambda c: {"tokens": c["tokens"][::-1]})
-    assert smallest(place.run("teacher-forced", turned, {"seeds": [11]})[0]) < 1e-6
+def test_tokens_of_the_target_pass(get_workplace):
+    workplace = get_workplace("discrete")
+    entries, laws = workplace.run("teacher-forced", workplace.make_cell("ar"), {"seeds": [11]})
+    assert find_smallest_p(entries) > 0.01
+    assert {r["key"] for r in entries["rows"]} == {"00000003"}
+    assert has_slots(entries)
+    assert laws["logp"].shape == laws["top1"].shape == (4, 64)
+    assert (laws["logp"] <= 0).all()
 
 
-def test_inputs_of_other_rows_are_told(workplace):
-    place = workplace("discrete")
-    other = spoiled(place.cell("ar"), "other", lambda c: {"ids": c["ids"][::-1]})
+def test_tokens_of_other_captions_are_rejected(get_workplace):
+    workplace = get_workplace("discrete")
+    cell = copy_changed(workplace.make_cell("ar"), "reversed", lambda c: {"tokens": c["tokens"][::-1]})
+    entries, _ = workplace.run("teacher-forced", cell, {"seeds": [11]})
+    assert find_smallest_p(entries) < 1e-6
+
+
+def test_inputs_of_other_rows_are_an_error(get_workplace):
+    workplace = get_workplace("discrete")
+    cell = copy_changed(workplace.make_cell("ar"), "other", lambda c: {"ids": c["ids"][::-1]})
     with pytest.raises(ParityError, match=r"their ids are not the samples' \(first: 0/0 against 3/0\)"):
-        place.run("teacher-forced", other, {"seeds": [11]})
+        workplace.run("teacher-forced", cell, {"seeds": [11]})
 
 
-@pytest.mark.parametrize(("coupling", "same"), [("shared", True), ("fresh", False)])
-def test_coupled_discrete_decoders_return_plain_decodings_tokens(workplace, coupling, same):
-    place = workplace("discrete")
-    cell = place.cell("jacobi", {"window": 8, "coupling": coupling}, seed=4 + same, decoded=False)
-    found, _ = place.run("pathwise", cell, {"pathwise": 1})
-    double, single = found["rows"]
-    assert (double["verdict"] == "identical") == same and double["n"] == 1 and double["test"].endswith("float64")
-    assert single["test"].endswith("float32") and not single["decides"]
+@pytest.mark.parametrize(("coupling", "is_same"), [("shared", True), ("fresh", False)])
+def test_coupled_decoders_return_plain_decodings_tokens(get_workplace, coupling, is_same):
+    workplace = get_workplace("discrete")
+    cell = workplace.make_cell("jacobi", {"window": 8, "coupling": coupling}, seed=4 + is_same, decoded=False)
+    entries, _ = workplace.run("pathwise", cell, {"pathwise": 1})
+    double, single = entries["rows"]
+    assert (double["verdict"] == "identical") == is_same
+    assert (double["test"], double["n"]) == ("same tokens, float64", 1)
+    assert (single["test"], single["decides"]) == ("same tokens, float32", False)
 
 
-def features(folder, shift, n=40):
+def draw_features(folder, shift, n=40):
     rng = np.random.default_rng(0)
-    prompt, own = rng.standard_normal((2, n, 4))
+    prompt, image = rng.standard_normal((2, n, 4))
     ids = np.array([f"{i}/0" for i in range(n)])
     write_json(folder / "spec.json", {"model": "scenes", "method": "sjd"})
-    logp = prompt - 0.1 * own - shift
-    logp[0, 0], logp[1, 1] = np.nan, -np.inf  # a forced token, and one that a lossy decoder should not have drawn
-    return {"ids": ids, "logp": logp, "cosine": prompt[:, 0] + shift, "features": prompt + 0.1 * own + shift}
+    logp = prompt - 0.1 * image - shift
+    logp[0, 0] = np.nan  # a forced token
+    logp[1, 1] = -np.inf  # one that a lossy decoder should not have drawn
+    return {"ids": ids, "logp": logp, "cosine": prompt[:, 0] + shift, "features": prompt + 0.1 * image + shift}
 
 
-def test_paired_reads_features_and_finds_a_shift(tmp_path):
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "not rejected"), (0.5, "rejected")])
+def test_paired_reads_features_and_finds_a_shift(tmp_path, shift, verdict):
     settings = {"seeds": [11], "margin_clip": 0.02, "margin_logp": 0.05, "swaps": 99}
-    baseline, real = tmp_path / "ar-00000001", tmp_path / "reference.npz"
-    write_arrays(baseline / "features.npz", **features(baseline, 0.0))
+    baseline, real, folder = (tmp_path / name for name in ("ar-00000001", "reference.npz", "sjd-00000002"))
+    write_arrays(baseline / "features.npz", **draw_features(baseline, 0.0))
     write_arrays(real, features=np.random.default_rng(1).standard_normal((50, 4)))
-    for name, shift in (("sjd-00000002", 0.0), ("sjd-00000003", 0.5)):
-        folder = tmp_path / name
-        columns = features(folder, shift)
-        columns["logp"][:, 2:] += 0.01 * np.random.default_rng(3).standard_normal((40, 2))
-        columns["cosine"] += 0.01 * np.random.default_rng(4).standard_normal(40)
-        write_arrays(folder / "features.npz", **columns)
-        cell = CellFiles("discrete", folder, settings, baseline_folder=baseline, reference_file=real)
-        rows = run_layer("paired", cell)["rows"]
-        assert len(rows) == 8 and {r["seed"] for r in rows} == {11} and {r["key"] for r in rows} == {name[-8:]}
-        t = {r["test"]: r["verdict"] for r in rows}
-        assert (t["log p: paired t"] == "rejected") == (t["CLIP: paired t"] == "rejected") == (shift > 0)
+    columns = draw_features(folder, shift)
+    columns["logp"][:, 2:] += 0.01 * np.random.default_rng(3).standard_normal((40, 2))
+    columns["cosine"] += 0.01 * np.random.default_rng(4).standard_normal(40)
+    write_arrays(folder / "features.npz", **columns)
+    cell = CellFiles("discrete", folder, settings, baseline_folder=baseline, reference_file=real)
+    rows = run_layer("paired", cell)["rows"]
+    assert [(r["seed"], r["key"]) for r in rows] == [(11, "00000002")] * 8
+    verdicts = {r["test"]: r["verdict"] for r in rows}
+    assert (verdicts["log p: paired t"], verdicts["CLIP: paired t"]) == (verdict, verdict)
 
 
 # --- any-subset
 
 
-def test_texts_of_the_network_pass_and_others_do_not(workplace):
-    place = workplace("anysubset")
-    cell = place.cell("assd", {"k": 4})
-    found, laws = place.run("teacher-forced", cell)
-    assert smallest(found) > 0.01 and {r["model"] for r in found["rows"]} == {"text"}
-    assert any(", slot" in r["test"] for r in found["rows"]) and laws["logp"].shape == (6,)
-    other = spoiled(cell, "other", lambda c: {"tokens": c["tokens"][::-1].copy()})
-    turned, worse = place.run("teacher-forced", other)
-    assert smallest(turned) < 1e-6 and worse["logp"].mean() < laws["logp"].mean()
+def test_texts_of_the_network_pass_and_others_do_not(get_workplace):
+    workplace = get_workplace("anysubset")
+    cell = workplace.make_cell("assd", {"k": 4})
+    entries, laws = workplace.run("teacher-forced", cell)
+    assert find_smallest_p(entries) > 0.01
+    assert {r["model"] for r in entries["rows"]} == {"text"}
+    assert has_slots(entries)
+    assert laws["logp"].shape == (6,)
+    reversed_cell = copy_changed(cell, "reversed", lambda c: {"tokens": c["tokens"][::-1].copy()})
+    reversed_entries, reversed_laws = workplace.run("teacher-forced", reversed_cell)
+    assert find_smallest_p(reversed_entries) < 1e-6
+    assert reversed_laws["logp"].mean() < laws["logp"].mean()
 
 
 @pytest.mark.parametrize("change", ["another task", "another network", "rows of unequal length"])
-def test_texts_that_are_not_tested_have_their_log_probabilities(workplace, change):
-    place = workplace("anysubset")
-    cell = place.cell("assd", {"k": 4})
+def test_texts_that_are_not_tested_have_log_probabilities(get_workplace, change):
+    workplace = get_workplace("anysubset")
+    cell = workplace.make_cell("assd", {"k": 4})
+    is_shorter = change.startswith("rows")
     ends = np.array([20, 24, 24, 24, 24, 24])
     shorter = {"end": ends, "missing": ends - read_arrays(cell / "shards/0-of-1.npz")["begin"]}
-    other = spoiled(cell, change.replace(" ", "_"), lambda c: shorter if change.startswith("rows") else {})
-    said = {"another task": {"task_kind": "stories"}, "another network": {"method": "gpt2"}}.get(change, {})
-    write_json(other / "spec.json", read_json(cell / "spec.json") | said)
-    found, laws = place.run("teacher-forced", other)
-    assert found["rows"] == [] and np.isfinite(laws["logp"]).all()
-    whole = place.run("teacher-forced", cell)[1]["logp"]
-    same = laws["logp"] == pytest.approx(whole, rel=1e-4)
-    assert same == (not change.startswith("rows")) and laws["logp"][1:] == pytest.approx(whole[1:], rel=1e-4)
+    copy = copy_changed(cell, change.replace(" ", "_"), lambda c: shorter if is_shorter else {})
+    changed = {"another task": {"task_kind": "stories"}, "another network": {"method": "gpt2"}}.get(change, {})
+    write_json(copy / "spec.json", read_json(cell / "spec.json") | changed)
+    entries, laws = workplace.run("teacher-forced", copy)
+    assert entries["rows"] == []
+    assert np.isfinite(laws["logp"]).all()
+    whole_logp = workplace.run("teacher-forced", cell)[1]["logp"]
+    assert (laws["logp"][0] == pytest.approx(whole_logp[0], rel=1e-4)) == (not is_shorter)
+    assert laws["logp"][1:] == pytest.approx(whole_logp[1:], rel=1e-4)
 
 
 # --- continuous
 
 
-def test_one_token_of_control_and_drafted_methods(workplace):
-    place, settings = workplace("continuous"), {"forced": 64, "conditions": 2}
-    reference = place.cell("mar", seed=0)
-    control, _ = place.run("one-token", place.cell("mar", seed=1, decoded=False), settings, reference)
-    assert control["ratios"] == {} and smallest(control) > 0.01 and {r["method"] for r in control["rows"]} == {"mar"}
-    drafted, _ = place.run("one-token", place.cell("cspd", {"gamma": 4}, decoded=False), settings, reference)
-    assert set(drafted["ratios"]) == {"two_paths", "distance", "acceptance"}  # a mixture has no path of its own
-    assert drafted["ratios"]["acceptance"]["n"] == 2 * 64 and smallest(drafted) > 0.01
-    models = sorted({r["model"] for r in drafted["rows"]})
+def run_one_token(workplace, method, overrides, seed):
+    cell = workplace.make_cell(method, overrides, seed, decoded=False)
+    settings = {"forced": 64, "conditions": 2}
+    return workplace.run("one-token", cell, settings, workplace.make_cell("mar", seed=0))[0]
+
+
+def test_one_token_of_a_control_passes(get_workplace):
+    entries = run_one_token(get_workplace("continuous"), "mar", {}, 1)
+    assert entries["ratios"] == {}
+    assert find_smallest_p(entries) > 0.01
+    assert {r["method"] for r in entries["rows"]} == {"mar"}
+
+
+def test_one_token_of_a_drafted_method_has_ratios(get_workplace):
+    entries = run_one_token(get_workplace("continuous"), "cspd", {"gamma": 4}, 3)
+    assert set(entries["ratios"]) == {"two_paths", "distance", "acceptance"}  # a mixture has no path of its own
+    assert entries["ratios"]["acceptance"]["n"] == 2 * 64
+    assert find_smallest_p(entries) > 0.01
+    models = sorted({r["model"] for r in entries["rows"]})
     assert [m.rsplit(" ", 1)[0] for m in models] == ["gmm, condition 0, place", "gmm, condition 1, place"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "layer", "method", "given", "settings"),
+    ("kind", "layer", "method", "overrides", "settings"),
     [
         ("discrete", "teacher-forced", "ar", {}, {"seeds": [11]}),
         ("anysubset", "teacher-forced", "assd", {"k": 4}, {}),
         ("continuous", "one-token", "cspd", {"gamma": 4}, {"forced": 64, "conditions": 2}),
     ],
 )
-def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method, given, settings):
-    place = workplace(kind)
-    cell = place.cell(method, given, seed=7, decoded=layer == "teacher-forced")
-    baseline = place.cell("mar", seed=0) if layer == "one-token" else None
-    here, _ = place.run(layer, cell, settings, baseline)
+def test_on_another_device_the_rows_are_the_same(get_workplace, kind, layer, method, overrides, settings):
+    workplace = get_workplace(kind)
+    cell = workplace.make_cell(method, overrides, seed=7, decoded=layer == "teacher-forced")
+    baseline = workplace.make_cell("mar", seed=0) if layer == "one-token" else None
+    on_cpu, _ = workplace.run(layer, cell, settings, baseline)
     with simulate_job_device():
-        there, _ = place.run(layer, cell, settings, baseline, DEVICE)
-    assert len(there["rows"]) == len(here["rows"]) > 0
-    for row, other in zip(here["rows"], there["rows"], strict=True):  # the same but for rounding
-        assert other == {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in row.items()}
+        on_device, _ = workplace.run(layer, cell, settings, baseline, DEVICE)
+    assert on_cpu["rows"]
+    for a, b in zip(on_cpu["rows"], on_device["rows"], strict=True):  # the same but for rounding
+        assert b == {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in a.items()}
 
 
 # --- pathwise
@@ -244,35 +269,38 @@ def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method,
 
 @pytest.mark.parametrize(("coupling", "verdict"), [("shared", "identical"), ("fresh", "rejected")])
 def test_only_a_coupled_decoder_returns_the_very_tokens(coupling, verdict):
-    found = pathwise(jacobi, targets("small"), {"window": 3, "coupling": coupling}, n=2000)
-    exact = [r for r in found if r["test"].endswith("float64")]
-    assert {r["verdict"] for r in exact} == {verdict} and all(r["decides"] for r in exact)
-    assert all((r["effect"] > 0.1) == (verdict == "rejected") for r in exact)
+    all_rows = compare_tokens(jacobi, targets("small"), {"window": 3, "coupling": coupling}, n=2000)
+    rows = [r for r in all_rows if r["test"].endswith("float64")]
+    assert {(r["verdict"], r["decides"]) for r in rows} == {(verdict, True)}
+    assert all((r["effect"] > 0.1) == (verdict == "rejected") for r in rows)
 
 
-def test_differences_by_rounding_are_stated_and_reject_nothing():
+@pytest.mark.parametrize(("exact", "verdict"), [(False, "differs by rounding"), (True, "rejected")])
+def test_differences_by_rounding_reject_nothing(exact, verdict):
     a = np.zeros((1000, 4), int)
     b = a.copy()
     b[7, 2] = 1
-    row = token_row(a, b, exact=False)
-    assert row["effect"] == 0.001 and not row["decides"] and "first: row 7, position 2" in row["note"]
-    assert row["verdict"] == "differs by rounding" and token_row(a, b, exact=True)["verdict"] == "rejected"
+    row = make_token_row(a, b, exact=exact)
+    assert (row["verdict"], row["decides"], row["effect"]) == (verdict, exact, 0.001)
+    assert "first: row 7, position 2" in row["note"]
 
 
-@pytest.mark.parametrize(("error", "said"), [(5e-4, "equal within eps"), (2e-3, "differs by more than eps")])
-def test_a_path_within_its_tolerance_has_a_verdict_of_its_own(error, said):
+@pytest.mark.parametrize(("error", "expected"), [(5e-4, "equal within eps"), (2e-3, "differs by more than eps")])
+def test_a_path_within_its_tolerance_has_its_own_verdict(error, expected):
     """The claim is neither lossless nor lossy; one number too far apart contradicts it."""
     tokens, pictures = np.zeros((2, 1, 4, 2)), np.zeros((2, 1, 3, 8, 8))
-    tokens[1, 0, 2, 1], pictures[1, 0, 0, 0, 0] = error, error
+    tokens[1, 0, 2, 1] = pictures[1, 0, 0, 0, 0] = error
     promise = claim("continuous", "coupled", options("continuous", "coupled", {"law": "path"}))
-    row = distance_row(tokens, pictures, eps=1e-3, method="coupled", key="k")
+    assert promise == "equal within eps"
+    row = make_distance_row(tokens, pictures, 1e-3, method="coupled", key="k")
+    assert row["psnr"] == pytest.approx(10 * np.log10(4 * 192 / error**2), abs=1e-6)
     verdict = judge_decoders([row], {"k": promise}, 0.01)[0]
-    assert promise == "equal within eps" and verdict["verdict"] == said
-    assert verdict["mismatch"] == (said != promise) and f"{row['psnr']:.0f} dB" in verdict["note"]
-    assert abs(row["psnr"] - 10 * np.log10(4 * 192 / error**2)) < 1e-6
+    assert verdict["verdict"] == expected
+    assert verdict["mismatch"] == (expected != promise)
+    assert f"{row['psnr']:.0f} dB" in verdict["note"]
 
 
-# --- one token, on a law that is known
+# --- one token, on a known law
 
 
 ONE = {"gamma": 1, "prefill": 0.0}
@@ -280,92 +308,100 @@ ONE = {"gamma": 1, "prefill": 0.0}
 
 @pytest.fixture
 def conditions():
-    """An image of three tokens of two numbers, cut at its first place and at its last."""
+    """An image of three tokens of two numbers, cut at its first rank and at its last."""
     pair = Pair(*(TabularMixture(random_mixture(np.random.default_rng(s), 3, 3, 2), 1) for s in (0, 1)))
     image = torch.from_numpy(np.random.default_rng(5).standard_normal((3, 2))), torch.tensor([2, 0, 1])
-    return [(pair, (*image, place)) for place in (0, 2)]
+    return [(pair, (*image, rank)) for rank in (0, 2)]
 
 
-def as_drafted(models, start, *, noise):
+def keep_drafts(models, start, *, noise):
     return mar(Pair(models.draft), start, noise=noise)
 
 
 @pytest.mark.parametrize(
-    ("decoder", "options", "wrong"), [(mar, {}, False), (cspd, ONE, False), (as_drafted, {}, True)]
+    ("decoder", "options", "wrong"), [(mar, {}, False), (cspd, ONE, False), (keep_drafts, {}, True)]
 )
 def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
-    found = one_token.compare_conditions(
-        conditions, decoder, options, 256, (11, 13), model="tabular", method="m", key="k", seed=0
-    )
-    tests = [r for r in found if r["decides"]]
+    columns = {"model": "tabular", "method": "m", "key": "k", "seed": 0}
+    rows = one_token.compare_conditions(conditions, decoder, options, 256, (11, 13), **columns)
+    tests = [r for r in rows if r["decides"]]
     assert any(r["verdict"] == "rejected" for r in tests) == wrong
-    assert {r["repeat"] for r in tests} == ({0, 1} if wrong else {0}) and len(tests) == 4 * (1 + wrong)
-    family = [r for r in tests if r["repeat"] == 0]  # of both places: two tests of one give a factor of 2 at most
-    assert all(r["p_holm"] >= r["p_value"] for r in family) and max(r["p_holm"] / r["p_value"] for r in family) > 2
-    assert {r["model"] for r in found} == {f"tabular, condition {c}, place {p}" for c, p in ((0, 0), (1, 2))}
-    assert {r["test"] for r in found if not r["decides"]} == {"mean shift", "spread ratio"}
+    assert sorted(r["repeat"] for r in tests) == ([0] * 4 + [1] * 4 if wrong else [0] * 4)
+    family = [r for r in tests if r["repeat"] == 0]  # of both ranks: two tests of one give a factor of 2 at most
+    assert all(r["p_holm"] >= r["p_value"] for r in family)
+    assert max(r["p_holm"] / r["p_value"] for r in family) > 2
+    assert {r["model"] for r in rows} == {"tabular, condition 0, place 0", "tabular, condition 1, place 2"}
+    assert {r["test"] for r in rows if not r["decides"]} == {"mean shift", "spread ratio"}
 
 
 # --- paired by prompt
 
 
-def pairs(n=300, d=4, shift=0.0, seed=0):
+def draw_pairs(n=300, d=4, shift=0.0, seed=0):
     rng = np.random.default_rng(seed)
     prompt = 2 * rng.standard_normal((n, d))
     ids = [f"p{i}/0" for i in range(n)]
     return prompt + rng.standard_normal((n, d)) + shift, prompt + rng.standard_normal((n, d)), ids
 
 
-def both_features(x, y, ids):
-    return paired.matched("features", x, y, ids, ids)
+def match_features(x, y, ids):
+    return paired.match_sides("features", x, y, ids, ids)
 
 
-def scores(x, y, ids, others=None):
-    return paired.matched("s", x[:, 0], y[:, 0], ids, others or ids)
+def match_scores(x, y, ids, ids_y=None):
+    return paired.match_sides("s", x[:, 0], y[:, 0], ids, ids_y or ids)
 
 
-def test_paired_rows_find_a_shift_and_no_shift():
-    for shift, found in ((0.0, False), (0.4, True)):
-        x, y, ids = pairs(shift=shift)
-        t, boot, tost = paired.scalar_rows(scores(x, y, ids), margin=0.3, resamples=499)
-        assert (t["p_value"] <= 0.05) == found and t["low"] < t["effect"] < t["high"]
-        assert boot["verdict"] == f"interval {'excludes' if found else 'holds'} 0"
-        assert tost["verdict"].startswith("equivalent") == (not found)
-        assert (paired.mmd_row(both_features(x, y, ids), swaps=199)["p_value"] <= 0.05) == found
+@pytest.mark.parametrize("shift", [0.0, 0.4])
+def test_paired_rows_find_a_shift_and_no_shift(shift):
+    x, y, ids = draw_pairs(shift=shift)
+    t, boot, tost = paired.make_scalar_rows(match_scores(x, y, ids), margin=0.3, resamples=499)
+    assert (t["p_value"] <= 0.05) == (shift > 0)
+    assert t["low"] < t["effect"] < t["high"]
+    assert boot["verdict"] == ("interval excludes 0" if shift else "interval holds 0")
+    assert tost["verdict"].startswith("equivalent") == (shift == 0)
+    assert (paired.make_mmd_row(match_features(x, y, ids), swaps=199)["p_value"] <= 0.05) == (shift > 0)
 
 
 def test_fid_swap_finds_loss_of_diversity():
-    x, y, ids = pairs()
+    x, y, ids = draw_pairs()
     real = 2 * np.random.default_rng(1).standard_normal((500, 4))
-    assert paired.fid_row(real, both_features(x, y, ids))["p_value"] > 0.05
-    assert paired.fid_row(real, both_features(0.8 * x, y, ids))["p_value"] <= 0.05
+    assert paired.make_fid_row(real, match_features(x, y, ids))["p_value"] > 0.05
+    assert paired.make_fid_row(real, match_features(0.8 * x, y, ids))["p_value"] <= 0.05
 
 
-def test_the_order_of_images_does_not_matter_and_repeats_are_averaged():
-    x, y, ids = pairs(100)
-    turn = np.random.default_rng(0).permutation(100)
-    turned = paired.matched("s", x[turn, 0], y[:, 0], [ids[i] for i in turn], ids)
-    both = [paired.scalar_rows(sides, margin=0.1, resamples=99) for sides in (scores(x, y, ids), turned)]
-    assert both[0] == both[1]
-    twice = [f"p{i // 2}/{i % 2}" for i in range(100)]
-    assert paired.scalar_rows(scores(x, y, twice), margin=0.1, resamples=99)[0]["n"] == 50
+def test_the_order_of_images_does_not_matter():
+    x, y, ids = draw_pairs(100)
+    order = np.random.default_rng(0).permutation(100)
+    shuffled = paired.match_sides("s", x[order, 0], y[:, 0], [ids[i] for i in order], ids)
+    rows, shuffled_rows = (
+        paired.make_scalar_rows(sides, margin=0.1, resamples=99) for sides in (match_scores(x, y, ids), shuffled)
+    )
+    assert rows == shuffled_rows
 
 
-def test_sides_that_cannot_be_compared_are_told():
-    x, y, ids = pairs(20)
+def test_repeats_of_a_prompt_are_averaged():
+    x, y, _ = draw_pairs(100)
+    ids = [f"p{i // 2}/{i % 2}" for i in range(100)]
+    assert paired.make_scalar_rows(match_scores(x, y, ids), margin=0.1, resamples=99)[0]["n"] == 50
+
+
+def test_sides_that_cannot_be_compared_are_an_error():
+    x, y, ids = draw_pairs(20)
     with pytest.raises(ParityError, match="only on the first side: p19/0; only on the second side: other/0"):
-        scores(x, y, ids, [*ids[:-1], "other/0"])
+        match_scores(x, y, ids, [*ids[:-1], "other/0"])
     x[3, 0] = np.nan
     with pytest.raises(ParityError, match="s: not finite for image p3/0"):
-        scores(x, y, ids)
+        match_scores(x, y, ids)
 
 
 def test_few_prompts_and_equal_sides_are_not_run():
-    x, y, ids = pairs(5)
-    few = paired.scalar_rows(scores(x, y, ids), margin=0.1)
-    assert {r["note"] for r in few} == {"not run: needs n >= 10 prompts"}
-    x, y, ids = pairs(20)
-    equal = paired.scalar_rows(scores(x, x, ids), margin=0.1)
-    assert {r["verdict"] for r in equal} == {"not run"} and equal[0]["effect"] == 0
-    wide = np.zeros((20, 30))
-    assert paired.fid_row(np.eye(30), both_features(wide, wide, ids))["note"] == "not run: needs n >= 31 images"
+    x, y, ids = draw_pairs(5)
+    rows = paired.make_scalar_rows(match_scores(x, y, ids), margin=0.1)
+    assert {r["note"] for r in rows} == {"not run: needs n >= 10 prompts"}
+    x, y, ids = draw_pairs(20)
+    rows = paired.make_scalar_rows(match_scores(x, x, ids), margin=0.1)
+    assert {(r["verdict"], r["effect"]) for r in rows} == {("not run", 0)}
+    zeros = np.zeros((20, 30))
+    row = paired.make_fid_row(np.eye(30), match_features(zeros, zeros, ids))
+    assert row["note"] == "not run: needs n >= 31 images"

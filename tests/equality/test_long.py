@@ -20,27 +20,25 @@ from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
-from parity.equality.martingale_tests import TESTS, spread
-from parity.equality.targets.continuous import number_scores
+from parity.equality.martingale_tests import TESTS, make_spread_row
+from parity.equality.targets.continuous import score_numbers
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
 
 
-def targets(kind, options, size, start=""):
+def make_targets(kind, options, size, start=""):
+    """Make the long targets whose names begin with `start`."""
     reach = {"positions": max(options.values(), default=0), "lag": 0, "steps": 0}
-    return [
-        t
-        for t in import_named_module(f"parity.equality.targets.{kind}").long_targets(reach, size)
-        if t.name.startswith(start)
-    ]
+    long_targets = import_named_module(f"parity.equality.targets.{kind}").long_targets
+    return [t for t in long_targets(reach, size) if t.name.startswith(start)]
 
 
-def long(decoder, models, options, **values):
+def run_long(decoder, models, options, **values):
     return exact(decoder, models, options, family="all", layer="long", **values)
 
 
-def law_of(*shape, seed=0, scale=1):
+def draw_laws(*shape, seed=0, scale=1):
     laws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return laws.mul(scale).softmax(-1)
 
@@ -49,59 +47,63 @@ def law_of(*shape, seed=0, scale=1):
 
 
 @pytest.mark.parametrize(
-    ("kind", "decoder", "options", "size", "most"),
+    ("kind", "decoder", "options", "size", "n_models"),
     [
         ("discrete", sjd, {"window": 16}, 20_000, 7),
         ("anysubset", assd, {"k": 5}, 8_000, 6),
         ("continuous", cspd, {"gamma": 4}, 6_400, 2),
     ],
 )
-def test_correct_decoders_pass_at_their_own_options(kind, decoder, options, size, most):
-    models = targets(kind, options, size)[:most]
-    found = long(decoder, models, options, seeds=[0])
-    assert {r["layer"] for r in found} == {"long"} and len({r["model"] for r in found}) == most
+def test_correct_decoders_pass_at_their_own_options(kind, decoder, options, size, n_models):
+    rows = run_long(decoder, make_targets(kind, options, size)[:n_models], options, seeds=[0])
+    assert {r["layer"] for r in rows} == {"long"}
+    assert len({r["model"] for r in rows}) == n_models
     absent = {"discrete": {"PIT", "order"}, "anysubset": {"PIT"}, "continuous": {"order"}}[kind]
-    assert {r["test"] for r in found} == set(TESTS) - {"support"} - absent
-    assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
-    assert all(0 < r["minimum_detectable_effect"] < 1 for r in found if r["p_value"] is not None)
-    assert {r["note"] for r in found if r["test"] == "batches"} == {"the same tokens in batches of 1, 3, 32"}
+    assert {r["test"] for r in rows} == set(TESTS) - {"support"} - absent
+    assert min(r["p_holm"] for r in rows if r["p_holm"] is not None) > 0.05
+    assert all(0 < r["minimum_detectable_effect"] < 1 for r in rows if r["p_value"] is not None)
+    assert {r["note"] for r in rows if r["test"] == "batches"} == {"the same tokens in batches of 1, 3, 32"}
 
 
-def any_word(model, *asked):
-    """Laws [B, S, V + 1] that know of nothing impossible but the mask, which is last."""
-    laws = model.laws(*asked)
+def allow_all_words(model, *arguments):
+    """Compute uniform laws [B, S, V + 1], under which only the mask, which is last, is impossible."""
+    laws = model.laws(*arguments)
     return torch.cat([torch.ones_like(laws[..., :-1]), laws[..., -1:]], -1) / (laws.shape[-1] - 1)
 
 
-def any_token(model, *asked):
-    return torch.zeros_like(model.logits(*asked))
+def allow_all_tokens(model, *arguments):
+    return torch.zeros_like(model.logits(*arguments))
 
 
-def broken(models, start, *, noise):
+def draw_infinite(models, start, *, noise):
     for step in mar(models, start, noise=noise):
         yield step._replace(tokens=step.tokens / 0)
 
 
+LOOSE = faults.replace_logits(sjd, allow_all_tokens)
+LOOSE_TEXT = any_faults.replace_laws(assd, allow_all_words)
+
+
 @pytest.mark.parametrize(
-    ("kind", "model", "decoder", "options", "said"),
+    ("kind", "model", "decoder", "options", "message"),
     [
-        ("discrete", "order 2 4x64", faults.with_logits(sjd, any_token), {"window": 8}, "token . of probability zero"),
-        ("anysubset", "chain 8x64", any_faults.with_laws(assd, any_word), {"k": 5}, "token . of probability zero"),
-        ("continuous", "regimes 64 x 1-D", broken, {}, ""),
+        ("discrete", "order 2 4x64", LOOSE, {"window": 8}, "token . of probability zero"),
+        ("anysubset", "chain 8x64", LOOSE_TEXT, {"k": 5}, "token . of probability zero"),
+        ("continuous", "regimes 64 x 1-D", draw_infinite, {}, ""),
     ],
 )
-def test_an_impossible_token_of_a_lossless_decoder_is_an_error(kind, model, decoder, options, said):
-    """A prompt's words are none of its own."""
-    with pytest.raises(ParityError, match=rf"model {model}, row \d+, position \d+: .*{said}"):
-        long(decoder, targets(kind, options, 6_400, model), options)
+def test_an_impossible_token_of_a_lossless_decoder_is_an_error(kind, model, decoder, options, message):
+    with pytest.raises(ParityError, match=rf"model {model}, row \d+, position \d+: .*{message}"):
+        run_long(decoder, make_targets(kind, options, 6_400, model), options)
 
 
-def test_an_impossible_token_of_a_lossy_decoder_is_a_rejection():
-    loose, options = faults.with_logits(sjd, any_token), {"window": 8}
-    models = targets("discrete", options, 10_000, "order 2")
-    found = long(loose, models, options, claim="lossy", method="loose", seeds=[0])
-    (support,) = (r for r in found if r["test"] == "support")
-    assert support["verdict"] == "rejected" and "have probability zero" in support["note"]
+def test_an_impossible_token_of_a_lossy_decoder_is_rejected():
+    options = {"window": 8}
+    models = make_targets("discrete", options, 10_000, "order 2")
+    rows = run_long(LOOSE, models, options, claim="lossy", method="loose", seeds=[0])
+    (support,) = (r for r in rows if r["test"] == "support")
+    assert support["verdict"] == "rejected"
+    assert "have probability zero" in support["note"]
 
 
 # --- discrete
@@ -113,99 +115,103 @@ OPEN = torch.full((4,), -1)
 @pytest.mark.parametrize(
     "law",
     [
-        Law(law_of(1, 3)[0], law_of(3, 3), law_of(3, 2, seed=1)),
-        make_chain(law_of(4, 2).view(2, 2, 2)),
-        make_counter(law_of(3, 2)),
+        Law(draw_laws(1, 3)[0], draw_laws(3, 3), draw_laws(3, 2, seed=1)),
+        make_chain(draw_laws(4, 2).view(2, 2, 2)),
+        make_counter(draw_laws(3, 2)),
     ],
     ids=["hidden", "order 2", "counter"],
 )
-def test_a_hole_is_summed_over_and_a_token_fed_again_replaces_the_first(law):
-    """By the model's own joint, which it gives token by token."""
-    full = compute_joint(HiddenMarkov(law, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
+def test_a_hole_is_summed_over_and_a_token_is_replaced(law):
+    """By the model's joint, which it gives token by token. A token that is fed again replaces the first."""
+    joint = compute_joint(HiddenMarkov(law, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
     model = HiddenMarkov(law, 4, 1, 4, OPEN)
 
-    def feed(tokens, at):
-        return model.logits(torch.tensor([tokens]), torch.tensor([at])).softmax(-1)[0, -1].numpy()
+    def feed(tokens, positions):
+        return model.logits(torch.tensor([tokens]), torch.tensor([positions])).softmax(-1)[0, -1].numpy()
 
-    assert full.sum() == pytest.approx(1)
+    assert joint.sum() == pytest.approx(1)
     feed([0], [-1])
-    hole = full[1, :, 1, :].sum(0)
+    hole = joint[1, :, 1, :].sum(0)
     np.testing.assert_allclose(feed([1, 1], [0, 2]), hole / hole.sum(), atol=1e-14)
-    np.testing.assert_allclose(feed([0, 1], [0, 1]), (full[0, 1].sum(1) / full[0, 1].sum()), atol=1e-14)
+    np.testing.assert_allclose(feed([0, 1], [0, 1]), (joint[0, 1].sum(1) / joint[0, 1].sum()), atol=1e-14)
 
 
 def test_trees_are_the_chain_of_their_paths():
     """Drafts verified in a tree, kept or not, leave plain decoding's tokens under the same noise."""
-    for t in (t for t in targets("discrete", {"window": 8}, 2_000) if not t.name.startswith("hash")):  # by itself below
-        same = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3}).tokens == t.draw(ar, 0, 0, {}).tokens
-        assert same.all(), t.name
+    for t in make_targets("discrete", {"window": 8}, 2_000):
+        if not t.name.startswith("hash"):  # tested below
+            drawn = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3})
+            assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
 
 
-def test_a_hashed_law_is_of_the_whole_prefix_and_a_tree_of_paths():
-    """One token long ago changes it, a hole is passed over, and a tree's node has the law of its path alone."""
+def feed_hashed(*tokens):
+    """Feed tokens to a hashed model. Returns it and the logits of the next token."""
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = HashedTable(table, 6, 1, 6, torch.full((6,), -1))
+    return model, model.logits(torch.tensor([[0, *tokens]]), torch.arange(-1, len(tokens))[None])[0, -1]
 
-    def begun(*tokens):
-        model = HashedTable(table, 6, 1, 6, torch.full((6,), -1))
-        return model, model.logits(torch.tensor([[0, *tokens]]), torch.arange(-1, len(tokens))[None])[0, -1]
 
-    def after(*tokens):
-        return begun(*tokens)[1]
+def test_a_hashed_law_is_of_the_whole_prefix():
+    """One token long ago changes it; a hole is passed over."""
+    assert (feed_hashed(3, 1, 4, 1, 2)[1] != feed_hashed(2, 1, 4, 1, 2)[1]).all()
+    model, _ = feed_hashed(3)
+    assert (model.logits(torch.tensor([[1]]), torch.tensor([[3]]))[0, 0] == feed_hashed(3, 1)[1]).all()
 
-    assert (after(3, 1, 4, 1, 2) != after(2, 1, 4, 1, 2)).all()
-    holed, _ = begun(3)
-    assert (holed.logits(torch.tensor([[1]]), torch.tensor([[3]]))[0, 0] == after(3, 1)).all()
-    tree, _ = begun()
-    nodes = tree.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0]
+
+def test_a_hashed_law_in_a_tree_is_of_the_path():
+    model, _ = feed_hashed()
+    nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0]
     for node, path in enumerate(([3], [3, 1], [3, 2], [3, 1, 4])):
-        assert (nodes[node] == after(*path)).all()
+        assert (nodes[node] == feed_hashed(*path)[1]).all()
 
 
-def test_the_spread_of_a_hundred_sequences_is_rejected_as_often_as_its_level_says():
-    """Squares are skewed: a plain z of them rejects 45 of these 2,000 at .01."""
+def test_the_test_of_spread_keeps_its_level():
+    """Of a hundred sequences. Squares are skewed: a plain z of them rejects 45 of these 2,000 at .01."""
     z = np.random.default_rng(0).normal(size=(2000, 100))
-    p = np.array([spread("long", own, np.ones(100))["p_value"] for own in z])
-    assert 90 <= (p <= 0.05).sum() <= 125 and 8 <= (p <= 0.01).sum() <= 32
-    wider = [spread("long", 1.4 * own, np.ones(100))["p_value"] for own in z[:200]]
-    assert np.mean(np.array(wider) <= 0.05) > 0.8
+    p = np.array([make_spread_row("long", sums, np.ones(100))["p_value"] for sums in z])
+    assert 90 <= (p <= 0.05).sum() <= 125
+    assert 8 <= (p <= 0.01).sum() <= 32
+    p_wider = np.array([make_spread_row("long", 1.4 * sums, np.ones(100))["p_value"] for sums in z[:200]])
+    assert np.mean(p_wider <= 0.05) > 0.8
 
 
 # --- any-subset
 
 
 V, N = 2, 5
-STEP = law_of(3, 3, seed=1, scale=2)
+STEP = draw_laws(3, 3, seed=1, scale=2)
 RULES = {
-    "chain": hidden.Strided(law_of(2, 2, scale=2), N),
-    "copy": hidden.Strided(law_of(2, 2, scale=2), N, 2),
-    "parity": hidden.Parity(law_of(2, scale=2), law_of(2, seed=3, scale=2), 3, N),
-    "hidden": hidden.Hidden(torch.linalg.matrix_power(STEP, 2**20)[0], STEP, law_of(3, 2, seed=2, scale=2)),
+    "chain": hidden.Strided(draw_laws(2, 2, scale=2), N),
+    "copy": hidden.Strided(draw_laws(2, 2, scale=2), N, 2),
+    "parity": hidden.Parity(draw_laws(2, scale=2), draw_laws(2, seed=3, scale=2), 3, N),
+    "hidden": hidden.Hidden(torch.linalg.matrix_power(STEP, 2**20)[0], STEP, draw_laws(3, 2, seed=2, scale=2)),
 }
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
-    """Those of one joint: the product of the words' laws from left to right."""
-    rule, cells = RULES[name], torch.cartesian_prod(*[torch.arange(V)] * N)
-    joint = torch.ones(len(cells), dtype=torch.float64)
+    """By one joint, the product of the words' laws from left to right."""
+    rule = RULES[name]
+    texts = torch.cartesian_prod(*[torch.arange(V)] * N)
+    joint = torch.ones(len(texts), dtype=torch.float64)
     for i in range(N):
-        known = cells.masked_fill(torch.arange(N) >= i, V)
-        joint *= rule.laws_given(known, torch.full((len(cells),), i)).gather(1, cells[:, i : i + 1])[:, 0]
+        prefixes = texts.masked_fill(torch.arange(N) >= i, V)
+        joint *= rule.laws_given(prefixes, torch.full((len(texts),), i)).gather(1, texts[:, i : i + 1])[:, 0]
     joint = joint.view([V] * N).numpy()
-    for partial in itertools.product(range(V + 1), repeat=N):
-        for at in (i for i in range(N) if partial[i] == V):
-            index = tuple(slice(None) if v == V else v for v in partial)
-            others = tuple(k for k, i in enumerate(j for j in range(N) if partial[j] == V) if i != at)
-            law = joint[index].sum(others)
-            own = rule.laws_given(torch.tensor([partial]), torch.tensor([at]))[0].numpy()
-            np.testing.assert_allclose(own, law / law.sum(), atol=1e-12)
-    two = hidden.compute_pair_law(rule, N).numpy()
-    np.testing.assert_allclose(two[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
+    for words in itertools.product(range(V + 1), repeat=N):
+        unknown = [i for i in range(N) if words[i] == V]
+        for axis, i in enumerate(unknown):
+            index = tuple(slice(None) if v == V else v for v in words)
+            expected = joint[index].sum(tuple(k for k in range(len(unknown)) if k != axis))
+            law = rule.laws_given(torch.tensor([words]), torch.tensor([i]))[0].numpy()
+            np.testing.assert_allclose(law, expected / expected.sum(), atol=1e-12)
+    pair_law = hidden.compute_pair_law(rule, N).numpy()
+    np.testing.assert_allclose(pair_law[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
 
 
 def test_words_filled_in_at_one_step_are_found():
-    found = long(diffusion, targets("anysubset", {}, 16_384, "copy"), {"steps": 8}, claim="lossy", seeds=[0])
-    assert any(r["verdict"] == "rejected" for r in found)
+    rows = run_long(diffusion, make_targets("anysubset", {}, 16_384, "copy"), {"steps": 8}, claim="lossy", seeds=[0])
+    assert any(r["verdict"] == "rejected" for r in rows)
 
 
 # --- continuous
@@ -217,50 +223,50 @@ MEANS, SCALES = (torch.tensor(v, dtype=torch.float64) for v in ([[-1.0, 0.5], [1
 REGIMES = Regimes(REST, MOVE, MEANS, SCALES)
 
 
-def by_paths(x, place, known):
-    """Density of x[place] given x[:known], by the sum over all regimes."""
+def compute_density(x, rank, n_known):
+    """Compute the density of x[rank] given x[:n_known], by the sum over all regimes."""
 
-    def density(tokens):
+    def compute_joint_density(ranks):
         total = 0.0
-        for z in itertools.product(range(2), repeat=place + 1):
+        for z in itertools.product(range(2), repeat=rank + 1):
             p = REST[z[0]] * np.prod([MOVE[a, b] for a, b in itertools.pairwise(z)])
-            own = [stats.norm.pdf(x[i], MEANS[z[i]], SCALES[z[i]]).prod() for i in tokens]
-            total += float(p) * np.prod(own)
+            total += float(p) * np.prod([stats.norm.pdf(x[i], MEANS[z[i]], SCALES[z[i]]).prod() for i in ranks])
         return total
 
-    return density([*range(known), place]) / density(range(known))
+    return compute_joint_density([*range(n_known), rank]) / compute_joint_density(range(n_known))
 
 
 def test_a_token_given_the_first_ones_is_of_the_joint_density():
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 6, 2)))
-    places, known = torch.tensor([[1, 3, 5], [2, 5, 4]]), torch.tensor([[1, 2, 2], [2, 5, 1]])
-    law = LongMixture(REGIMES, 6).conditions(x, torch.arange(6).expand(2, -1), places, known)
-    own = law.log_density(x.gather(1, places[..., None].expand(-1, -1, 2)).flatten(0, 1)).exp().view(2, 3)
+    ranks = torch.tensor([[1, 3, 5], [2, 5, 4]])
+    n_known = torch.tensor([[1, 2, 2], [2, 5, 1]])
+    law = LongMixture(REGIMES, 6).conditions(x, torch.arange(6).expand(2, -1), ranks, n_known)
+    density = law.log_density(x.gather(1, ranks[..., None].expand(-1, -1, 2)).flatten(0, 1)).exp().view(2, 3)
     for b, j in itertools.product(range(2), range(3)):
-        wanted = by_paths(x[b].numpy(), int(places[b, j]), int(known[b, j]))
-        assert own[b, j] == pytest.approx(wanted, rel=1e-9)
+        expected = compute_density(x[b].numpy(), int(ranks[b, j]), int(n_known[b, j]))
+        assert density[b, j] == pytest.approx(expected, rel=1e-9)
 
 
 def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
-    x, first = torch.zeros(1, 1, 2, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.int64)
-    law = REGIMES.compute_laws(x, first, first)
+    zero = torch.zeros(1, 1, dtype=torch.int64)
+    law = REGIMES.compute_laws(torch.zeros(1, 1, 2, dtype=torch.float64), zero, zero)
     rng, n = np.random.default_rng(0), 40_000
     k = rng.choice(2, n, p=law.log_weights[0].exp().numpy())
-    y, law = torch.from_numpy(rng.normal(MEANS[k], SCALES[k])), law.rows(torch.zeros(n, dtype=torch.int64))
-    pit, score, variance = number_scores(law, y).numpy()
+    y = torch.from_numpy(rng.normal(MEANS[k], SCALES[k]))
+    law = law.rows(torch.zeros(n, dtype=torch.int64))
+    pit, score, variance = score_numbers(law, y).numpy()
     assert stats.kstest(pit.ravel(), "uniform").pvalue > 0.001
     for d in range(2):
         error = np.sqrt(variance[:, d].mean() / n)
         assert abs(score[:, d].mean()) < 4 * error
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
-    moved = number_scores(law, y + 0.05).numpy()
-    assert stats.kstest(moved[0, :, 0], "uniform").pvalue < 0.001  # a test that sees nothing would pass too
+    shifted = score_numbers(law, y + 0.05).numpy()
+    assert stats.kstest(shifted[0, :, 0], "uniform").pvalue < 0.001  # a test that sees nothing would pass too
 
 
-def test_drafts_kept_without_a_look_are_found_on_every_model():
-    def kept(models, start, *, noise):
+def test_unverified_drafts_are_found_on_every_model():
+    def keep_drafts(models, start, *, noise):
         return mar(Pair(models.draft), start, noise=noise)
 
-    for t in targets("continuous", {}, 6_400):
-        found = long(kept, [t], {}, seeds=[0])
-        assert any(r["verdict"] == "rejected" for r in found), t.name
+    for t in make_targets("continuous", {}, 6_400):
+        assert any(r["verdict"] == "rejected" for r in run_long(keep_drafts, [t], {}, seeds=[0])), t.name

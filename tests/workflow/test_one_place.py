@@ -44,7 +44,7 @@ SETTINGS = ("alpha",)
 
 def rows(cell):
     """One row: never rejected."""
-    return [R.make_row("toy", "some", len(cell.shards.tokens), p_value=1.0, **cell.place)]
+    return [R.make_row("toy", "some", len(cell.shards.tokens), p_value=1.0, **cell.columns)]
 '''
 
 

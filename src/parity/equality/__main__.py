@@ -40,27 +40,26 @@ FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def exact(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = (
-        import_named_module(f"parity_decoders.{a.kind}.{a.method}"),
-        import_named_module(f"parity.equality.targets.{a.kind}"),
-    )
-    decoder, targets = getattr(module, a.method), kind.targets(getattr(module, "TARGETS", a.models))
+def run_exact(a: argparse.Namespace) -> dict[str, Any]:
+    """Run the exact layer. Returns its rows."""
+    module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
+    kind = import_named_module(f"parity.equality.targets.{a.kind}")
+    decoder = getattr(module, a.method)
+    targets = kind.targets(getattr(module, "TARGETS", a.models))
     common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
     with R.set_alpha(a.alpha):
         rows = import_named_module("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
     if a.pathwise:
-        pathwise = import_named_module("parity.equality.pathwise").pathwise
-        rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
+        compare_tokens = import_named_module("parity.equality.pathwise").compare_tokens
+        rows += compare_tokens(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
     return {"rows": rows}
 
 
-def long(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = (
-        import_named_module(f"parity_decoders.{a.kind}.{a.method}"),
-        import_named_module(f"parity.equality.targets.{a.kind}"),
-    )
+def run_long(a: argparse.Namespace) -> dict[str, Any]:
+    """Run the long layer. Returns its rows."""
+    module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
+    kind = import_named_module(f"parity.equality.targets.{a.kind}")
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
@@ -69,23 +68,23 @@ def long(a: argparse.Namespace) -> dict[str, Any]:
         return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
 
 
-def tests(a: argparse.Namespace) -> dict[str, Any]:
-    """{"exact": {...}, "long": {...}}: those of the two that the specification has settings of."""
+def run_layers(a: argparse.Namespace) -> dict[str, Any]:
+    """Run those of the two layers that the specification has settings of: {"exact": {...}, "long": {...}}."""
     shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None}
-    commands = {"exact": exact, "long": long}
+    commands = {"exact": run_exact, "long": run_long}
     return {name: commands[name](argparse.Namespace(**shared, **settings)) for name, settings in a.spec.items()}
 
 
-def self_tests(a: argparse.Namespace) -> dict[str, Any]:
+def run_self_tests(a: argparse.Namespace) -> dict[str, Any]:
     return import_named_module("parity.equality.self_tests").run(a.threads)
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
-    def command(run: Any, help: str, *flags: str, **defaults: Any) -> argparse.ArgumentParser:
-        c = commands.add_parser(run.__name__, help=help)
+    def add_command(name: str, run: Any, help: str, *flags: str, **defaults: Any) -> argparse.ArgumentParser:
+        c = commands.add_parser(name, help=help)
         add_arguments(c, "threads", "out")
         for flag in flags:
             c.add_argument(f"--{flag}", **FLAGS[flag])
@@ -93,19 +92,20 @@ def parser() -> argparse.ArgumentParser:
         return c
 
     decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws", "alpha")
-    command(exact, "the exact layer for a decoder of parity_decoders", *decoder, "models", "pathwise", n=1_000_000)
-    command(long, "the long layer for a decoder of parity_decoders", *decoder, n=65_536)
-    command(tests, "both for a decoder of parity_decoders", "kind", "method", "spec")
-    command(self_tests, "planted faults, and sizes of the tests")
+    exact_help = "the exact layer for a decoder of parity_decoders"
+    add_command("exact", run_exact, exact_help, *decoder, "models", "pathwise", n=1_000_000)
+    add_command("long", run_long, "the long layer for a decoder of parity_decoders", *decoder, n=65_536)
+    add_command("tests", run_layers, "both for a decoder of parity_decoders", "kind", "method", "spec")
+    add_command("self_tests", run_self_tests, "planted faults, and sizes of the tests")
     return main
 
 
 def main() -> None:
-    a = parser().parse_args()
+    a = make_parser().parse_args()
     pin_threads(1)  # tensors are small: chunks run side by side instead
-    begin = time.perf_counter()
+    start = time.perf_counter()
     result = a.run(a)
-    write_json(a.out, {"seconds": round(time.perf_counter() - begin, 1), **result})
+    write_json(a.out, {"seconds": round(time.perf_counter() - start, 1), **result})
 
 
 if __name__ == "__main__":

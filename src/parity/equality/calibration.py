@@ -1,7 +1,7 @@
-"""Calibration: the size of every test, measured on data for which its null hypothesis is true.
+"""Measure the size of every test on data for which its null hypothesis is true.
 
-Nominal .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share adds
-sqrt(.0475 / draws).
+The nominal size is .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share
+adds sqrt(.0475 / draws). Functions return p-values of each replicate by test.
 """
 
 from collections import defaultdict
@@ -18,8 +18,8 @@ from scipy import stats
 
 from parity.decode.discrete import record
 from parity.equality.layers.discrete import paired
-from parity.equality.targets.continuous import energy_p
-from parity.equality.targets.discrete import Target, conditionals, targets
+from parity.equality.targets.continuous import compute_energy_p
+from parity.equality.targets.discrete import Target, compute_conditionals, targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table
 
@@ -27,66 +27,69 @@ NOMINAL = (0.03, 0.07)
 P = dict[str, list[float]]
 
 
-def exact_p(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
-    """The joint statistics and the e-value on (3, 5): counts drawn from the law itself, as a perfect decoder would."""
+def replicate_exact(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
+    """Compute the joint statistics and the e-value on (3, 5), of counts drawn from the law itself."""
     law = next(t.law for t in targets() if t.name == "random-0 3x5")
     t = C.make_tables(law, 3, 5, n)
     null = C.simulate_null(t, draws, rng)
     counts = rng.multinomial(n, law / law.sum(), size=replicates)
     ps = C.compute_p_values(C.compute_statistics(counts, t), null)
-    of_test = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
-    return of_test | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.compute_log_e(counts, law), 0)))}
+    ps_of_test = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
+    ps_of_test[f"exact: e-value, n = {n:,}"] = list(np.exp(-np.maximum(C.compute_log_e(counts, law), 0)))
+    return ps_of_test
 
 
-def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
-    """The battery on plain autoregressive samples of a prefix-dependent model of 8 codes on a 2 x 2 grid."""
+def replicate_teacher_forced(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
+    """Run the battery on plain autoregressive samples of a prefix-dependent model of 8 codes on a 2 x 2 grid."""
     target = Target("calibration", random_table(8, 4, torch.Generator().manual_seed(0)), 4, 2)
     rows = images * replicates
-    model = target.model(rows)
-    start, noise = torch.zeros(rows, dtype=torch.int64), counted_noise(seed, range(rows))
-    tokens = record(model, start, ar(model, start, noise=noise)).tokens
-    p = conditionals(model, tokens)
-    of_test: P = defaultdict(list)
-    for own in np.split(np.arange(rows), replicates):
-        law = teacher_forced.wrap_law(p[own])
-        battery = teacher_forced.run_battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
+    model = target.make_model(rows)
+    start = torch.zeros(rows, dtype=torch.int64)
+    tokens = record(model, start, ar(model, start, noise=counted_noise(seed, range(rows)))).tokens
+    p = compute_conditionals(model, tokens)
+    ps_of_test: P = defaultdict(list)
+    for sample in np.split(np.arange(rows), replicates):
+        law = teacher_forced.wrap_law(p[sample])
+        battery = teacher_forced.run_battery(tokens[sample].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
         run = [row for row in battery if row["p_value"] is not None]
         for row in run:
             if ", row" not in row["test"]:
-                of_test[f"teacher-forced: {row['test']}"].append(row["p_value"])
-        of_test["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in run))
-    return of_test
+                ps_of_test[f"teacher-forced: {row['test']}"].append(row["p_value"])
+        ps_of_test["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in run))
+    return ps_of_test
 
 
-def paired_p(replicates: int, rng: np.random.Generator) -> P:
-    """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a
-    difference of one margin."""
-    of_test: P = defaultdict(list)
+def replicate_paired(replicates: int, rng: np.random.Generator) -> P:
+    """Compare two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: at
+    a difference of one margin."""
+    ps_of_test: P = defaultdict(list)
     n, d, real = 200, 4, None
     ids = [f"{i}/0" for i in range(n)]
     for r in range(replicates):
         prompt = 2 * rng.standard_normal((n, d))
         x, y = prompt + rng.standard_normal((n, d)), prompt + rng.standard_normal((n, d))
         real = 2 * rng.standard_normal((500, d)) if real is None else real
-        score, features = (paired.matched("it", *sides, ids, ids) for sides in ((x[:, 0], y[:, 0]), (x, y)))
-        t, boot, _ = paired.scalar_rows(score, margin=1.0, seed=r, resamples=999)
-        of_test["paired: t"].append(t["p_value"])
-        of_test["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
-        of_test["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
-        of_test["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=39)["p_value"])
-        of_test["paired: FID difference, swaps"].append(paired.fid_row(real, features, seed=r, swaps=39)["p_value"])
-    return of_test
+        score, features = (paired.match_sides("it", *sides, ids, ids) for sides in ((x[:, 0], y[:, 0]), (x, y)))
+        t, boot, _ = paired.make_scalar_rows(score, margin=1.0, seed=r, resamples=999)
+        ps_of_test["paired: t"].append(t["p_value"])
+        ps_of_test["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
+        ps_of_test["paired: TOST at its margin"].append(paired.compute_tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
+        ps_of_test["paired: MMD, swaps"].append(paired.make_mmd_row(features, seed=r, swaps=39)["p_value"])
+        fid_row = paired.make_fid_row(real, features, seed=r, swaps=39)
+        ps_of_test["paired: FID difference, swaps"].append(fid_row["p_value"])
+    return ps_of_test
 
 
-def continuous_p(replicates: int, rng: np.random.Generator, draws: int) -> P:
-    """KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
-    n, model = 1000, random_mixture(np.random.default_rng(0))
+def replicate_continuous(replicates: int, rng: np.random.Generator, draws: int) -> P:
+    """Compute KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
+    n = 1000
+    model = random_mixture(np.random.default_rng(0))
     samples = exact_sampler(model, n * replicates, rng)
     u = model.rosenblatt(samples).reshape(replicates, n, 3)
     ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
-    fresh = exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
-    some = samples.reshape(replicates, n, 3)[:, :50]
-    energy = [energy_p(x, y, rng, 199)[1] for x, y in zip(some, fresh, strict=True)]
+    others = exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
+    first = samples.reshape(replicates, n, 3)[:, :50]
+    energy = [compute_energy_p(x, y, rng, 199)[1] for x, y in zip(first, others, strict=True)]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
     t = C.make_tables(np.full(27, 1 / 27), 3, 3, n)
     null = C.simulate_null(t, draws, rng)
@@ -99,34 +102,35 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int) -> P:
     }
 
 
-def size_row(test: str, ps: list[float], seed: int) -> Row:
-    """The rate of p <= .05 among null p-values, with its 95 % binomial interval.
+def make_size_row(test: str, ps: list[float], seed: int) -> Row:
+    """Make the row of the rate of p <= .05 among null p-values, with its 95 % binomial interval.
 
     verdict  "size ok" if the rate lies in [.03, .07], "size off" if the whole interval lies outside, else "size
-             unclear": too few replicates to tell. Families corrected by Holm, and e-values, promise at most .05: their
-             verdict asks for the upper limit only
+             unclear": too few replicates to tell. Families corrected by Holm, and e-values, promise at most .05: for
+             their verdict only the upper limit counts
     """
-    hits, n = int((np.array(ps) <= R.ALPHA).sum()), len(ps)
+    n = len(ps)
+    hits = int((np.array(ps) <= R.ALPHA).sum())
     low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
-    at_most = "Holm" in test or "e-value" in test
-    floor = 0.0 if at_most else NOMINAL[0]
+    is_conservative = "Holm" in test or "e-value" in test
+    floor = 0.0 if is_conservative else NOMINAL[0]
     verdict = "size off" if high < floor or low > NOMINAL[1] else "size unclear"
     if floor <= hits / n <= NOMINAL[1]:
         verdict = "size ok"
     note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)"
-    note += "; at most .05 by design" if at_most else ""
+    note += "; at most .05 by design" if is_conservative else ""
     values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
     return R.make_row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high}
 
 
-def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
-    """A row and the null p-values [replicates] of every test; five times the replicates for the exact statistics, which
-    cost least."""
+def calibrate(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
+    """Measure the size of every test. Returns its row and its null p-values [replicates]; five times the replicates for
+    the exact statistics, which cost least."""
     streams = iter(np.random.default_rng(seed).spawn(5))
-    of_test: P = {}
+    ps_of_test: P = {}
     for n in (10_000, 1_000_000):
-        of_test |= exact_p(5 * replicates, next(streams), draws, n)
-    of_test |= teacher_forced_p(replicates, next(streams), seed)
-    of_test |= paired_p(replicates, next(streams))
-    of_test |= continuous_p(replicates, next(streams), draws)
-    return [size_row(test, ps, seed) for test, ps in of_test.items()], of_test
+        ps_of_test |= replicate_exact(5 * replicates, next(streams), draws, n)
+    ps_of_test |= replicate_teacher_forced(replicates, next(streams), seed)
+    ps_of_test |= replicate_paired(replicates, next(streams))
+    ps_of_test |= replicate_continuous(replicates, next(streams), draws)
+    return [make_size_row(test, ps, seed) for test, ps in ps_of_test.items()], ps_of_test

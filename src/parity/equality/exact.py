@@ -1,10 +1,10 @@
-"""The exact layer: a decoder on models whose law is known.
+"""The exact layer: test a decoder on models whose law is known.
 
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 
-All in float64. The seeds are a fixed list: the first is the run, the second repeats what the run rejected; both are
-kept (column `repeat`). A row also has `tokens`, the length of its model, `accepted_drafts` of its whole sample, None if
-the decoder does not draft, and `passes`, of a sequence on average, None if the decoder is not one of discrete tokens.
+All is in float64. The seeds are a fixed list: the first is the run, the second repeats what the run rejected (column
+`repeat`). A row also has `tokens`, the length of its model; `accepted_drafts` of its whole sample, None if the decoder
+does not draft; and `passes` of a sequence on average, None if the decoder is not one of discrete tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,21 @@ from parity_decoders.steps import Step
 from parity.equality.targets import Decoder
 
 
-def over_targets(rows: list[Row]) -> list[Row]:
-    """The rows, those of each test corrected as one family."""
+def adjust_over_targets(rows: list[Row]) -> list[Row]:
+    """Correct the rows of each test as one family."""
     for test in dict.fromkeys(r["test"] for r in rows):
         R.adjust_family(r for r in rows if r["test"] == test)
     return rows
 
 
 def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Decoder:
-    """The decoder; `counts` gets the drafts that each of its batches accepts and its passes over all rows, nothing if
-    it does not draft. A pass of a discrete decoder draws one token itself, so what it makes final beyond that are
-    accepted drafts."""
+    """Make the decoder append to `counts`, for each batch, the drafts that it accepts and its passes over all rows;
+    nothing if it does not draft. A pass of a discrete decoder draws one token itself, so what it makes final beyond
+    that are accepted drafts."""
 
-    def counted(model: Any, start: Any, **options: Any) -> Iterator[Any]:
-        passes, accepted = torch.zeros((), dtype=torch.int64), None
+    def decode(model: Any, start: Any, **options: Any) -> Iterator[Any]:
+        passes = torch.zeros((), dtype=torch.int64)
+        accepted = None
         for step in decoder(model, start, **options):
             if isinstance(step, Step):
                 passes = passes + (step.kept > 0)
@@ -44,7 +45,7 @@ def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Deco
         if accepted is not None:
             counts.append((accepted, int(passes.sum()) if passes.ndim else None))
 
-    return counted
+    return decode
 
 
 def exact(
@@ -61,7 +62,7 @@ def exact(
     family: str = "targets",
     layer: str = "exact",
 ) -> list[Row]:
-    """Rows of one decoder on every target, and a second time, on the next seed, on those that reject it.
+    """Test one decoder on every target, and a second time, on the next seed, on those that reject it.
 
     options  of the decoder
     claim    a decoder that claims to be "lossless" may not draw what has probability zero (ParityError); of a "lossy"
@@ -73,22 +74,23 @@ def exact(
 
     about = {"method": method or get_function_name(decoder)}
 
-    def run(some: Sequence[Any], repeat: int) -> list[Row]:
-        rows, seed = [], seeds[repeat]
-        for target in some:
+    def run(selected: Sequence[Any], repeat: int) -> list[Row]:
+        seed = seeds[repeat]
+        rows = []
+        for target in selected:
             counts: list[tuple[int, int | None]] = []
             counted = count_drafts(decoder, counts)
             drawn = target.draw(counted, n, seed, options or {}, threads, strict=claim == "lossless")
             accepted = sum(number for number, _ in counts) if counts else None
             passes = sum(number or 0 for _, number in counts) / n or None
-            place = {"repeat": repeat, "tokens": target.length, "accepted_drafts": accepted, "passes": passes}
-            rows += [r | about | place for r in target.rows_of(drawn, layer, seed, draws)]
+            columns = {"repeat": repeat, "tokens": target.length, "accepted_drafts": accepted, "passes": passes}
+            rows += [r | about | columns for r in target.make_rows(drawn, layer, seed, draws)]
         if family == "targets":
-            return over_targets(rows)
+            return adjust_over_targets(rows)
         R.adjust_family(r for r in rows if r["decides"])
         return rows
 
     first = run(targets, 0)
     rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}
-    again = [t for t in targets if t.name in rejected]
-    return first + (run(again, 1) if again and len(seeds) > 1 else [])
+    repeated = [t for t in targets if t.name in rejected]
+    return first + (run(repeated, 1) if repeated and len(seeds) > 1 else [])

@@ -4,7 +4,7 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
 (what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
 1980, thm. 3.2), in which every token counts. Contexts share no token, so their chi-squares add.
 
-    positions      by place: finds faults at one place, also the last
+    positions      by position: finds faults at one position, also the last
     transitions    by the token before, in eight parts of the sequence: finds faults that begin late
     distances      by the token at each distance before: finds faulty long-range dependence, and reused noise
     slots          by place in the run of its pass, where that is known before the token is drawn, and with the token
@@ -17,6 +17,10 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
     pairs          counts of any two tokens of a sequence, against their law
 
 A test of many tables is their smallest p times their number. A token of probability zero rejects by itself.
+
+Shapes of arguments: tokens [n, L]; p [n, L, V], the law of each token given the past; is_drawn [n, L] bool, tokens that
+no grammar forces and no prompt holds (p is zero elsewhere); free [L], positions where a row has such a token. `columns`
+of a row name its model and sample.
 """
 
 import math
@@ -39,311 +43,348 @@ TESTS = (
 
 
 class Tables(NamedTuple):
-    """Of each table its chi-square [T], its degrees of freedom, the largest total variation in it per token, and the
-    weight from which the smallest total variation that it would find follows (`detectable`)."""
+    """One entry per table [T]."""
 
     chi2: np.ndarray
-    df: np.ndarray
-    moved: np.ndarray
-    weight: np.ndarray
+    df: np.ndarray  # degrees of freedom
+    tv: np.ndarray  # the largest total variation per token
+    weight: np.ndarray  # gives the smallest total variation that the table finds (`compute_detectable_tv`)
 
 
-def outer(p: np.ndarray) -> np.ndarray:
-    """The upper triangle of p p' [..., V (V + 1) / 2] of laws [..., V]."""
+def multiply_pairs(p: np.ndarray) -> np.ndarray:
+    """Compute the upper triangle of p p' [..., V (V + 1) / 2] of laws [..., V]."""
     i, j = np.triu_indices(p.shape[-1])
     return p[..., i] * p[..., j]
 
 
-def hot(tokens: np.ndarray, V: int) -> np.ndarray:
-    """Tokens [...] as indicators [..., V], float32: their products add up exactly to 2^24."""
+def encode_one_hot(tokens: np.ndarray, V: int) -> np.ndarray:
+    """Encode tokens [...] as indicators [..., V], float32: their products add up exactly to 2^24."""
     return (tokens[..., None] == np.arange(V)).astype(np.float32)
 
 
-def together(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of every two places i < j, by the token at i: counts of the token at j [L, V, L, V], sums of its laws, and of
-    their `outer`; zero at places j that are not asked [n, L]. One product of matrices a few places at a time."""
+def sum_by_earlier_token(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Sum over rows, for every two positions i < j and by the token at i: tokens at j [L, V, L, V], their laws, and
+    `multiply_pairs` of these; only where the token at j is drawn. One product of matrices for 16 positions."""
     n, L, V = p.shape
-    one, laws = hot(tokens, V), p.astype(np.float32)
-    every = np.concatenate([one, laws, outer(laws)], 2) * asked[..., None].astype(np.float32)
-    result = np.zeros((L, V, L, every.shape[2]))
-    for begin in range(0, L, 16):
-        own = one[:, begin : begin + 16].reshape(n, -1)
-        sums = own.T @ every[:, begin:].reshape(n, -1)
-        result[begin : begin + 16, :, begin:] = sums.reshape(-1, V, L - begin, every.shape[2])
+    indicators = encode_one_hot(tokens, V)
+    laws = p.astype(np.float32)
+    terms = np.concatenate([indicators, laws, multiply_pairs(laws)], 2) * is_drawn[..., None].astype(np.float32)
+    result = np.zeros((L, V, L, terms.shape[2]))
+    for i in range(0, L, 16):
+        sums = indicators[:, i : i + 16].reshape(n, -1).T @ terms[:, i:].reshape(n, -1)
+        result[i : i + 16, :, i:] = sums.reshape(-1, V, L - i, terms.shape[2])
     return result[..., :V], result[..., V : 2 * V], result[..., 2 * V :]
 
 
-def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
-    """Chi-squares of C contexts, added up to tables [C]. each: counts [C, V], sums of laws, sums of their `outer`.
+def add_contexts(sums: Sequence[np.ndarray], table: np.ndarray) -> Tables:
+    """Compute the chi-squares of C contexts and add them up to their tables, numbered by table [C].
+
+    sums  counts [C, V], sums of laws, and sums of `multiply_pairs` of laws
 
     In a context, tokens of too small a variance, and the rarest of the others, are one cell together, whose count the
     others' give. Contexts without degrees of freedom do not count.
     """
-    (C, V), (counts, mean, square) = each[0].shape, each
+    counts, mean, square = sums
+    C, V = counts.shape
     i, j = np.triu_indices(V)
     covariance = np.zeros((C, V, V))
     covariance[:, i, j] = -square
     covariance[:, j, i] = -square
     covariance[:, np.arange(V), np.arange(V)] += mean
     variance = np.einsum("cvv->cv", covariance)
-    single = variance >= LEAST
-    single[np.arange(C), np.where(single, variance, np.inf).argmin(1)] = False
-    matrix = np.where(single[:, :, None] & single[:, None, :], covariance, np.eye(V))
-    excess = np.where(single, counts - mean, 0)
-    chi2, df = (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1), single.sum(1)
-    tokens = counts.sum(1)
-    likely = np.sort(mean / np.maximum(tokens, 1)[:, None], 1)[:, -2:]
-    weight = np.where(df > 0, tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
+    is_single = variance >= LEAST
+    is_single[np.arange(C), np.where(is_single, variance, np.inf).argmin(1)] = False
+    matrix = np.where(is_single[:, :, None] & is_single[:, None, :], covariance, np.eye(V))
+    excess = np.where(is_single, counts - mean, 0)
+    chi2 = (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1)
+    df = is_single.sum(1)
+    n_tokens = counts.sum(1)
+    likely = np.sort(mean / np.maximum(n_tokens, 1)[:, None], 1)[:, -2:]
+    weight = np.where(df > 0, n_tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
     moved = np.where(df > 0, 0.5 * np.abs(counts - mean).sum(1), 0)
-    add = [np.bincount(table, w) for w in (chi2, df, moved, weight, np.where(df > 0, tokens, 0))]
-    return Tables(add[0], add[1], add[2] / np.maximum(add[4], 1), add[3])
+    chi2, df, moved, weight, n_tokens = (
+        np.bincount(table, x) for x in (chi2, df, moved, weight, np.where(df > 0, n_tokens, 0))
+    )
+    return Tables(chi2, df, moved / np.maximum(n_tokens, 1), weight)
 
 
 @cache
-def noncentrality(df: float, level: float) -> float:
-    """The noncentrality of a chi-square of `df` that is rejected with probability POWER at a level."""
+def find_noncentrality(df: float, level: float) -> float:
+    """Find the noncentrality at which a chi-square of `df` is rejected with probability POWER at a level."""
     limit = stats.chi2.isf(level, df)
 
-    def lacking(noncentral: float) -> float:
-        return float(stats.ncx2.sf(limit, df, noncentral)) - R.POWER
+    def compute_surplus(noncentrality: float) -> float:
+        return float(stats.ncx2.sf(limit, df, noncentrality)) - R.POWER
 
-    return float(optimize.brentq(lacking, 1e-6, 1e6))
+    return float(optimize.brentq(compute_surplus, 1e-6, 1e6))
 
 
-def detectable(t: Tables) -> float:
-    """The smallest total variation per token that the largest table finds with probability POWER at its corrected
-    level, if that share of each law moves from one likely token to another."""
+def compute_detectable_tv(t: Tables) -> float:
+    """Compute the smallest total variation per token that the largest table finds with probability POWER at its
+    corrected level, if that share of each law moves from one likely token to another."""
     best = int(t.weight.argmax())
     level = R.get_alpha() / max(1, int((t.df > 0).sum()))
-    return math.sqrt(noncentrality(float(t.df[best]), level) / t.weight[best])
+    return math.sqrt(find_noncentrality(float(t.df[best]), level) / t.weight[best])
 
 
-def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **place: Any) -> Row:
-    """The row of a test of many tables; its note names the table of the smallest p."""
-    real = t.df > 0
-    if not real.any():
-        return R.make_not_run_row(layer, test, n, f"tokens that vary by {LEAST:g}", **place)
-    p = np.where(real, special.chdtrc(np.maximum(t.df, 1), t.chi2), 1.0)
-    best, T = int(p.argmin()), int(real.sum())
+def compute_detectable_z(error: float, tests: int = 1) -> float:
+    """Compute what `result_rows.compute_detectable_z` does, Bonferroni-corrected for a number of tests."""
+    return float((special.ndtri(R.POWER) - special.ndtri(R.get_alpha() / 2 / tests)) * error)
+
+
+def make_table_row(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **columns: Any) -> Row:
+    """Make the row of a test of many tables; its note names the table of the smallest p."""
+    has_freedom = t.df > 0
+    if not has_freedom.any():
+        return R.make_not_run_row(layer, test, n, f"tokens that vary by {LEAST:g}", **columns)
+    p = np.where(has_freedom, special.chdtrc(np.maximum(t.df, 1), t.chi2), 1.0)
+    best = int(p.argmin())
+    T = int(has_freedom.sum())
     note = f"least of {T}: {names(best)}" if T > 1 else ""
-    values = {"statistic": t.chi2[best], "effect": t.moved[best], "minimum_detectable_effect": detectable(t)}
-    return R.make_row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **values, **place)
+    values = {"statistic": t.chi2[best], "effect": t.tv[best], "minimum_detectable_effect": compute_detectable_tv(t)}
+    return R.make_row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **values, **columns)
 
 
-def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
-    """The row of z-scores [T], two-sided; `values` hold its effect."""
+def make_z_row(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
+    """Make the row of z-scores [T], two-sided; `values` hold its effect."""
     p = 2 * special.ndtr(-np.abs(z))
     best = int(p.argmin())
     note = f"least of {len(z)}: {names(best)}" if len(z) > 1 else ""
     return R.make_row(layer, test, n, p_value=min(1.0, len(z) * float(p[best])), statistic=z[best], note=note, **values)
 
 
-def detectable_z(error: float, tests: int = 1) -> float:
-    """As `result_rows.detectable_z`, of the smallest of several tests."""
-    return float((special.ndtri(R.POWER) - special.ndtri(R.get_alpha() / 2 / tests)) * error)
-
-
-def by_slot(
-    layer: str, tokens: np.ndarray, slot: np.ndarray, each: Sequence[np.ndarray], free: np.ndarray, **place: Any
+def make_slot_row(
+    layer: str, tokens: np.ndarray, slot: np.ndarray, terms: Sequence[np.ndarray], free: np.ndarray, **columns: Any
 ) -> Row:
-    """Every slot by itself, and by the token before. each [n, L, ...]: indicators, laws and their `outer`."""
-    V, S = each[0].shape[2], int(slot.max()) + 1
-    before = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
-    own = (slot * V + before)[:, free].ravel()
-    order, present = np.argsort(own, kind="stable"), np.unique(own)
-    begin, full = np.searchsorted(own[order], present), []
-    for x in each:
+    """Test every slot by itself, and by the token before. terms [n, L, ...]: indicators, laws and `multiply_pairs`."""
+    V, S = terms[0].shape[2], int(slot.max()) + 1
+    token_before = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
+    context = (slot * V + token_before)[:, free].ravel()
+    order, present = np.argsort(context, kind="stable"), np.unique(context)
+    starts = np.searchsorted(context[order], present)
+    by_token = []  # sums of the terms [S V, ...]
+    for x in terms:
         sums = np.zeros((S * V, x.shape[2]))
-        sums[present] = np.add.reduceat(x[:, free].reshape(len(own), -1)[order], begin, 0)
-        full.append(sums)
-    alone = fold([x.reshape(S, V, -1).sum(1) for x in full], np.arange(S))
-    after = fold(full, np.repeat(np.arange(S), V))
-    both = Tables(*(np.concatenate(x) for x in zip(alone, after, strict=True)))
-    return smallest(layer, "slots", len(own), both, lambda i: f"slot {i % S}" + ", by token" * (i >= S), **place)
+        sums[present] = np.add.reduceat(x[:, free].reshape(len(context), -1)[order], starts, 0)
+        by_token.append(sums)
+    slots = add_contexts([x.reshape(S, V, -1).sum(1) for x in by_token], np.arange(S))
+    slots_by_token = add_contexts(by_token, np.repeat(np.arange(S), V))
+    t = Tables(*(np.concatenate(x) for x in zip(slots, slots_by_token, strict=True)))
+    return make_table_row(
+        layer, "slots", len(context), t, lambda i: f"slot {i % S}" + ", by token" * (i >= S), **columns
+    )
 
 
-def by_context(
-    layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, slot: np.ndarray | None, far: bool, **place: Any
+def make_context_rows(
+    layer: str,
+    tokens: np.ndarray,
+    p: np.ndarray,
+    is_drawn: np.ndarray,
+    slot: np.ndarray | None,
+    skip_pairs: bool,
+    **columns: Any,
 ) -> list[Row]:
-    """The tests of tables, without that of distances where the sequence is too long for it (`far`).
-    asked [n, L]: tokens that no grammar forces and no prompt holds; p is zero elsewhere."""
+    """Make the rows of positions, slots, transitions and, unless `skip_pairs`, distances."""
     L, V = p.shape[1:]
-    free, count, rows = np.asarray(asked.any(0)), int(asked.sum()), []
+    free, count = np.asarray(is_drawn.any(0)), int(is_drawn.sum())
+    rows = []
 
-    def add(test: str, each: Sequence[np.ndarray], table: np.ndarray, names: Callable[[int], str]) -> None:
-        rows.append(smallest(layer, test, count, fold(each, table), names, **place))
+    def add_row(test: str, sums: Sequence[np.ndarray], table: np.ndarray, names: Callable[[int], str]) -> None:
+        rows.append(make_table_row(layer, test, count, add_contexts(sums, table), names, **columns))
 
-    indicators = hot(tokens, V)
-    each, where = (indicators * asked[..., None], p, outer(p)), np.flatnonzero(free)
-    add("positions", [x[:, free].sum(0) for x in each], np.arange(len(where)), lambda i: f"position {where[i]}")
+    indicators = encode_one_hot(tokens, V)
+    terms = (indicators * is_drawn[..., None], p, multiply_pairs(p))
+    positions = np.flatnonzero(free)
+    sums = [x[:, free].sum(0) for x in terms]
+    add_row("positions", sums, np.arange(len(positions)), lambda i: f"position {positions[i]}")
     if slot is not None:
-        rows.append(by_slot(layer, tokens, slot, each, free, **place))
-    part, before = np.arange(L - 1) * PARTS // (L - 1), indicators[:, :-1].astype(float)
-    in_parts = [
-        np.concatenate(
-            [np.tensordot(before[:, part == k], x[:, 1:][:, part == k], ([0, 1], [0, 1])) for k in range(PARTS)]
-        )
-        for x in each
+        rows.append(make_slot_row(layer, tokens, slot, terms, free, **columns))
+    part_of = np.arange(L - 1) * PARTS // (L - 1)
+    token_before = indicators[:, :-1].astype(float)
+    parts = [part_of == k for k in range(PARTS)]
+    sums = [
+        np.concatenate([np.tensordot(token_before[:, k], x[:, 1:][:, k], ([0, 1], [0, 1])) for k in parts])
+        for x in terms
     ]
-    add("transitions", in_parts, np.repeat(np.arange(PARTS), V), lambda i: f"part {i + 1} of {PARTS}")
-    if not far:
+    add_row("transitions", sums, np.repeat(np.arange(PARTS), V), lambda i: f"part {i + 1} of {PARTS}")
+    if not skip_pairs:
         i = np.arange(L)
-        by_distance = [  # [(L - 1) V, ...]
-            np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in together(tokens, p, asked)
+        sums = [  # [(L - 1) V, ...]
+            np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)])
+            for x in sum_by_earlier_token(tokens, p, is_drawn)
         ]
-        add("distances", by_distance, np.repeat(np.arange(L - 1), V), lambda i: f"distance {i + 1}")
+        add_row("distances", sums, np.repeat(np.arange(L - 1), V), lambda i: f"distance {i + 1}")
     return rows
 
 
-def log_scores(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log p(x) less its mean [n, L], and its variance; zero where nothing was asked."""
+def compute_log_scores(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute log p(x) less its mean, and its variance, [n, L]; zero where nothing is drawn."""
     logs = np.log(np.where(p > 0, p, 1))
     entropy = -(p * logs).sum(2)
-    variance = np.where(asked, (p * logs**2).sum(2) - entropy**2, 0)
-    own = np.take_along_axis(logs, tokens[..., None], 2)[..., 0]
-    return np.where(asked, own + entropy, 0), variance
+    variance = np.where(is_drawn, (p * logs**2).sum(2) - entropy**2, 0)
+    log_p = np.take_along_axis(logs, tokens[..., None], 2)[..., 0]
+    return np.where(is_drawn, log_p + entropy, 0), variance
 
 
-def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **place: Any) -> list[Row]:
-    """log p less its mean (score [n, L], of variance [n, L]): of all `count` tokens, its spread over sequences, and its
-    correlation with itself at every distance."""
+def make_log_p_rows(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **columns: Any) -> list[Row]:
+    """Test log p less its mean, score [n, L] of variance [n, L]: its mean over all `count` tokens, its spread over
+    sequences, and its correlation with itself at every distance."""
     L = score.shape[1]
-    whole, expected = score.sum(1), variance.sum(1)
+    of_sequence, expected = score.sum(1), variance.sum(1)
     error = math.sqrt(expected.sum()) / count
-    z = np.array([whole.sum() / count / error])
-    values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
-    rows = [normal(layer, "likelihood", count, z, str, **values)]
-    rows.append(spread(layer, whole, expected, **place))
-    both, squares, lags = score.T @ score, (score**2).T @ variance, range(1, L)
-    products = np.array([np.trace(both, d) for d in lags])
-    errors = np.sqrt([np.trace(squares, d) for d in lags])
+    z = np.array([of_sequence.sum() / count / error])
+    effect = abs(of_sequence.sum()) / count
+    values = {"effect": effect, "minimum_detectable_effect": compute_detectable_z(error), **columns}
+    rows = [make_z_row(layer, "likelihood", count, z, str, **values)]
+    rows.append(make_spread_row(layer, of_sequence, expected, **columns))
+    lags = range(1, L)
+    score_products, variance_products = score.T @ score, (score**2).T @ variance
+    products = np.array([np.trace(score_products, d) for d in lags])
+    errors = np.sqrt([np.trace(variance_products, d) for d in lags])
     scale = np.array([variance[:, d:].sum() for d in lags])  # so that the effect is a correlation
-    some = errors > math.sqrt(LEAST) * variance.max()
-    z = np.where(some, products / np.maximum(errors, 1e-9), 0.0)
+    is_normal = errors > math.sqrt(LEAST) * variance.max()
+    z = np.where(is_normal, products / np.maximum(errors, 1e-9), 0.0)
     best = int(np.abs(z).argmax())
-    limit = detectable_z(float((errors / np.maximum(scale, 1e-9))[some].min()), int(some.sum())) if some.any() else None
-    values = {"effect": abs(products[best]) / max(scale[best], 1e-9), "minimum_detectable_effect": limit, **place}
-    return [*rows, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
+    limit = None
+    if is_normal.any():
+        error = float((errors / np.maximum(scale, 1e-9))[is_normal].min())
+        limit = compute_detectable_z(error, int(is_normal.sum()))
+    values = {"effect": abs(products[best]) / max(scale[best], 1e-9), "minimum_detectable_effect": limit, **columns}
+    return [*rows, make_z_row(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
 
 
-def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) -> Row:
-    """Whether sums [n] with mean zero have the variances `expected` [n], which depend on what was drawn. Squares are
-    skewed, so the t of a hundred sequences is far from normal; Hall's transformation (1992, J. R. Stat. Soc. B 54)
+def make_spread_row(layer: str, sums: np.ndarray, expected: np.ndarray, **columns: Any) -> Row:
+    """Test whether sums [n] with mean zero have the variances `expected` [n], which depend on what was drawn. Squares
+    are skewed, so the t of a hundred sequences is far from normal; Hall's transformation (1992, J. R. Stat. Soc. B 54)
     corrects it."""
-    off = whole**2 - expected
-    n, scale = len(off), float(off.std())
-    t, skew = off.mean() / scale, float(stats.skew(off))
+    excess = sums**2 - expected
+    n, scale = len(excess), float(excess.std())
+    t, skew = excess.mean() / scale, float(stats.skew(excess))
     z = math.sqrt(n) * (t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / (6 * n))
-    values = {"statistic": z, "effect": abs(off.sum() / expected.sum()), **place}
-    values["minimum_detectable_effect"] = detectable_z(scale * math.sqrt(n) / expected.sum())
+    values = {"statistic": z, "effect": abs(excess.sum() / expected.sum()), **columns}
+    values["minimum_detectable_effect"] = compute_detectable_z(scale * math.sqrt(n) / expected.sum())
     return R.make_row(layer, "likelihood spread", n, p_value=2 * float(stats.t.sf(abs(z), n - 1)), **values)
 
 
-def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:
-    """Whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd with
-    the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
-    moves, errors, free = [], [], asked.any(0)
+def make_neighbour_row(layer: str, tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray, **columns: Any) -> Row:
+    """Test whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd
+    with the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
+    free = is_drawn.any(0)
+    moves, errors = [], []
     for first in range(2):
-        one, other = ([x[k::2][:, free] for x in (tokens, p, asked)] for k in (first, first + 1))
-        m = min(len(one[0]), len(other[0]))
-        (a, p_a, asked_a), (b, p_b, asked_b) = ([x[:m] for x in half] for half in (one, other))
-        both = asked_a & asked_b
+        half, next_half = ([x[k::2][:, free] for x in (tokens, p, is_drawn)] for k in (first, first + 1))
+        m = min(len(half[0]), len(next_half[0]))
+        (a, p_a, drawn_a), (b, p_b, drawn_b) = ([x[:m] for x in rows] for rows in (half, next_half))
+        both_drawn = drawn_a & drawn_b
         expected = np.einsum("nlv,nlv->nl", p_a, p_b)
-        errors.append(math.sqrt((expected * (1 - expected)).sum()) / both.sum())
-        moves.append(float((((a == b) & both) - expected).sum() / both.sum()))
-    values = {"effect": max(map(abs, moves)), "minimum_detectable_effect": detectable_z(max(errors), 2), **place}
+        errors.append(math.sqrt((expected * (1 - expected)).sum()) / both_drawn.sum())
+        moves.append(float((((a == b) & both_drawn) - expected).sum() / both_drawn.sum()))
+    limit = compute_detectable_z(max(errors), 2)
+    values = {"effect": max(map(abs, moves)), "minimum_detectable_effect": limit, **columns}
     z = np.array(moves) / np.array(errors)
-    return normal(layer, "rows", int(asked.sum()) // 2, z, lambda i: f"half {i + 1}", **values)
+    return make_z_row(layer, "rows", int(is_drawn.sum()) // 2, z, lambda i: f"half {i + 1}", **values)
 
 
-def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarray, size: int, **place: Any) -> Row:
-    """Whether any two sequences of one batch of `size` agree more often than independent ones do.
+def make_agreement_row(
+    layer: str, tokens: np.ndarray, p: np.ndarray, is_known: np.ndarray, size: int, **columns: Any
+) -> Row:
+    """Test whether any two sequences of one batch of `size` agree more often than independent ones do.
 
     For a pair that agrees at S of its tokens, where sum p_a . p_b were expected given the past, 2^S exp(-expected) is
     an e-value (a supermartingale). So is the mean over all pairs, and its inverse is a p-value (Ville 1939).
     """
-    asked = ~(known | ((p.max(2) == 1) | known).all(0))
-    logs, most, compared, usual = [], 0.0, 0, 0.0
-    for begin in range(0, len(tokens) - 1, size):
-        x, law, free = (a[begin : begin + size] for a in (tokens, p, asked))
-        first, second = np.triu_indices(len(x), 1)
-        both = free[first] & free[second]
-        agree = ((x[first] == x[second]) & both).sum(1)
-        dots = np.einsum("alv,blv->abl", law, law, optimize=True)[first, second]
-        expected = (dots * both).sum(1)
+    is_drawn = find_drawn(p, is_known)
+    logs, largest, n_compared, total_expected = [], 0.0, 0, 0.0
+    for start in range(0, len(tokens) - 1, size):
+        x, law, drawn = (a[start : start + size] for a in (tokens, p, is_drawn))
+        a, b = np.triu_indices(len(x), 1)
+        both_drawn = drawn[a] & drawn[b]
+        agree = ((x[a] == x[b]) & both_drawn).sum(1)
+        dots = np.einsum("alv,blv->abl", law, law, optimize=True)[a, b]
+        expected = (dots * both_drawn).sum(1)
         logs.append(agree * math.log(2) - expected)
-        usual += float(expected.sum())
-        compared += int(both.sum())
-        most = max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max()))
-    each = np.concatenate(logs)
-    p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
-    note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
-    of_one_pair = (math.log(len(each) / R.get_alpha()) + usual) / math.log(2) - usual
-    values = {"effect": most, "minimum_detectable_effect": of_one_pair * len(each) / max(compared, 1), **place}
-    return R.make_row(layer, "agreement", compared, p_value=p_value, note=note, **values)
+        total_expected += float(expected.sum())
+        n_compared += int(both_drawn.sum())
+        largest = max(largest, float(((agree - expected) / np.maximum(both_drawn.sum(1), 1)).max()))
+    log_e = np.concatenate(logs)
+    n_pairs = len(log_e)
+    p_value = min(1.0, math.exp(-float(special.logsumexp(log_e) - math.log(n_pairs))))
+    mean_expected = total_expected / n_pairs
+    of_one_pair = (math.log(n_pairs / R.get_alpha()) + mean_expected) / math.log(2) - mean_expected
+    values = {"effect": largest, "minimum_detectable_effect": of_one_pair * n_pairs / max(n_compared, 1), **columns}
+    note = f"{n_pairs} pairs of sequences, in batches of {size}"
+    return R.make_row(layer, "agreement", n_compared, p_value=p_value, note=note, **values)
 
 
-def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
-    """Chi-squares of the counts of every two positions' tokens; cells that expect too few are one."""
+def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np.ndarray, **columns: Any) -> Row:
+    """Test the counts of every two positions' tokens by chi-squares; cells that expect too few are pooled into one."""
     n, L = tokens.shape
-    V = two.shape[1]
-    one = hot(tokens, V).reshape(n, -1)
-    counts = (one.T @ one).astype(float).reshape(L, V, L, V)
+    V = pair_law.shape[1]
+    indicators = encode_one_hot(tokens, V).reshape(n, -1)
+    counts = (indicators.T @ indicators).astype(float).reshape(L, V, L, V)
     i, j = np.triu_indices(L, 1)
-    own = free[i] & free[j]
-    i, j = i[own], j[own]
-    drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * two))
-    few = mean < CELL
-    alone = np.where(few, mean, 0).sum(1) < CELL  # too few even together: with the smallest of the others
-    least = np.where(few, np.inf, mean).argmin(1)
-    few[np.arange(len(few))[alone], least[alone]] = True
-    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (drawn, mean)]
-    cells = [np.concatenate([np.where(few, 0, x), r], 1) for x, r in zip((drawn, mean), rest, strict=True)]
-    chi2 = ((cells[0] - cells[1]) ** 2 / np.where(cells[1] > 0, cells[1], np.inf)).sum(1)
-    df = (cells[1] > 0).sum(1) - 1
-    top = np.sort(np.where(few, 0, mean), 1)[:, -2:]
-    top = np.where(top > 0, top, np.maximum(rest[1], CELL))  # of one likely cell and all others together
+    both_free = free[i] & free[j]
+    i, j = i[both_free], j[both_free]
+    drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * pair_law))
+    is_pooled = mean < CELL
+    is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # too few even together: with the smallest of the others
+    smallest = np.where(is_pooled, np.inf, mean).argmin(1)
+    is_pooled[np.arange(len(is_pooled))[is_small], smallest[is_small]] = True
+    pooled_drawn, pooled_mean = (np.where(is_pooled, x, 0).sum(1, keepdims=True) for x in (drawn, mean))
+    cells = np.concatenate([np.where(is_pooled, 0, drawn), pooled_drawn], 1)
+    cell_means = np.concatenate([np.where(is_pooled, 0, mean), pooled_mean], 1)
+    chi2 = ((cells - cell_means) ** 2 / np.where(cell_means > 0, cell_means, np.inf)).sum(1)
+    df = (cell_means > 0).sum(1) - 1
+    top = np.sort(np.where(is_pooled, 0, mean), 1)[:, -2:]
+    top = np.where(top > 0, top, np.maximum(pooled_mean, CELL))  # of one likely cell and all others together
     weight = np.where(df > 0, n**2 * (1 / top).sum(1), 0)
-    t = Tables(chi2, df, 0.5 * np.abs(cells[0] - cells[1]).sum(1) / n, weight)
-    return smallest(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **place)
+    t = Tables(chi2, df, 0.5 * np.abs(cells - cell_means).sum(1) / n, weight)
+    return make_table_row(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **columns)
 
 
-def score_rows(
+def make_support_row(layer: str, is_impossible: np.ndarray, **columns: Any) -> Row:
+    """Make the row that rejects because tokens of probability zero were drawn, is_impossible [n, L]."""
+    note = f"{int(is_impossible.sum())} of {is_impossible.size} tokens have probability zero"
+    values = {"effect": float(is_impossible.mean()), "p_value": R.SMALLEST, "note": note, **columns}
+    return R.make_row(layer, "support", is_impossible.size, **values)
+
+
+def find_drawn(p: np.ndarray, is_known: np.ndarray) -> np.ndarray:
+    """Find the tokens [n, L] that no prompt holds and no grammar forces (by a law that is certain in every row)."""
+    return ~is_known & ~((p.max(2) == 1) | is_known).all(0)
+
+
+def make_sequence_rows(
     layer: str,
     tokens: np.ndarray,
     p: np.ndarray,
-    two: np.ndarray | None,
+    pair_law: np.ndarray | None,
     slot: np.ndarray | None,
-    known: np.ndarray,
+    is_known: np.ndarray,
     scores: tuple[np.ndarray, np.ndarray] | None,
-    far: bool = False,
-    **place: Any,
+    skip_pairs: bool = False,
+    **columns: Any,
 ) -> list[Row]:
-    """One row a test. Forced positions (a law that is certain in every row) are left out.
+    """Make one row a test.
 
-    tokens  [n, L]
-    p       [n, L, V] the model's law of each token given those before it
-    two     [L, V, L, V] its law of any two tokens, whatever stands between them, where that is known
-    slot    [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
-    known   [n, L] tokens of the prompt, drawn from the law: they stand as contexts alone. p is given them all
-    scores  log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts of a
-            density's range
-    far     leaves out the tests of every pair of positions, whose number grows with the square of the length
+    pair_law    [L, V, L, V] law of any two tokens, whatever stands between them, where it can be computed
+    slot        [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
+    is_known    [n, L] tokens of the prompt, drawn from the law: they stand as contexts alone. p is given them all
+    scores      log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts
+                of a density's range
+    skip_pairs  leaves out the tests of every pair of positions, whose number grows with the square of the length
     """
-    impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~known
-    asked = ~known & ~((p.max(2) == 1) | known).all(0)
-    p = np.where(asked[..., None], p, 0)
+    is_impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~is_known
+    is_drawn = find_drawn(p, is_known)
+    p = np.where(is_drawn[..., None], p, 0)
+    scores = scores or compute_log_scores(tokens, p, is_drawn)
     rows = [
-        *by_context(layer, tokens, p, asked, slot, far, **place),
-        *by_likelihood(layer, *(scores or log_scores(tokens, p, asked)), int(asked.sum()), **place),
-        by_rows(layer, tokens, p, asked, **place),
+        *make_context_rows(layer, tokens, p, is_drawn, slot, skip_pairs, **columns),
+        *make_log_p_rows(layer, *scores, int(is_drawn.sum()), **columns),
+        make_neighbour_row(layer, tokens, p, is_drawn, **columns),
     ]
-    if two is not None:
-        rows.append(by_pairs(layer, tokens, two, asked.any(0), **place))
-    return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
-
-
-def support_row(layer: str, impossible: np.ndarray, **place: Any) -> Row:
-    note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
-    values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
-    return R.make_row(layer, "support", impossible.size, **values)
+    if pair_law is not None:
+        rows.append(make_pair_row(layer, tokens, pair_law, np.asarray(is_drawn.any(0)), **columns))
+    if is_impossible.any():
+        rows.append(make_support_row(layer, is_impossible, **columns))
+    return rows

@@ -1,4 +1,4 @@
-"""Pathwise: a decoder coupled to plain sampling by shared noise must return its very tokens.
+"""Compare a decoder that is coupled to plain sampling by shared noise with plain sampling, token by token.
 
 In float64 a single difference rejects. In float32 a race between two nearly equal weights may turn on rounding, so
 there the row states the rate and rejects nothing.
@@ -20,30 +20,31 @@ from scipy import stats
 from parity.equality.targets import Decoder
 
 
-def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same tokens", **place: Any) -> Row:
-    """Tokens a, b [n, L] made under the same noise. `exact` (float64) makes a difference a rejection.
+def make_token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same tokens", **columns: Any) -> Row:
+    """Compare tokens a, b [n, L] made under the same noise. `exact` (float64) makes a difference a rejection.
 
     effect: share of sequences that differ; the note adds the first difference. After one differing token the rest of
     the row differs too, so positions are not counted. Minimum detectable effect: the rate that shows at least once
     with probability .8.
     """
-    n, differs = len(a), (a != b).any(1)
+    n = len(a)
+    differs = (a != b).any(1)
     values: Row = {"statistic": int(differs.sum()), "effect": float(differs.mean()), "decides": exact}
     values |= {"minimum_detectable_effect": 1 - (1 - R.POWER) ** (1 / n), "note": "identical", "verdict": "identical"}
     if differs.any():
         row = int(differs.argmax())
         position = int((a[row] != b[row]).argmax())
         low, high = stats.binomtest(int(differs.sum()), n).proportion_ci(method="wilson")
-        rate, first = f"{differs.mean():.2g}, {low:.2g} to {high:.2g}", f"row {row}, position {position}"
-        values["note"] = f"{differs.sum()} of {n} differ (rate {rate}); first: {first}"
+        rate = f"{differs.mean():.2g}, {low:.2g} to {high:.2g}"
+        values["note"] = f"{differs.sum()} of {n} differ (rate {rate}); first: row {row}, position {position}"
         values["verdict"] = "rejected" if exact else "differs by rounding"
-    result = R.make_row("pathwise", test, n, **place | values)
-    if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest there is
+    result = R.make_row("pathwise", test, n, **columns | values)
+    if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest one
         result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
     return result
 
 
-def pathwise(
+def compare_tokens(
     decoder: Decoder,
     targets: Sequence[Any],
     options: dict[str, Any] | None = None,
@@ -53,19 +54,17 @@ def pathwise(
     seeds: Sequence[int] = (0,),
     threads: int = 1,
 ) -> list[Row]:
-    """Two rows (float64, float32) a discrete target and seed, against plain decoding under the same noise."""
+    """Compare a decoder with plain decoding under the same noise: two rows (float64, float32) a discrete target and
+    seed."""
     rows = []
     for target in targets:
         sequences = digits(target.vocab, target.length)
         for (repeat, seed), dtype in itertools.product(enumerate(seeds), (torch.float64, torch.float32)):
-            runs: Any = ((decoder, options or {}), (ar, {}))
-            a, b = (sequences[target.draw(d, n, seed, o, threads=threads, dtype=dtype)] for d, o in runs)
-            place = {
-                "model": target.name,
-                "method": method or get_function_name(decoder),
-                "seed": seed,
-                "repeat": repeat,
-            }
+            settings: dict[str, Any] = {"threads": threads, "dtype": dtype}
+            a = sequences[target.draw(decoder, n, seed, options or {}, **settings)]
+            b = sequences[target.draw(ar, n, seed, {}, **settings)]
+            name = method or get_function_name(decoder)
+            columns = {"model": target.name, "method": name, "seed": seed, "repeat": repeat}
             test = f"same tokens, {str(dtype).removeprefix('torch.')}"
-            rows.append(token_row(a, b, exact=dtype == torch.float64, test=test, **place))
+            rows.append(make_token_row(a, b, exact=dtype == torch.float64, test=test, **columns))
     return rows

@@ -37,7 +37,7 @@ class SelfTests:
     faults  a row for each planted decoder, or correct one, and model: kind, layer, decoder, fault ("" for a correct
             one), n, samples, hits, as_required (see `parity.equality.faults.Outcome`), and of the sample with the
             largest p that p, its model, test and effect
-    sizes   a row for each test: how often it rejects true hypotheses (see `parity.equality.calibration.size_row`)
+    sizes   a row for each test: how often it rejects true hypotheses (see `parity.equality.calibration.make_size_row`)
     """
 
     code: str  # digest of what was tested
@@ -63,16 +63,16 @@ def digest_code() -> str:
 def describe_fault(kind: str, outcome: Any) -> Row:
     """Sum up the samples of a planted decoder, a `parity.equality.faults.Outcome`, in a row."""
 
-    def p_of(row: Row) -> float:
+    def get_p(row: Row) -> float:
         return row["p_value"] if row["p_holm"] is None else row["p_holm"]
 
     deciding = [[r for r in rows if r["decides"] and r["p_value"] is not None] for rows in outcome.samples]
-    weakest = max((min(rows, key=p_of) for rows in deciding), key=p_of)
+    weakest = max((min(rows, key=get_p) for rows in deciding), key=get_p)
     fault = outcome.trial.fault if outcome.trial.is_faulty() else ""
     about = {"kind": kind, "layer": weakest["layer"], "decoder": outcome.trial.method, "fault": fault}
-    found = {"samples": len(outcome.samples), "hits": outcome.hits, "as_required": outcome.as_required}
-    figures = {name: weakest[name] for name in ("model", "test", "effect")} | {"largest_p": p_of(weakest)}
-    return about | found | figures | {"n": max(r["n"] for rows in deciding for r in rows)}
+    result = {"samples": len(outcome.samples), "hits": outcome.hits, "as_required": outcome.as_required}
+    figures = {name: weakest[name] for name in ("model", "test", "effect")} | {"largest_p": get_p(weakest)}
+    return about | result | figures | {"n": max(r["n"] for rows in deciding for r in rows)}
 
 
 def try_faults(threads: int) -> Iterator[Row]:
@@ -80,14 +80,14 @@ def try_faults(threads: int) -> Iterator[Row]:
     planted = import_named_module("parity.equality.faults")
     for kind in KINDS:
         module = import_named_module(f"parity.equality.faults.{kind}")
-        trials = chain(module.trials(SEQUENCES[kind], SEEDS, DRAWS, threads), module.long_trials(TOKENS))
+        trials = chain(module.make_trials(SEQUENCES[kind], SEEDS, DRAWS, threads), module.make_long_trials(TOKENS))
         yield from (describe_fault(kind, planted.try_out(trial, SEEDS)) for trial in trials)
 
 
 def run(threads: int = 1) -> dict[str, Any]:
     """Run all self-tests. Returns the fields of `SelfTests`."""
     code = digest_code()
-    sizes, _ = import_named_module("parity.equality.calibration").calibration(REPLICATES)
+    sizes, _ = import_named_module("parity.equality.calibration").calibrate(REPLICATES)
     names = ("test", "n", "effect", "low", "high", "verdict")
     return {
         "code": code,

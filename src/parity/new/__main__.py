@@ -104,7 +104,7 @@ def test_the_test_can_fail():
     def faulty({arguments}):
         return {call}
 
-    assert rejected(altered({name}.__name__, {wrong}=faulty))
+    assert rejected(patch_module({name}.__name__, {wrong}=faulty))
 '''
 RULE = """use rule decode as decode_{name} with:
     wildcard_constraints:
@@ -164,7 +164,7 @@ def write_decoder_test(name: str, kind: str) -> str:
     of_decoders = sorted([f"from parity_decoders.{kind} import {name}", f"from {source} import {wrong}"])
     of_tests = (
         "from parity.equality.exact import exact",
-        "from parity.equality.faults import altered",
+        "from parity.equality.faults import patch_module",
         f"from parity.equality.targets.{kind} import targets",
     )
     imports = "\n".join([*of_decoders, "", *of_tests])

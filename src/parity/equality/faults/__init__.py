@@ -2,8 +2,8 @@
 
 A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder has, for its kind,
 
-    trials(n, seeds, draws, threads)  decoders on models whose outcomes are all listed; n draws each
-    long_trials(n)                    faults that short sequences do not show, about n tokens on a long model each
+    make_trials(n, seeds, draws, threads)  decoders on models whose outcomes are all listed; n draws each
+    make_long_trials(n)                    faults that short sequences do not show, about n tokens on a long model each
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from torch import Tensor
 from parity.equality.targets import Decoder
 from parity.experiment.options import measure_reach
 
-FAR = 128  # the place from which late faults begin
+FAR = 128  # the position from which late faults begin
 NO_FAULT = "none"  # the fault of a correct decoder
 ENOUGH = 30_000  # tokens in which every fault of long sequences shows
 Correct = dict[str, tuple[Decoder, dict[str, Any]]]  # a decoder and its options, by name
@@ -34,14 +34,14 @@ class Trial(NamedTuple):
     method: str
     fault: str  # NO_FAULT for a correct decoder
     sample: Callable[[int], list[Row]]  # rows of the sample of a seed
-    enough: bool = True  # whether the sample is large enough for the fault to show
+    must_show: bool = True  # whether the sample is large enough for the fault to show
 
     def is_faulty(self) -> bool:
         return self.fault != NO_FAULT
 
 
-def hit(rows: Iterable[Row]) -> bool:
-    """Whether one of the rows that decide rejects."""
+def is_rejected(rows: Iterable[Row]) -> bool:
+    """Tell whether one of the rows that decide rejects."""
     return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
 
 
@@ -59,14 +59,14 @@ class Outcome(NamedTuple):
 def try_out(trial: Trial, seeds: Sequence[int] = (0, 1)) -> Outcome:
     """Test a sample of every seed."""
     samples = [trial.sample(seed) for seed in seeds]
-    hits = sum(map(hit, samples))
+    hits = sum(map(is_rejected, samples))
     always = hits == len(samples)
     if not trial.is_faulty():
         return Outcome(trial, samples, hits, not always)
-    return Outcome(trial, samples, hits, always if trial.enough or always else None)
+    return Outcome(trial, samples, hits, always if trial.must_show or always else None)
 
 
-def trials_on_long(
+def make_trials_on_long(
     kind: str, correct: Correct, faulty: Faulty, targets: Callable[..., Sequence[Any]], n: int
 ) -> Iterator[Trial]:
     """Yield trials on the long targets of a kind, a correct decoder's on all of them. All tests of a trial are one
@@ -75,22 +75,23 @@ def trials_on_long(
     def sample(decoder: Decoder, options: dict[str, Any], models: Sequence[Any], seed: int) -> list[Row]:
         rows: list[Row] = []
         for model in models:
-            rows += model.rows_of(model.draw(decoder, 0, seed, options)._replace(ordered=True), "long", seed, 0)
+            drawn = model.draw(decoder, 0, seed, options)._replace(predictable=True)
+            rows += model.make_rows(drawn, "long", seed, 0)
         R.adjust_family(rows)
         return rows
 
-    every = {name: (decoder, NO_FAULT, "") for name, (decoder, _) in correct.items()} | faulty
-    for method, (decoder, fault, model) in every.items():
+    decoders = {name: (decoder, NO_FAULT, "") for name, (decoder, _) in correct.items()} | faulty
+    for method, (decoder, fault, model) in decoders.items():
         name = method.partition(":")[0]
         _, options = correct[name]
         models = [t for t in targets(measure_reach(kind, name, options), n) if t.name.startswith(model)]
         yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH)
 
 
-def altered(module: str, **names: Any) -> ModuleType:
-    """A second copy of a decoder's module with something else under some of the names it reads.
+def patch_module(module: str, **names: Any) -> ModuleType:
+    """Load a second copy of a decoder's module and replace the given names in it.
 
-    AttributeError for a name that the module does not have: the fault would be planted nowhere.
+    Raises AttributeError for a name that the module does not have: the fault would be planted nowhere.
     """
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.loader is not None, module
@@ -115,8 +116,8 @@ class Overridden:
         return Overridden(self.model.take(rows), self.method, self.function)
 
 
-def with_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
-    """The decoder on a changed model."""
+def change_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
+    """Make the decoder run on change(model)."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(change(model), start, noise=noise, **options)
@@ -124,8 +125,8 @@ def with_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
     return faulty
 
 
-def with_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
-    """The decoder with changed noise."""
+def change_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
+    """Make the decoder read change(noise)."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(model, start, noise=change(noise), **options)
@@ -133,11 +134,11 @@ def with_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
     return faulty
 
 
-def in_small(decoder: Decoder, wrong: Decoder, most: int) -> Decoder:
-    """The decoder, replaced by `wrong` in batches of `most` rows or fewer."""
+def swap_in_small(decoder: Decoder, wrong: Decoder, largest: int) -> Decoder:
+    """Replace the decoder by `wrong` in batches of up to `largest` rows."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
-        return (wrong if len(noise.keys) <= most else decoder)(model, start, noise=noise, **options)
+        return (wrong if len(noise.keys) <= largest else decoder)(model, start, noise=noise, **options)
 
     return faulty
 
@@ -153,15 +154,16 @@ class Renumbered(Noise):
         return self.noise._uniform(use, self.index(index) if self.only in ("", use) else index, n)
 
 
-def renumbered(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:
-    return with_noise(decoder, lambda noise: Renumbered(noise, index, only))
+def renumber(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:
+    """Make the decoder read its numbers at another index: those of one use, or all."""
+    return change_noise(decoder, lambda noise: Renumbered(noise, index, only))
 
 
-def twins(noise: Noise) -> Noise:
-    """Every second row has the numbers of the one before."""
+def share_noise(noise: Noise) -> Noise:
+    """Give every second row the numbers of the one before."""
     return Noise(noise.keys[torch.arange(len(noise.keys)) // 2 * 2], noise.dtype)
 
 
-def twins_between(noise: Noise) -> Noise:
-    """`twins` in batches of 9 to 64 rows, which hold a run's own."""
-    return twins(noise) if 9 <= len(noise.keys) <= 64 else noise
+def share_noise_in_runs(noise: Noise) -> Noise:
+    """Share noise in batches of 9 to 64 rows, which a run's own are."""
+    return share_noise(noise) if 9 <= len(noise.keys) <= 64 else noise

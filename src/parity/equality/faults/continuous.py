@@ -25,21 +25,23 @@ from parity.equality.faults import (
     Faulty,
     Overridden,
     Trial,
-    altered,
-    in_small,
-    renumbered,
-    trials_on_long,
-    twins,
-    twins_between,
-    with_model,
-    with_noise,
+    change_model,
+    change_noise,
+    make_trials_on_long,
+    patch_module,
+    renumber,
+    share_noise,
+    share_noise_in_runs,
+    swap_in_small,
 )
 from parity.equality.targets import Decoder
-from parity.equality.targets.continuous import Target, continuous_rows, long_targets, targets
+from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
 from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
 NEEDED = 5000  # samples with which every fault is found
-LATE, SIGHT = 32, 8  # the place from which noise is used again; places that a short-sighted decoder sees
+LATE = 32  # the rank from which noise is used again
+SIGHT = 8  # positions that a short-sighted decoder sees
+Select = Callable[[Tensor], Tensor]  # where a fault is
 FAULTS = (
     "none", "residual p", "accept +0.05", "shared uniform", "draft temperature", "bonus from q", "square-root ratio",
     "never rejects",
@@ -47,8 +49,8 @@ FAULTS = (
 
 
 def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: str = "none") -> np.ndarray:
-    """Speculative sampling with densities, [rows, L, D]: accept a draft with probability min(1, p/q), else draw from
-    the residual max(0, p - q) by rejection from p. A run of two accepted drafts is followed by one token from p.
+    """Draw [rows, L, D] by speculative sampling with densities: accept a draft with probability min(1, p/q), else draw
+    from the residual max(0, p - q) by rejection from p. A run of two accepted drafts is followed by one token from p.
 
     The faults: the residual replaced by p, as continuous decoders do for want of a sampler; 0.05 added to the
     acceptance; one uniform for the block; drafts at 0.8 of the scale that q records; the bonus token from q;
@@ -56,12 +58,14 @@ def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: s
     """
     K, L, D = model.means.shape
     draft = random_mixture(np.random.default_rng(1), K, L, D)
-    x, run, u = np.empty((rows, 0, D)), np.zeros(rows, int), rng.random(rows)
+    x = np.empty((rows, 0, D))
+    run = np.zeros(rows, int)  # drafts accepted one after the other
+    u = rng.random(rows)
     for _ in range(L):
         y = draft.draw(x, rng, 0.8 if fault == "draft temperature" else 1.0)
         p, q = model.density(x, y), draft.density(x, y)
-        fresh = rng.random(rows)
-        u = np.where(run > 0, u, fresh) if fault == "shared uniform" else fresh
+        new_u = rng.random(rows)
+        u = np.where(run > 0, u, new_u) if fault == "shared uniform" else new_u
         ratio = np.sqrt(p / q) if fault == "square-root ratio" else p / q
         accepted = (u < ratio + (0.05 if fault == "accept +0.05" else 0.0)) | (fault == "never rejects")
         bonus = run == 2
@@ -79,74 +83,75 @@ def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: s
     return x
 
 
-inverted = altered("parity_decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
+couple_by_inverse = patch_module("parity_decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
 
 
-def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
-    """Keeps x with probability min(1, p / q), else draws from p instead of the residual."""
-    laws = [torch.distributions.Normal(mean, std) for mean, std in (p, q)]
-    kept = noise.uniform("accept", index).log() < (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
-    fresh = p[0] + p[1] * noise.normal("retry", index, x.shape[-1])
-    return Coupled(torch.where(kept[..., None], x, fresh), kept)
+def couple_without_residual(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
+    """Keep x with probability min(1, p / q), else draw from p instead of the residual."""
+    target, draft = (torch.distributions.Normal(mean, std) for mean, std in (p, q))
+    is_kept = noise.uniform("accept", index).log() < (target.log_prob(x) - draft.log_prob(x)).sum(-1)
+    drawn = p[0] + p[1] * noise.normal("retry", index, x.shape[-1])
+    return Coupled(torch.where(is_kept[..., None], x, drawn), is_kept)
 
 
-def peeking(
+def sweep_peeking(
     walks: coupled.Walks, chain: Any, noise: Noise, index: Tensor, theta: float | None, eps: float
 ) -> coupled.Walks:
-    """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
-    above = walks.x[:, -1, 0] > 0
-    both = (coupled.sweep(walks, chain, noise, index, peeked, eps) for peeked in (10.0, -1.0))
-    return coupled.Walks(*(torch.where(above.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(*both, strict=True)))
+    """Sweep, but couple steps only where the token that they lead to, a later coordinate, is above 0."""
+    mask = walks.x[:, -1, 0] > 0
+    swept = (coupled.sweep(walks, chain, noise, index, theta, eps) for theta in (10.0, -1.0))
+    return coupled.Walks(*(torch.where(mask.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(*swept, strict=True)))
 
 
-def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:
-    """All steps count as verified after a sweep."""
-    swept = coupled.sweep(walks, *more)
+def sweep_once(walks: coupled.Walks, *rest: Any) -> coupled.Walks:
+    """Sweep, and count all steps as verified."""
+    swept = coupled.sweep(walks, *rest)
     return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
 
 
-def everywhere(places: Tensor) -> Tensor:
-    return places >= 0
+def count_one_more(holds: Tensor) -> Tensor:
+    """Count the leading ones, and the next."""
+    return count_leading(holds) + 1
 
 
-def widen_laws(decoder: Decoder, factor: float, where: Callable[[Tensor], Tensor] = everywhere) -> Decoder:
-    """The target's scales are multiplied by a factor where(places [B, n]) holds."""
+def widen_laws(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks >= 0) -> Decoder:
+    """Multiply the target's scales by a factor where select(ranks [B, n]) holds."""
 
-    def conditions(model: Any, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        law = model.conditions(tokens, order, places, known)
-        wide = where(places).expand_as(places).flatten()[:, None, None]
-        return law._replace(scales=torch.where(wide, factor * law.scales, law.scales))
+    def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        law = model.conditions(tokens, order, ranks, n_known)
+        is_wide = select(ranks).expand_as(ranks).flatten()[:, None, None]
+        return law._replace(scales=torch.where(is_wide, factor * law.scales, law.scales))
 
-    return with_conditions(decoder, conditions)
-
-
-def with_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
-    """The decoder with conditions(model, tokens, order, places, known) in the place of the target's."""
-    return with_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
+    return replace_conditions(decoder, conditions)
 
 
-def short_sighted(model: Any, *asked: Tensor) -> MixtureLaw:
-    """Laws that ignore tokens further away than SIGHT places; in the copying model all that matter are."""
-    law = model.conditions(*asked)
+def replace_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
+    """Put conditions(model, tokens, order, ranks, n_known) in the place of the target's."""
+    return change_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
+
+
+def ignore_distant_tokens(model: Any, *arguments: Tensor) -> MixtureLaw:
+    """Compute laws that ignore tokens more than SIGHT positions away; in the copying model all that matter are."""
+    law = model.conditions(*arguments)
     return law._replace(means=0 * law.means, scales=torch.ones_like(law.scales))
 
 
-def reused(index: Tensor) -> Tensor:
-    """Every second place from LATE on has the numbers of the one before (two a place: a walk of one step)."""
+def reuse_late_index(index: Tensor) -> Tensor:
+    """Give every second rank from LATE on the numbers of the one before (two a rank: a walk of one step)."""
     return torch.where((index >= 2 * LATE) & (index // 2 % 2 == 1), index - 2, index)
 
 
-def lost(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
-    """One token in a thousand is written five off."""
-    for place, drawn in enumerate(mar(models, start, noise=noise)):
-        u = noise.uniform("branch", torch.full_like(start.order[:, :1], place))
+def shift_rare_tokens(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
+    """Decode by mar, but write one token in a thousand five off."""
+    for rank, drawn in enumerate(mar(models, start, noise=noise)):
+        u = noise.uniform("branch", torch.full_like(start.order[:, :1], rank))
         yield drawn._replace(tokens=drawn.tokens + 5.0 * (u < 0.001)[..., None])
 
 
-def fresh(p: Any, q: Any, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, *more: Any) -> Any:
-    """Replaces a rejected draft by a draw from the target instead of the residual."""
-    x = p.propose(lambda i: noise.normal("retry", 2 * places[:, None] + i, dim).flatten(0, 1))
-    return x, torch.ones_like(places), torch.zeros_like(places) > 0
+def sample_target(p: Any, q: Any, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, *rest: Any) -> Any:
+    """Replace a rejected draft by a draw from the target instead of the residual."""
+    x = p.propose(lambda i: noise.normal("retry", 2 * ranks[:, None] + i, dim).flatten(0, 1))
+    return x, torch.ones_like(ranks), torch.zeros_like(ranks) > 0
 
 
 VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, and its fault
@@ -156,63 +161,79 @@ VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, a
 CSPD, HEAD, JACOBI = (f"parity_decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
 WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of a walk
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
-    "spec_head: redrawn": (partial(altered(HEAD, couple=redrawn).spec_head, ahead=3), "residual a fresh draw"),
-    "spec_head: inverted": (partial(altered(HEAD, couple=inverted).spec_head, ahead=3), "keep with wrong deviation"),
+    "spec_head: redrawn": (
+        partial(patch_module(HEAD, couple=couple_without_residual).spec_head, ahead=3),
+        "residual a fresh draw",
+    ),
+    "spec_head: inverted": (
+        partial(patch_module(HEAD, couple=couple_by_inverse).spec_head, ahead=3),
+        "keep with wrong deviation",
+    ),
     "spec_head: one more": (
-        partial(altered(HEAD, count_leading=lambda k: count_leading(k) + 1).spec_head, ahead=3),
+        partial(patch_module(HEAD, count_leading=count_one_more).spec_head, ahead=3),
         "unverified kept",
     ),
     "coupled": (coupled.coupled, "none"),
     "coupled: of drafts": (partial(coupled.coupled, reads="drafts"), "none"),
-    "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=3.0), "residual a fresh draw"),
-    "coupled: inverted": (partial(altered(JACOBI, couple=inverted).coupled, theta=1.0), "keep with wrong deviation"),
-    "coupled: peeking": (altered(JACOBI, sweep=peeking).coupled, "looks at a later coordinate"),
-    "coupled: one more": (altered(JACOBI, count_leading=lambda k: count_leading(k) + 1).coupled, "unverified kept"),
-    "coupled: early": (partial(altered(JACOBI, sweep=early).coupled, sweeps=1), "final a round early"),
+    "coupled: redrawn": (
+        partial(patch_module(JACOBI, couple=couple_without_residual).coupled, theta=3.0),
+        "residual a fresh draw",
+    ),
+    "coupled: inverted": (
+        partial(patch_module(JACOBI, couple=couple_by_inverse).coupled, theta=1.0),
+        "keep with wrong deviation",
+    ),
+    "coupled: peeking": (patch_module(JACOBI, sweep=sweep_peeking).coupled, "looks at a later coordinate"),
+    "coupled: one more": (patch_module(JACOBI, count_leading=count_one_more).coupled, "unverified kept"),
+    "coupled: early": (partial(patch_module(JACOBI, sweep=sweep_once).coupled, sweeps=1), "final a round early"),
 }
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
-    "mar: late reuse": (renumbered(mar, reused), f"noise used again from place {LATE} on", "regimes"),
-    "cspd: last": (widen_laws(cspd, 1.5, lambda places: places == 63), "last token's law wider", "regimes"),
+    "mar: late reuse": (renumber(mar, reuse_late_index), f"noise used again from place {LATE} on", "regimes"),
+    "cspd: last": (widen_laws(cspd, 1.5, lambda ranks: ranks == 63), "last token's law wider", "regimes"),
     "cspd: beyond 32": (
-        widen_laws(cspd, 1.08, lambda places: places >= LATE), f"laws wider from place {LATE} on", "turning"
+        widen_laws(cspd, 1.08, lambda ranks: ranks >= LATE), f"laws wider from place {LATE} on", "turning"
     ),
-    "cspd: beyond 128": (
-        widen_laws(cspd, 1.15, lambda places: places >= FAR), f"laws wider from place {FAR} on", "far"
-    ),
+    "cspd: beyond 128": (widen_laws(cspd, 1.15, lambda ranks: ranks >= FAR), f"laws wider from place {FAR} on", "far"),
     "mar: twins of 9 to 64": (
-        with_noise(mar, twins_between), "rows share their noise in batches of 9 to 64", "regimes"
+        change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
     ),
     "cspd: ahead": (  # of rows that are ahead of the slowest
-        widen_laws(cspd, 1.08, lambda places: places[:, :1] > places[:, :1].min()),
+        widen_laws(cspd, 1.08, lambda ranks: ranks[:, :1] > ranks[:, :1].min()),
         "laws wider where rows differ in place", "turning",
     ),
-    "cspd: alone": (in_small(cspd, widen_laws(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
-    "mar: small batch": (in_small(mar, widen_laws(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"),
-    "cspd: short-sighted": (with_conditions(cspd, short_sighted), f"tokens beyond {SIGHT} places unseen", "copy"),
-    "cspd: redrawn": (altered(CSPD, sample_residual=fresh).cspd, "residual a fresh draw", "turning"),
-    "mar: lost": (lost, "a token in 1,000 five off", "regimes"),
-    "mar: twins": (with_noise(mar, twins), "rows share their noise", "regimes"),
+    "cspd: alone": (swap_in_small(cspd, widen_laws(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
+    "mar: small batch": (
+        swap_in_small(mar, widen_laws(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"
+    ),
+    "cspd: short-sighted": (
+        replace_conditions(cspd, ignore_distant_tokens), f"tokens beyond {SIGHT} places unseen", "copy"
+    ),
+    "cspd: redrawn": (patch_module(CSPD, sample_residual=sample_target).cspd, "residual a fresh draw", "turning"),
+    "mar: lost": (shift_rare_tokens, "a token in 1,000 five off", "regimes"),
+    "mar: twins": (change_noise(mar, share_noise), "rows share their noise", "regimes"),
 }  # fmt: skip
 
 
-def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Samplers on a mixture of three tokens of one number, and of two; decoders that couple steps on their walks."""
+def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
+    """Yield samplers on a mixture of three tokens of one number, and of two; decoders that couple steps on their
+    walks."""
 
     def sample(sampler: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
-        model, rng = random_mixture(np.random.default_rng(0), 3, 3, D), np.random.default_rng([seed, D])
-        drawn, name = sampler(model, n, rng), f"mixture 3 x {D}-D"
-        return continuous_rows(drawn, model, rng=rng, model_name=name, bins=bins, draws=draws)
+        model = random_mixture(np.random.default_rng(0), 3, 3, D)
+        rng = np.random.default_rng([seed, D])
+        settings: dict[str, Any] = {"model_name": f"mixture 3 x {D}-D", "bins": bins, "draws": draws}
+        return make_continuous_rows(sampler(model, n, rng), model, rng=rng, **settings)
 
     for (D, bins), (method, (sampler, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
         yield Trial(method, fault, partial(sample, sampler, D, bins), n >= NEEDED)
 
     def walk(target: Target, decoder: Decoder, seed: int) -> list[Row]:
-        return target.rows_of(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
+        return target.make_rows(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
 
     for target, (method, (decoder, fault)) in itertools.product(targets("walks"), WALKED.items()):
         yield Trial(method, fault, partial(walk, target, decoder), n >= NEEDED)
 
 
-def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long("continuous", CORRECT, LONG, long_targets, n)
+def make_long_trials(n: int) -> Iterator[Trial]:
+    yield from make_trials_on_long("continuous", CORRECT, LONG, long_targets, n)

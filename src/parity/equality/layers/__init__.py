@@ -1,9 +1,8 @@
-"""Equality layers that look at a cell: one module each, in the folder of the kind of model. Adding a layer is adding
-a file.
+"""Equality layers that test a cell: one module each, in the folder of the kind of model. To add a layer, add a file.
 
 A module declares literals, which the rules read without importing it (`parity.experiment.layers`):
 
-    ROLES     roles of cells that it looks at: some of "reference", "control", "method", "again"
+    ROLES     roles of cells that it tests: some of "reference", "control", "method", "again"
     WHEN      "always"; "coupled": cells that must return plain decoding's tokens; "drafted": methods with drafts, of
               tokens or of steps, and controls
     READS     some of "shards", "inputs", "checkpoint", "features" (of the cell), "baseline" (shards and features of the
@@ -42,14 +41,14 @@ class CellFiles:
     reference_file: Path | None = None  # features of the pictures that quality is compared with
     laws_file: Path | None = None  # what the target gave the cell's tokens
     device: str = "cpu"
-    beside: dict[str, Any] = field(default_factory=dict)  # further entries of the layer's JSON file
+    extra_entries: dict[str, Any] = field(default_factory=dict)  # of the layer's JSON file
 
     @cached_property
     def spec(self) -> dict[str, Any]:
         return read_json(self.folder / "spec.json")
 
     @property
-    def place(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """Columns of every row: model, method and key of the cell."""
         key = self.folder.name.rsplit("-", 1)[1]
         return {"model": self.spec["model"], "method": self.spec["method"], "key": key}
@@ -60,7 +59,7 @@ class CellFiles:
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What the cell was decoded from; ParityError unless its rows are the shards', if there are shards."""
+        """What the cell was decoded from. Raises ParityError if its rows are not those of the shards."""
         if self.shard_files:
             return rows_of(self.input_files, self.shards)
         return join([read_rows(file) for file in self.input_files])
@@ -91,6 +90,9 @@ class CellFiles:
 
 
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
-    """The rows of a layer at the level `equality.alpha`, and what it has beside them."""
+    """Run a layer at the level `equality.alpha`. Returns its rows and its further entries."""
     with R.set_alpha(cell.settings.get("alpha", R.ALPHA)):
-        return {"rows": import_named_module(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}
+        return {
+            "rows": import_named_module(f"parity.equality.layers.{cell.kind}.{name}").rows(cell),
+            **cell.extra_entries,
+        }

@@ -10,10 +10,10 @@ A module of this folder has, for its kind,
 A target has its name, the length of its sequences and
 
     draw(decoder, n, seed, options, threads=1, strict=False)
-                           n draws of a decoder, a function of the seed alone. ParityError that names row and place for
-                           one that is no token; with `strict`, for decoders that claim to be lossless, also for one of
-                           probability zero
-    rows_of(drawn, layer, seed, draws)
+                           n draws of a decoder, a function of the seed alone. Raises ParityError that names row and
+                           position of what is no token; with `strict`, for decoders that claim to be lossless, also
+                           of a token of probability zero
+    make_rows(drawn, layer, seed, draws)
                            rows of the tests of what `draw` returned under a seed
 """
 
@@ -36,7 +36,7 @@ CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cach
 
 
 class Enumerated:
-    """A target whose every outcome is listed: draws are their numbers (codes), first token most significant."""
+    """A target whose outcomes are all listed: draws are their numbers (codes), first token most significant."""
 
     name: str
     law: Any  # [K] probabilities of the outcomes
@@ -46,8 +46,8 @@ class Enumerated:
         """The size of the vocabulary, and the tokens of an outcome."""
         raise NotImplementedError
 
-    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        """Codes [n] of decoded sequences, one a row of the noise."""
+    def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        """Decode one sequence for each row of the noise. Returns their codes [n]."""
         raise NotImplementedError
 
     def draw(
@@ -62,24 +62,25 @@ class Enumerated:
     ) -> np.ndarray:
         key = derive_row_key(seed, self.name)
 
-        def chunk(first: int) -> np.ndarray:
-            with named(self.name + (f", from {first} on:" if first else ",")):
-                code = self.codes(decoder, counted_noise(key, range(first, min(first + CHUNK, n)), dtype), options)
+        def draw_chunk(first: int) -> np.ndarray:
+            with prefix_errors(self.name + (f", from {first} on:" if first else ",")):
+                noise = counted_noise(key, range(first, min(first + CHUNK, n)), dtype)
+                code = self.decode_codes(decoder, noise, options)
                 if strict:
                     check_support(self.law, *self.shape, code)
                 return code
 
         torch.set_num_threads(1)  # the tensors are small: whole chunks run side by side instead
         with ThreadPoolExecutor(threads) as pool:
-            return np.concatenate(list(pool.map(chunk, range(0, n, CHUNK))))
+            return np.concatenate(list(pool.map(draw_chunk, range(0, n, CHUNK))))
 
-    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
+    def make_rows(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
         return make_code_rows(layer, self.name, drawn, self.law, *self.shape, seed=seed, draws=draws)
 
 
 @contextmanager
-def named(model: str) -> Iterator[None]:
-    """Prefixes errors with the name of the model."""
+def prefix_errors(model: str) -> Iterator[None]:
+    """Prefix the messages of errors with the name of a model."""
     try:
         yield
     except ParityError as error:
@@ -87,16 +88,16 @@ def named(model: str) -> Iterator[None]:
 
 
 def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
-    """ParityError that names row and position if a sequence of code [B] has a token of probability zero."""
+    """Raise ParityError, naming row and position, if a sequence of code [B] has a token of probability zero."""
     bad = np.flatnonzero(law[code] == 0)
     if len(bad):
         tokens = digits(vocab, length)[code[bad[0]]]
         joint = law.reshape([vocab] * length)
         position = next(i for i in range(length) if joint[tuple(tokens[: i + 1])].sum() == 0)
-        what = f"token {tokens[position]} of probability zero was sampled"
-        raise ParityError(f"row {bad[0]}, position {position}: {what}")
+        problem = f"token {tokens[position]} of probability zero was sampled"
+        raise ParityError(f"row {bad[0]}, position {position}: {problem}")
 
 
-def generator_of(name: str, seed: int) -> torch.Generator:
-    """The generator of a random model, a function of its name and a seed."""
+def make_generator(name: str, seed: int) -> torch.Generator:
+    """Make the generator of a random model, a function of its name and a seed."""
     return torch.Generator().manual_seed(derive_row_key(seed, name) % 2**63)

@@ -1,4 +1,4 @@
-"""Models of known law for discrete decoders: tables whose every sequence is listed, and long ones."""
+"""Models of known law for discrete decoders: tables whose sequences are all listed, and long ones."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.decode.discrete import Decoded, record
-from parity.equality.martingale_tests import log_scores, score_rows, support_row
-from parity.equality.targets import Decoder, Enumerated, generator_of
-from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
+from parity.equality.martingale_tests import compute_log_scores, make_sequence_rows, make_support_row
+from parity.equality.targets import Decoder, Enumerated, make_generator
+from parity.equality.targets.long import LONGEST, Drawn, Long, draw_laws
 from parity.models.discrete.tabular import (
     HashedTable,
     HiddenMarkov,
@@ -58,64 +58,65 @@ class Target(Enumerated):
     def shape(self) -> tuple[int, int]:
         return self.vocab, self.length
 
-    def model(self, rows: int, dtype: torch.dtype = torch.float64) -> TokenModel:
+    def make_model(self, rows: int, dtype: torch.dtype = torch.float64) -> TokenModel:
         model = TabularModel(self.table.to(dtype), self.length, rows, self.width, self.forced)
         return model if self.sampling == PLAIN and self.forced is None else Sampled(model, self.sampling)
 
     @cached_property
     def law(self) -> np.ndarray:
-        """The joint law [V^L], float64; ParityError if one of its reachable conditionals is not a law."""
-        cells = torch.from_numpy(digits(self.vocab, self.length))
-        return law_of(self.name, self.model(len(cells)), cells)
+        """The joint law [V^L], float64. Raises ParityError if a conditional that can be reached is not a law."""
+        sequences = torch.from_numpy(digits(self.vocab, self.length))
+        return compute_law(self.name, self.make_model(len(sequences)), sequences)
 
-    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        rows, weights = len(noise.keys), self.vocab ** torch.arange(self.length - 1, -1, -1)
-        model, start = self.model(rows, noise.dtype), torch.zeros(rows, dtype=torch.int64)
-        return (record(model, start, decoder(model, start, noise=noise, **options)).tokens * weights).sum(1).numpy()
+    def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        model = self.make_model(len(noise.keys), noise.dtype)
+        start = torch.zeros(len(noise.keys), dtype=torch.int64)
+        tokens = record(model, start, decoder(model, start, noise=noise, **options)).tokens
+        return (tokens * self.vocab ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
 
 
-def conditionals(model: TokenModel, tokens: Tensor) -> Tensor:
-    """Laws [n, L, V], float64, of tokens [n, L], each given those before it, by a fresh model of n rows."""
+def compute_conditionals(model: TokenModel, tokens: Tensor) -> Tensor:
+    """Compute the laws [n, L, V], float64, of tokens [n, L], each given those before it, by a fresh model of n rows."""
     inputs = torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
     return model.logits(inputs, torch.arange(-1, tokens.shape[1] - 1).expand_as(tokens)).double().softmax(-1)
 
 
-def law_of(name: str, model: TokenModel, cells: Tensor) -> np.ndarray:
-    """The probabilities [K], float64, that a model of K rows gives to sequences cells [K, L]; ParityError if one of the
-    conditionals that they reach is not a law."""
-    p = conditionals(model, cells)
-    own = p.gather(-1, cells[..., None])[..., 0]
-    reached = torch.cat([torch.ones(len(cells), 1, dtype=own.dtype), own[:, :-1].cumprod(1)], 1)
+def compute_law(name: str, model: TokenModel, sequences: Tensor) -> np.ndarray:
+    """Compute the probabilities [K], float64, that a model of K rows gives to sequences [K, L]. Raises ParityError if a
+    conditional that they reach is not a law."""
+    p = compute_conditionals(model, sequences)
+    token_p = p.gather(-1, sequences[..., None])[..., 0]
+    prefix_p = torch.cat([torch.ones(len(sequences), 1, dtype=p.dtype), token_p[:, :-1].cumprod(1)], 1)
     total = p.sum(-1)
-    sound = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
-    bad = ~sound & (reached != 0)  # what cannot be reached need not be a law
+    is_law = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
+    bad = ~is_law & (prefix_p != 0)  # what cannot be reached need not be a law
     if bad.any():
         position, row = bad.T.nonzero()[0].tolist()
-        what = f"p is not a law (sum {float(total[row, position]):.6g})"
-        raise ParityError(f"model {name}, row {row}, position {position}: {what}")
-    return torch.where(reached == 0, 0.0, own).prod(1).numpy()
+        problem = f"p is not a law (sum {float(total[row, position]):.6g})"
+        raise ParityError(f"model {name}, row {row}, position {position}: {problem}")
+    return torch.where(prefix_p == 0, 0.0, token_p).prod(1).numpy()
 
 
 Table = Callable[[int, int, torch.Generator], Tensor]  # V, L -> logits
 
 
-def disjoint_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Laws [N, V] that nearly exclude one token each, another one after every token: old drafts seldom fit."""
+def draw_disjoint_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
+    """Draw laws [N, V] that nearly exclude one token each, another one after every token: old drafts seldom fit."""
     table = random_table(vocab, length, generator, 1.0)
     return table.scatter_(1, (torch.arange(len(table)) % vocab)[:, None], -8.0)
 
 
-def one_hot_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Half of the laws [N, V] are certain of one token, the others are random."""
+def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
+    """Draw laws [N, V] of which half are certain of one token and the others are random."""
     table = random_table(vocab, length, generator)
-    certain = torch.rand(len(table), 1, generator=generator, dtype=torch.float64) < 0.5
-    certain[0] = False
+    is_certain = torch.rand(len(table), 1, generator=generator, dtype=torch.float64) < 0.5
+    is_certain[0] = False
     hot = torch.nn.functional.one_hot(torch.randint(vocab, (len(table),), generator=generator), vocab).bool()
-    return torch.where(certain & ~hot, float("-inf"), table)
+    return torch.where(is_certain & ~hot, float("-inf"), table)
 
 
-def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Laws [N, V] that depend on the position alone: p == q wherever a draft came from this position."""
+def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
+    """Draw laws [N, V] that depend on the position alone: p == q wherever a draft came from this position."""
     laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # the scale of random_table
     return laws.repeat_interleave(torch.tensor([vocab**i for i in range(length)]), 0)
 
@@ -124,9 +125,9 @@ guided_table = partial(random_table, scale=1.0, pair=True)  # conditional and un
 MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # tables, and how they are sampled
     **{f"random-{k}": (random_table, {}) for k in range(3)},
     "sharp": (partial(random_table, scale=4.0), {}),
-    "disjoint": (disjoint_table, {}),
-    "flat": (flat_table, {}),
-    "one-hot": (one_hot_table, {}),
+    "disjoint": (draw_disjoint_table, {}),
+    "flat": (draw_flat_table, {}),
+    "one-hot": (draw_one_hot_table, {}),
     "forced": (random_table, {}),  # the second and the last token
     "guided": (guided_table, {"guidance": 2.0}),
     "top-k": (random_table, {"top_k": 2}),  # these two for V > 2
@@ -134,23 +135,24 @@ MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # tables, and how they are s
 }
 
 
-def forced_tokens(make: str, vocab: int, length: int) -> Tensor | None:
-    """[L] the tokens that a target's grammar forces, -1 elsewhere."""
-    places = {"forced": {1: vocab - 1, length - 1: vocab - 1}, "all": {2: 0}}.get(make)
-    return None if places is None else torch.tensor([places.get(i, -1) for i in range(length)])
+def list_forced_tokens(make: str, vocab: int, length: int) -> Tensor | None:
+    """List the tokens [L] that a target's grammar forces, -1 elsewhere."""
+    forced = {"forced": {1: vocab - 1, length - 1: vocab - 1}, "all": {2: 0}}.get(make)
+    return None if forced is None else torch.tensor([forced.get(i, -1) for i in range(length)])
 
 
 def targets(which: str = "full", seed: int = 0) -> list[Target]:
-    """Every target ("full"), or six of them ("small"); each is a function of (its name, seed) alone."""
+    """Make all targets ("full"), or six of them ("small"); each is a function of its name and the seed alone."""
     if which not in ("full", "small"):
         raise ParityError(f"models = {which!r}: allowed: 'full' or 'small'")
     result = []
     for V, L in SHAPES:
         for make, (table, settings) in MAKES.items():
-            name, sampling = f"{make} {V}x{L}", TokenSampling(**settings)
+            name = f"{make} {V}x{L}"
+            sampling = TokenSampling(**settings)
             if sampling.top_k < V and (which == "full" or name in SMALL):
-                logits = table(V, L, generator_of(name, seed))
-                result.append(Target(name, logits, L, 2, forced_tokens(make, V, L), sampling))
+                logits = table(V, L, make_generator(name, seed))
+                result.append(Target(name, logits, L, 2, list_forced_tokens(make, V, L), sampling))
     return result
 
 
@@ -166,111 +168,119 @@ class LongTarget(Long):
     make: Make
     width: int
     forced: Tensor  # [L]
-    of: Law | None = None  # where pairs are known
+    pair_source: Law | None = None  # the law by which pairs of tokens are computed, where they can be
 
-    def model(self, rows: int) -> TokenModel:
+    def make_model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """By the forward algorithm."""
-        if self.of is None:
+        """The law of every two tokens, by the forward algorithm."""
+        if self.pair_source is None:
             return None
-        L, V = self.length, self.of.emit.shape[1]
+        initial, step, emit = self.pair_source.begin, self.pair_source.step, self.pair_source.emit
+        L, V = self.length, emit.shape[1]
         certain = torch.nn.functional.one_hot(self.forced.clamp(min=0), V).double()
         free = (self.forced < 0).tolist()
-        emit = [self.of.emit if free[i] else certain[i].expand_as(self.of.emit) for i in range(L)]
-        two = torch.zeros(L, V, L, V, dtype=torch.float64)
-        belief = self.of.begin
+        emits = [emit if free[i] else certain[i].expand_as(emit) for i in range(L)]
+        pair_law = torch.zeros(L, V, L, V, dtype=torch.float64)
+        belief = initial
         for i in range(L):
-            two[i, :, i] = torch.diag(belief @ emit[i])
-            ahead = (emit[i].T * belief) @ self.of.step  # [V, H] token i, and the state behind it
+            pair_law[i, :, i] = torch.diag(belief @ emits[i])
+            joint = (emits[i].T * belief) @ step  # [V, H] token i, and the state behind it
             for j in range(i + 1, L):
-                two[i, :, j] = ahead @ emit[j]
-                two[j, :, i] = two[i, :, j].T
-                ahead = ahead @ self.of.step
-            belief = belief @ self.of.step
-        return two.numpy()
+                pair_law[i, :, j] = joint @ emits[j]
+                pair_law[j, :, i] = pair_law[i, :, j].T
+                joint = joint @ step
+            belief = belief @ step
+        return pair_law.numpy()
 
-    def laws(self, tokens: Tensor) -> Tensor:
-        return conditionals(self.model(len(tokens)), tokens)
+    def compute_laws(self, tokens: Tensor) -> Tensor:
+        return compute_conditionals(self.make_model(len(tokens)), tokens)
 
-    def start(self, seed: int) -> Tensor:
+    def make_start(self, seed: int) -> Tensor:
         return torch.zeros(self.n, dtype=torch.int64)
 
     def record(self, decoder: Decoder, start: Tensor, options: dict[str, Any]) -> Decoded:
-        model = self.model(len(start))
+        model = self.make_model(len(start))
         return record(model, start, decoder(model, start, **options))
 
-    def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
-        known = np.zeros(tokens.shape, bool)
-        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), known, assign_slots(step.numpy().astype(int)), ordered)
+    def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+        laws = self.compute_laws(tokens).numpy()
+        slot = assign_slots(step.numpy().astype(int))
+        return Drawn(tokens.numpy(), laws, np.zeros(tokens.shape, bool), slot, predictable)
 
-    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
-        """Of a token of a large vocabulary, tests see only the eighth of its law that it is in."""
-        tokens, p, slot = drawn.tokens, drawn.laws, drawn.slot if drawn.ordered else None
+    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+        """Make the rows; of a token of a large vocabulary, tests see only the eighth of its law that it is in."""
+        tokens, p = drawn.tokens, drawn.laws
+        slot = drawn.slot if drawn.predictable else None
         if p.shape[2] <= MANY:
-            return super().scored(drawn, layer, whole, **place)
-        forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
-        scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
-        part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
-        eighths = np.stack([np.where(part == k, p, 0).sum(2) for k in range(PARTS)], 2)
-        own = np.take_along_axis(part, tokens[..., None], 2)[..., 0].astype(int)
-        rows = score_rows(layer, own, eighths, None, slot, forced, scores, **place)
-        impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
-        return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
+            return super().make_token_rows(drawn, layer, is_whole, **columns)
+        is_forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
+        scores = compute_log_scores(tokens, np.where(is_forced[..., None], 0, p), ~is_forced)
+        eighth_of = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
+        eighths = np.stack([np.where(eighth_of == k, p, 0).sum(2) for k in range(PARTS)], 2)
+        eighth = np.take_along_axis(eighth_of, tokens[..., None], 2)[..., 0].astype(int)
+        rows = make_sequence_rows(layer, eighth, eighths, None, slot, is_forced, scores, **columns)
+        is_impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
+        return rows + ([make_support_row(layer, is_impossible, **columns)] if is_impossible.any() else [])
 
 
-def mixed(law: Tensor) -> Tensor:
-    """The laws of a draft model: those of the target mixed with those of the next context."""
+def mix_contexts(law: Tensor) -> Tensor:
+    """Mix laws with those of the next context: the laws of a draft model."""
     return 0.7 * law + 0.3 * law.roll(1, 0)
 
 
-def chain_table(generator: torch.Generator) -> Tensor:
-    return 0.8 * softmax((1, 8), 1.0, generator) + 0.2 * softmax((8, 8), 3.0, generator)
+def draw_chain_table(generator: torch.Generator) -> Tensor:
+    return 0.8 * draw_laws((1, 8), 1.0, generator) + 0.2 * draw_laws((8, 8), 3.0, generator)
 
 
-def order_two_table(generator: torch.Generator) -> Tensor:
-    table = softmax((4, 4, 4), 1.5, generator)
-    out = torch.arange(16).view(4, 4, 1) % 3 == 0
-    table = torch.where(out & (table == table.amin(-1, keepdim=True)), 0.0, table)
+def draw_order_two_table(generator: torch.Generator) -> Tensor:
+    table = draw_laws((4, 4, 4), 1.5, generator)
+    excludes = torch.arange(16).view(4, 4, 1) % 3 == 0
+    table = torch.where(excludes & (table == table.amin(-1, keepdim=True)), 0.0, table)
     return table / table.sum(-1, keepdim=True)
 
 
-def hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], Law], Tensor]:
-    step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * softmax((5, 5), 1.0, generator)
-    return partial(Law, torch.full((5,), 0.2, dtype=torch.float64), step), softmax((5, 8), 1.5, generator)
+def draw_hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], Law], Tensor]:
+    """Draw a law of five states, as a function of what they emit, and the table of that."""
+    step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * draw_laws((5, 5), 1.0, generator)
+    return partial(Law, torch.full((5,), 0.2, dtype=torch.float64), step), draw_laws((5, 8), 1.5, generator)
 
 
-def mixture(of: Law, drafts: Law) -> Make:
+def make_hidden_markov(law: Law, drafts: Law) -> Make:
     return lambda length, rows, width, forced: Sampled(
-        HiddenMarkov(of, length, rows, width, forced, drafts), TokenSampling()
+        HiddenMarkov(law, length, rows, width, forced, drafts), TokenSampling()
     )
 
 
-def hashed(generator: torch.Generator) -> Make:
-    base, out = softmax((1, MOST), 1.0, generator), torch.rand(TABLES, MOST, generator=generator) < 0.75
-    law = torch.where(out, 0.0, base)
-    drafts = torch.where(out & out.roll(1, 0), 0.0, base)
+def make_hashed(generator: torch.Generator) -> Make:
+    base = draw_laws((1, MOST), 1.0, generator)
+    is_excluded = torch.rand(TABLES, MOST, generator=generator) < 0.75
+    law = torch.where(is_excluded, 0.0, base)
+    drafts = torch.where(is_excluded & is_excluded.roll(1, 0), 0.0, base)
     return lambda length, rows, width, forced: Sampled(
         HashedTable(law.log(), length, rows, width, forced, drafts.log()), TokenSampling()
     )
 
 
-def guided(generator: torch.Generator) -> Make:
-    tables = [chain_table(generator) for _ in range(2)]
-    law, drafts = pair_laws(*map(make_chain, tables)), pair_laws(*(make_chain(mixed(t)) for t in tables))
+def make_guided(generator: torch.Generator) -> Make:
+    tables = [draw_chain_table(generator) for _ in range(2)]
+    law = pair_laws(*map(make_chain, tables))
+    drafts = pair_laws(*(make_chain(mix_contexts(t)) for t in tables))
     sampling = TokenSampling(guidance=2.0, top_k=5)
     return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), sampling)
 
 
 FORCED = ("hidden", "hash")
-MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of more
-MOST, TABLES = 256, 256
+MANY = 16  # tokens that tables have room for
+PARTS = 8  # of the law of more tokens
+MOST = 256  # tokens of "hash"
+TABLES = 256
 
 
-def sizes(reach: Mapping[str, int]) -> tuple[int, int]:
-    """Length and width: at least four rows, each twice as wide as the lag between rows, and twice the largest
+def choose_sizes(reach: Mapping[str, int]) -> tuple[int, int]:
+    """Choose length and width: at least four rows, each twice as wide as the lag between rows, and twice the largest
     window."""
     width = max(16, 2 * reach["lag"])
     length = max(4 * width, width * math.ceil(2 * max(reach.values()) / width))
@@ -278,42 +288,46 @@ def sizes(reach: Mapping[str, int]) -> tuple[int, int]:
 
 
 def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
-    """Each is a function of its name, how far a pass looks (`parity.experiment.options.reach`) and the seed.
+    """Make the long targets. Each is a function of its name, of how far a pass looks (reach, see
+    `parity.experiment.options.measure_reach`) and of the seed.
 
     chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
     order 2  V = 4, a third of the laws rule a token out
     hidden   V = 8, five states that stay for a while, which no few tokens tell; the last token of a row is forced
-    counter  V = 4, the law hangs on the sum of all tokens before, modulo 3: nothing is ever forgotten
+    counter  V = 4, the law depends on the sum of all tokens before, modulo 3: nothing is ever forgotten
     far      order 2 on 256 tokens, where the others are shorter: faults that begin late
     hash     V = 256, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere
              shows. Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is
              forced
     guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
     """
-    (length, width), result = sizes(reach), []
+    length, width = choose_sizes(reach)
+    result: list[LongTarget] = []
 
-    def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **more: Any) -> None:
+    def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **settings: Any) -> None:
         forced = torch.full((length,), -1)
         if name in FORCED:
             forced[width - 1 :: width] = V - 1
         rows = max(100, size // length // share)
         name = f"{name} {V}x{length}"
-        result.append(LongTarget(name=name, make=make, length=length, width=width, forced=forced, n=rows, **more))
+        result.append(LongTarget(name=name, make=make, length=length, width=width, forced=forced, n=rows, **settings))
 
-    def generator(name: str) -> torch.Generator:
-        return generator_of(name, seed)
+    def seed_generator(name: str) -> torch.Generator:
+        return make_generator(name, seed)
 
     law_of_table: dict[str, tuple[Callable[[Tensor], Law], Tensor]] = {
-        "chain": (make_chain, chain_table(generator("chain"))),
-        "order 2": (make_chain, order_two_table(generator("order 2"))),
-        "hidden": hidden_law(generator("hidden")),
-        "counter": (make_counter, softmax((3, 4), 1.0, generator("counter"))),
+        "chain": (make_chain, draw_chain_table(seed_generator("chain"))),
+        "order 2": (make_chain, draw_order_two_table(seed_generator("order 2"))),
+        "hidden": draw_hidden_law(seed_generator("hidden")),
+        "counter": (make_counter, draw_laws((3, 4), 1.0, seed_generator("counter"))),
     }
     for name, (law, table) in law_of_table.items():
-        add(name, mixture(law(table), law(mixed(table))), table.shape[-1], of=law(table), alone=name == "chain")
+        make = make_hidden_markov(law(table), law(mix_contexts(table)))
+        add(name, make, table.shape[-1], pair_source=law(table), tests_batches=name == "chain")
     if length < LONGEST:
-        table = order_two_table(generator("far"))
-        add("far", mixture(make_chain(table), make_chain(mixed(table))), 4, LONGEST, far=True)
-    add("hash", hashed(generator("hash")), MOST, share=16)
-    add("guided", guided(generator("guided")), 8, share=2)
+        table = draw_order_two_table(seed_generator("far"))
+        make = make_hidden_markov(make_chain(table), make_chain(mix_contexts(table)))
+        add("far", make, 4, LONGEST, skips_pairs=True)
+    add("hash", make_hashed(seed_generator("hash")), MOST, share=16)
+    add("guided", make_guided(seed_generator("guided")), 8, share=2)
     return result

@@ -5,7 +5,7 @@ Small batches. A row's noise is its own (`parity_decoders.noise`), so a correct 
 batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
 decoded in batches of that size, and only the test of their law decides. The sizes are constants, because a test here is
 shared by all experiments that use the decoder with these options. The run's own batches are tested on its own model
-(`parity.equality.alike`).
+(`parity.equality.row_dependence`).
 
 Reuse of noise. A number that a decoder reads belongs to one row and one place in it. It may be read again in a later
 pass at the same place (coupled decoders do); in another row, or at another place, it makes draws dependent. Shared
@@ -27,81 +27,88 @@ from parity_decoders.noise import Noise, counted_noise
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.equality.martingale_tests import by_agreement, score_rows
-from parity.equality.targets import Decoder, named
+from parity.equality.martingale_tests import make_agreement_row, make_sequence_rows
+from parity.equality.targets import Decoder, prefix_errors
 
 LONGEST = 256
-OWN = 32  # rows of a batch, as in the default run
-SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
-MORE = 96  # rows, where one differs
+RUN_BATCH = 32  # rows of a batch, as in the default run
+SIZES = ((1, 2), (3, 1), (RUN_BATCH, 1))  # rows of a batch, and how many batches
+MORE_ROWS = 96  # decoded in small batches if a token differs
 
 
 class Recorder:
     """The numbers drawn by one batch of rows, and the tokens that each pass made final.
 
-    columns  whether numbers are read by place, in the order of a pass's places
-    padded   whether numbers are read behind a row's end too
+    by_column       whether numbers are read by place, in the order of a pass's places
+    reads_past_end  whether numbers are read behind a row's end too
     """
 
-    def __init__(self, rows: int, columns: bool, padded: bool):
-        self.columns, self.padded = columns, padded
-        self.first = torch.zeros(rows, dtype=torch.int64)  # tokens that are final
-        self.ended = torch.zeros(rows, dtype=torch.int64)  # the last pass that made one final
+    def __init__(self, rows: int, by_column: bool, reads_past_end: bool):
+        self.by_column, self.reads_past_end = by_column, reads_past_end
+        self.frontier = torch.zeros(rows, dtype=torch.int64)
+        self.last_pass = torch.zeros(rows, dtype=torch.int64)  # that made a token of the row final
         self.widths: list[int] = []  # places that each pass looked at
         self.values: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []  # [3, n]: row, first place, pass
 
     def add(self, rows: Tensor, values: Tensor) -> None:
-        """values [B, ...] of rows [B]; with `columns`, the second axis counts places from the row's first open one."""
+        """Add values [B, ...] of rows [B]; if `by_column`, the second axis counts places from the row's first open
+        one."""
         if not values.numel():  # a pass in which no row drafts
             return
         values = values.reshape(len(rows), values.shape[1] if values.ndim > 1 else 1, -1)
-        columns = values.transpose(1, 2).flatten(1)
-        column = torch.arange(columns.shape[1]) % values.shape[1] * self.columns
-        place = self.first[rows][:, None] + column
-        row, turn = rows[:, None].expand_as(columns), torch.full_like(place, len(self.widths))
-        self.values.append(columns.flatten().numpy())
-        self.labels.append(torch.stack([x.flatten() for x in (row, place, turn)]).numpy())
+        flat = values.transpose(1, 2).flatten(1)
+        column = torch.arange(flat.shape[1]) % values.shape[1] * self.by_column
+        first_place = self.frontier[rows][:, None] + column
+        row = rows[:, None].expand_as(flat)
+        pass_number = torch.full_like(first_place, len(self.widths))
+        self.values.append(flat.flatten().numpy())
+        self.labels.append(torch.stack([x.flatten() for x in (row, first_place, pass_number)]).numpy())
 
     def follow(self, decoder: Decoder) -> Decoder:
-        """The decoder, its numbers recorded and its passes counted."""
+        """Make the decoder record its numbers and passes here."""
 
-        def followed(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+        def decode(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
             for step in decoder(model, start, noise=RecordedNoise(noise, self), **options):
-                new = step.final.sum(1) if hasattr(step, "final") else step.kept
-                self.ended[new > 0] = len(self.widths)
-                self.first += new
+                n_final = step.final.sum(1) if hasattr(step, "final") else step.kept
+                self.last_pass[n_final > 0] = len(self.widths)
+                self.frontier += n_final
                 self.widths.append(step.tokens.shape[1])
                 yield step
 
-        return followed
+        return decode
 
     def compare(self) -> tuple[int, int, str]:
-        """Numbers compared, how many of them were read before at another place, and where the first of these was."""
+        """Count the numbers compared, and those that were read before at another place; also say where the first of
+        these was."""
         if not self.values:
             return 0, 0, ""
         values, labels = np.concatenate(self.values), np.concatenate(self.labels, 1)
-        row, place, turn = labels
-        active = turn <= self.ended.numpy()[row]
-        if self.padded:
-            active &= place < self.first.numpy()[row]
-        values, labels = values[active], labels[:, active]
+        row, place, pass_number = labels
+        is_active = pass_number <= self.last_pass.numpy()[row]
+        if self.reads_past_end:
+            is_active &= place < self.frontier.numpy()[row]
+        values, labels = values[is_active], labels[:, is_active]
         order = np.lexsort((labels[2], values))
-        values, labels = values[order], labels[:, order]
-        (row, place, turn), width = labels, 1 if self.columns else np.array(self.widths)[labels[2]]
-        elsewhere = np.maximum(place[1:], place[:-1]) >= np.minimum((place + width)[1:], (place + width)[:-1])
-        moved = (values[1:] == values[:-1]) & ((row[1:] != row[:-1]) | elsewhere)
-        if not moved.any():
+        values = values[order]
+        row, place, pass_number = labels[:, order]
+        end = place + (1 if self.by_column else np.array(self.widths)[pass_number])
+        is_elsewhere = np.maximum(place[1:], place[:-1]) >= np.minimum(end[1:], end[:-1])
+        is_reused = (values[1:] == values[:-1]) & ((row[1:] != row[:-1]) | is_elsewhere)
+        if not is_reused.any():
             return len(values), 0, ""
-        i = int(np.flatnonzero(moved)[0])
-        where = " and ".join(f"row {row[j]}, pass {turn[j] + 1}" for j in (i, i + 1))
-        return len(values), int(moved.sum()), where
+        i = int(np.flatnonzero(is_reused)[0])
+        location = " and ".join(f"row {row[j]}, pass {pass_number[j] + 1}" for j in (i, i + 1))
+        return len(values), int(is_reused.sum()), location
 
 
 class RecordedNoise(Noise):
+    """Noise that tells a recorder of the numbers it gives."""
+
     def __init__(self, noise: Noise, recorder: Recorder, rows: Tensor | None = None):
         super().__init__(noise.keys, noise.dtype)
-        self.recorder, self.rows = recorder, torch.arange(len(noise.keys)) if rows is None else rows
+        self.recorder = recorder
+        self.rows = torch.arange(len(noise.keys)) if rows is None else rows
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
         values = super()._uniform(use, index, n)
@@ -112,17 +119,16 @@ class RecordedNoise(Noise):
         return RecordedNoise(super().take(rows), self.recorder, self.rows[rows])
 
 
-def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
-    """The row of the test; one reused number rejects."""
-    n, again, where = recorder.compare()
+def make_reuse_row(layer: str, recorder: Recorder, **columns: Any) -> Row:
+    """Make the row of the test "noise"; one reused number rejects."""
+    n, n_reused, location = recorder.compare()
     if n == 0:
-        return R.make_not_run_row(
-            layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place
-        )
-    note = f"{again} of {n} numbers used again, first in {where}" if again else f"{n} numbers, none used again"
-    least = 1 - (1 - R.POWER) ** (1 / n)
-    values = {"effect": again / n, "minimum_detectable_effect": least, "note": note, **place}
-    return R.make_row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)
+        needs = "numbers that the decoder reads from the noise it is handed"
+        return R.make_not_run_row(layer, "noise", 0, needs, **columns)
+    note = f"{n_reused} of {n} numbers used again, first in {location}" if n_reused else f"{n} numbers, none used again"
+    limit = 1 - (1 - R.POWER) ** (1 / n)
+    values = {"effect": n_reused / n, "minimum_detectable_effect": limit, "note": note, **columns}
+    return R.make_row(layer, "noise", n, p_value=R.SMALLEST if n_reused else 1.0, **values)
 
 
 class Difference(NamedTuple):
@@ -139,9 +145,9 @@ class Drawn(NamedTuple):
 
     tokens: np.ndarray  # [n, L]
     laws: np.ndarray  # [n, L, V] of each token given those before it
-    known: np.ndarray  # [n, L] bool: what the prompt says, and places behind a row's end
+    is_known: np.ndarray  # [n, L] bool: what the prompt says, and positions behind a row's end
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
-    ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
+    predictable: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
     pit: np.ndarray | None = None  # [n, L] of numbers: each at its law's distribution function
     scores: tuple[np.ndarray, np.ndarray] | None = None  # of numbers: log p less its mean, and its variance, [n, L]
     small: tuple[Difference, "Drawn | None"] | None = None  # in small batches
@@ -155,110 +161,118 @@ class Long:
     name: str
     length: int
     n: int  # sequences that are drawn
-    alone: bool = False  # whether small batches are looked at
-    far: bool = False  # as long as the longest, and not every two places are looked at
-    columns: ClassVar[bool] = True  # see `Recorder`
-    padded: ClassVar[bool] = False
+    tests_batches: bool = False  # whether small batches are tested
+    skips_pairs: bool = False  # as long as the longest, and pairs of positions are not tested
+    by_column: ClassVar[bool] = True  # see `Recorder`
+    reads_past_end: ClassVar[bool] = False
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """[L, V, L, V] of every two tokens; None where it is not known, or not looked at."""
+        """[L, V, L, V] of every two tokens; None where it cannot be computed, or is not tested."""
         raise NotImplementedError
 
-    def start(self, seed: int) -> Any:
-        """What n rows are decoded from: a tensor, or a named tuple of tensors."""
+    def make_start(self, seed: int) -> Any:
+        """Make what n rows are decoded from: a tensor, or a named tuple of tensors."""
         raise NotImplementedError
 
     def record(self, decoder: Decoder, start: Any, options: dict[str, Any]) -> Any:
-        """Decoded rows: an object with `tokens` and `step`."""
+        """Decode rows. Returns an object with `tokens` and `step`."""
         raise NotImplementedError
 
-    def is_ordered(self, options: dict[str, Any]) -> bool:
-        """Whether a lossless decoder's slots are known before their tokens are drawn."""
+    def has_predictable_slots(self, options: dict[str, Any]) -> bool:
+        """Tell whether a lossless decoder's slots are known before their tokens are drawn."""
         return True
 
-    def to_drawn(self, start: Any, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+    def to_drawn(self, start: Any, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
         raise NotImplementedError
 
-    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
-        """Rows of the tests; of those of two places only where it is the `whole` sample."""
-        two, slot = self.law if whole else None, drawn.slot if drawn.ordered else None
-        settings: dict[str, Any] = {"known": drawn.known, "scores": drawn.scores, "far": self.far and whole}
-        return score_rows(layer, drawn.tokens, drawn.laws, two, slot, **settings, **place)
+    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+        """Make rows of the tests of tokens; of those of two positions only where it is the whole sample."""
+        pair_law = self.law if is_whole else None
+        slot = drawn.slot if drawn.predictable else None
+        settings: dict[str, Any] = {"skip_pairs": self.skips_pairs and is_whole, **columns}
+        return make_sequence_rows(
+            layer, drawn.tokens, drawn.laws, pair_law, slot, drawn.is_known, drawn.scores, **settings
+        )
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
-        """The target's own n sequences, all in one batch, so that its rows are at very different positions."""
-        key, start = derive_row_key(seed, self.name), self.start(seed)
+        """Draw the target's own n sequences, all in one batch, so that its rows are at very different positions."""
+        key = derive_row_key(seed, self.name)
+        start = self.make_start(seed)
 
-        def start_of(rows: np.ndarray) -> Any:
+        def select_start(rows: np.ndarray) -> Any:
             return start[rows] if isinstance(start, Tensor) else type(start)(*(x[rows] for x in start))
 
-        def decoded(rows: np.ndarray, decoder: Decoder = decoder) -> Any:
+        def decode(rows: np.ndarray, decoder: Decoder = decoder) -> Any:
             noise = counted_noise(key, range(self.n)).take(torch.from_numpy(rows))
-            with named(f"{self.name},"):
-                return self.record(decoder, start_of(rows), {"noise": noise, **options})
+            with prefix_errors(f"{self.name},"):
+                return self.record(decoder, select_start(rows), {"noise": noise, **options})
 
-        done = decoded(np.arange(self.n))
-        drawn = self.to_drawn(start, done.tokens, done.step, strict and self.is_ordered(options))
-        zero = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.known
-        if strict and zero.any():
-            row, i = np.argwhere(zero)[0]
-            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
-            raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
-        if not self.alone:
+        decoded = decode(np.arange(self.n))
+        predictable = strict and self.has_predictable_slots(options)
+        drawn = self.to_drawn(start, decoded.tokens, decoded.step, predictable)
+        is_impossible = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.is_known
+        if strict and is_impossible.any():
+            row, i = np.argwhere(is_impossible)[0]
+            problem = f"token {drawn.tokens[row, i]} of probability zero was sampled"
+            raise ParityError(f"model {self.name}, row {row}, position {i}: {problem}")
+        if not self.tests_batches:
             return drawn
-        recorder = Recorder(OWN, self.columns, self.padded)
-        decoded(np.arange(OWN), recorder.follow(decoder))
-        difference, again = compare_batches(lambda rows: decoded(rows).tokens.numpy(), done.tokens.numpy())
+        recorder = Recorder(RUN_BATCH, self.by_column, self.reads_past_end)
+        decode(np.arange(RUN_BATCH), recorder.follow(decoder))
+        difference, tokens = compare_batches(lambda rows: decode(rows).tokens.numpy(), decoded.tokens.numpy())
         small = None
-        if again is not None:
-            step = torch.zeros(again.shape[:2], dtype=torch.int64)
-            small = self.to_drawn(start_of(difference.rows), torch.from_numpy(again), step, False)
+        if tokens is not None:
+            step = torch.zeros(tokens.shape[:2], dtype=torch.int64)
+            small = self.to_drawn(select_start(difference.rows), torch.from_numpy(tokens), step, False)
         return drawn._replace(recorder=recorder, small=(difference, small))
 
-    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        place: dict[str, Any] = {"model": self.name, "seed": seed}
-        rows = self.scored(drawn, layer, True, **place)
+    def make_rows(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        """Make the rows of all tests of a sample."""
+        columns: dict[str, Any] = {"model": self.name, "seed": seed}
+        rows = self.make_token_rows(drawn, layer, True, **columns)
         if drawn.recorder is not None:
-            rows.append(reuse_row(layer, drawn.recorder, **place))
-            tokens, laws, known = (x[:MORE] for x in (drawn.tokens, drawn.laws, drawn.known))
-            rows.append(by_agreement(layer, tokens, laws, known, OWN, **place))
+            rows.append(make_reuse_row(layer, drawn.recorder, **columns))
+            tokens, laws, is_known = (x[:MORE_ROWS] for x in (drawn.tokens, drawn.laws, drawn.is_known))
+            rows.append(make_agreement_row(layer, tokens, laws, is_known, RUN_BATCH, **columns))
         if drawn.small is not None:
-            difference, again = drawn.small
-            tested = self.scored(again, layer, False, **place) if again else []
-            if again is not None and difference.size > 1:
-                tested.append(by_agreement(layer, again.tokens, again.laws, again.known, difference.size, **place))
-            rows.append(batch_row(layer, difference, tested, **place))
+            difference, small = drawn.small
+            tested = self.make_token_rows(small, layer, False, **columns) if small else []
+            if small is not None and difference.size > 1:
+                tested.append(
+                    make_agreement_row(layer, small.tokens, small.laws, small.is_known, difference.size, **columns)
+                )
+            rows.append(make_batch_row(layer, difference, tested, **columns))
         return rows
 
 
 def compare_batches(
-    decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray
+    decode: Callable[[np.ndarray], np.ndarray], tokens: np.ndarray
 ) -> tuple[Difference, np.ndarray | None]:
-    """decode(rows [b]) -> their tokens [b, L, ...] in a batch of their own; `whole` [n, L, ...] in the large one. With
-    a difference, the tokens of rows decoded in small batches too."""
-    first, compared, differ = 0, 0, 0
+    """Compare the tokens of a large batch [n, L, ...] with decode(rows [b]) -> [b, L, ...], the tokens of rows in a
+    batch of their own. If one differs, also returns the tokens of more rows, decoded in small batches."""
+    first, n_compared, n_different = 0, 0, 0
     for size, count in SIZES:
         for _ in range(count):
             rows = np.arange(first, first + size)
             first += size
-            off = np.abs(decode(rows) - whole[rows]) > 1e-6
-            compared += off.size
-            differ += int(off.sum())
-        if differ:
-            rows = np.arange(min(MORE, len(whole)) // size * size)
-            again = [decode(some) for some in np.split(rows, len(rows) // size)]
-            return Difference(compared, size, rows, differ / compared), np.concatenate(again)
-    return Difference(compared, 0, np.arange(0), 0.0), None
+            differs = np.abs(decode(rows) - tokens[rows]) > 1e-6
+            n_compared += differs.size
+            n_different += int(differs.sum())
+        if n_different:
+            rows = np.arange(min(MORE_ROWS, len(tokens)) // size * size)
+            small = [decode(batch) for batch in np.split(rows, len(rows) // size)]
+            return Difference(n_compared, size, rows, n_different / n_compared), np.concatenate(small)
+    return Difference(n_compared, 0, np.arange(0), 0.0), None
 
 
-def batch_row(layer: str, difference: Difference, tested: Sequence[Row], **place: object) -> Row:
-    """The row of the test: of the small batches' own tests, where there had to be some, the smallest p times their
-    number. The effect is the share of tokens that differ."""
-    least = 1 - (1 - R.POWER) ** (1 / max(difference.compared, 1))
-    values = {"effect": difference.share, "minimum_detectable_effect": least, **place}
+def make_batch_row(layer: str, difference: Difference, tested: Sequence[Row], **columns: object) -> Row:
+    """Make the row of the test "batches": of the tests of small batches, where a token differed, the smallest p times
+    their number. The effect is the share of tokens that differ."""
+    limit = 1 - (1 - R.POWER) ** (1 / max(difference.compared, 1))
+    values = {"effect": difference.share, "minimum_detectable_effect": limit, **columns}
     if not difference.size:
         note = f"the same tokens in batches of {', '.join(str(size) for size, _ in SIZES)}"
         return R.make_row(layer, "batches", difference.compared, p_value=1.0, note=note, **values)
@@ -269,6 +283,6 @@ def batch_row(layer: str, difference: Difference, tested: Sequence[Row], **place
     return R.make_row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
 
 
-def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    """Random laws."""
+def draw_laws(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
+    """Draw random laws; the larger the scale, the less uniform."""
     return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)

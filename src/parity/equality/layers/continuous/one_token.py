@@ -1,10 +1,10 @@
-"""The law of one token under a decoder, against the target's. Everything before the token is fixed, so draws are
-independent.
+"""Compare the law of one token under a decoder with the target's. All that comes before the token is fixed, so draws
+are independent.
 
-For each of a few images of plain decoding, cut at a random place, the decoder under test draws that place's token many
+For each of a few images of plain decoding, cut at a random rank, the decoder under test draws that rank's token many
 times, and so does the target. On a diffusion head neither law has a density in closed form, so samples are compared.
-`single_path` measures how far the last-step laws p(x_0 | x_1) of target and draft are apart, from which the acceptance
-ratio is made.
+`compute_single_path` measures how far the last-step laws p(x_0 | x_1) of target and draft are apart, from which the
+acceptance ratio is made.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from parity.decode.continuous import Drawn, record
 from parity.equality.layers import CellFiles
-from parity.equality.targets.continuous import energy_p
+from parity.equality.targets.continuous import compute_energy_p
 from parity.experiment.options import needs
 from parity.models.continuous import diffusion
 from parity.models.continuous.load import load
@@ -34,67 +34,70 @@ WRITES = ()
 SETTINGS = ("forced", "conditions")  # draws a condition, and conditions
 ONE = {"gamma": 1, "prefill": 0.0}  # length options where there is one position
 
-Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
+Cut = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a rank in it
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Rows of the tests; the layer's file also gets "ratios", of the two last-step laws, for methods with a draft."""
+    """Run the tests; the layer's file also gets "ratios", of the two last-step laws, for methods with a draft."""
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
-    loaded, drafted = load(cell.manifest, cell.device), bool(needs("continuous", spec["method"]))
+    loaded = load(cell.manifest, cell.device)
+    has_draft = bool(needs("continuous", spec["method"]))
     decoder = getattr(import_module(f"parity_decoders.continuous.{spec['method']}"), spec["method"])
     options = {k: ONE.get(k, v) for k, v in spec["options"].items()}
-    rng, conditions = np.random.default_rng([spec["seed"], 11]), []
+    rng = np.random.default_rng([spec["seed"], 11])
+    conditions = []
     for c in range(min(cell.settings["conditions"], len(shard.tokens))):
         tokens, order = (torch.from_numpy(column[c]).to(cell.device) for column in (shard.tokens, shard.order))
-        place = int(rng.integers(1, shard.order.shape[1]))
-        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (tokens, order, place)))
+        rank = int(rng.integers(1, shard.order.shape[1]))
+        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], has_draft), (tokens, order, rank)))
     seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
-    result = compare_conditions(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
-    cell.beside["ratios"] = {}
-    if drafted:
+    result = compare_conditions(conditions, decoder, options, n, seeds, **cell.columns, seed=spec["seed"])
+    cell.extra_entries["ratios"] = {}
+    if has_draft:
         single = loaded.family.FAMILY["single_path"]
-        cell.beside["ratios"] = ratios(conditions, decoder, options, n, seeds[0], single)
+        cell.extra_entries["ratios"] = summarise_ratios(conditions, decoder, options, n, seeds[0], single)
     return result
 
 
-def ratios(
-    conditions: list[tuple[Pair, Place]], decoder: Any, options: dict[str, Any], n: int, seed: int, single: bool
+def summarise_ratios(
+    conditions: list[tuple[Pair, Cut]], decoder: Any, options: dict[str, Any], n: int, seed: int, single: bool
 ) -> dict[str, dict[str, float]]:
-    """Over the drafts of all conditions: mean, median and number of log p/q by the draft's path alone (`single`, if
-    there is a path) and by both paths, of the distance of draft and target, and of acceptance."""
-    drawn: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
-    for c, (pair, image) in enumerate(conditions):
-        noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, image[0].device)
-        done = draw(pair, decoder, options, image, noise)
-        drawn["two_paths"] += done.log_ratio[:, 0].tolist()
-        drawn["distance"] += done.distance[:, 0].tolist()
-        drawn["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
+    """Compute mean, median and number, over the drafts of all conditions, of log p/q by the draft's path alone (if
+    `single`) and by both paths, of the distance of draft and target, and of acceptance."""
+    values: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
+    for c, (pair, cut) in enumerate(conditions):
+        noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, cut[0].device)
+        drawn = draw(pair, decoder, options, cut, noise)
+        values["two_paths"] += drawn.log_ratio[:, 0].tolist()
+        values["distance"] += drawn.distance[:, 0].tolist()
+        values["acceptance"] += (drawn.accepted[:, 0] == 1).float().tolist()
         if single:
-            drawn["single_path"] += single_path(pair, image, noise).tolist()
+            values["single_path"] += compute_single_path(pair, cut, noise).tolist()
     return {
-        name: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for name, v in drawn.items() if v
+        name: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for name, v in values.items() if v
     }
 
 
-class OnePlace:
-    """A model that draws one place of one image (tokens [1, L, D], order [1, L]), what comes before it given, in `rows`
+class OneRank:
+    """A model that draws one rank of one image (tokens [1, L, D], order [1, L]), what comes before it given, in `rows`
     rows: a `ContinuousModel` of one token."""
 
-    def __init__(self, model: ContinuousModel, tokens: Tensor, order: Tensor, place: int, rows: int):
-        self.model, self.tokens, self.order, self.place, self.rows = model, tokens, order, place, rows
+    def __init__(self, model: ContinuousModel, tokens: Tensor, order: Tensor, rank: int, rows: int):
+        self.model, self.tokens, self.order, self.rank, self.rows = model, tokens, order, rank, rows
         self.length, self.dim, self.steps, self.raster = 1, model.dim, model.steps, model.raster
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        """All rows have one condition, so one evaluation serves them where its result can be repeated."""
-        n, at = places.numel(), torch.full((1, 1), self.place, device=order.device)
-        one = self.model.conditions(self.tokens, self.order, at, at)
-        if isinstance(one, diffusion.Steps):
-            return one.take(torch.zeros(n, dtype=torch.int64, device=order.device))
-        if isinstance(one, Tensor):
-            return one.expand(n, -1)
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Any:
+        """Compute the condition, which all rows share: one evaluation serves them where its result can be repeated."""
+        n = ranks.numel()
+        rank = torch.full((1, 1), self.rank, device=order.device)
+        condition = self.model.conditions(self.tokens, self.order, rank, rank)
+        if isinstance(condition, diffusion.Steps):
+            return condition.take(torch.zeros(n, dtype=torch.int64, device=order.device))
+        if isinstance(condition, Tensor):
+            return condition.expand(n, -1)
         model = self.model.take(torch.zeros(n, dtype=torch.int64, device=order.device))
-        at = at.expand(n, 1)
-        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at, at)
+        rank = rank.expand(n, 1)
+        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), rank, rank)
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         return self.model.law(condition, path)
@@ -102,76 +105,82 @@ class OnePlace:
     def chain(self, condition: Any) -> Chain:
         return self.model.chain(condition)
 
-    def take(self, rows: Tensor) -> "OnePlace":
-        return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))
+    def take(self, rows: Tensor) -> "OneRank":
+        return OneRank(self.model, self.tokens, self.order, self.rank, len(rows))
 
 
-def at_one_place(pair: Pair, image: Place, rows: int) -> Pair:
-    """A pair that draws one place of an image in `rows` rows."""
-    tokens, order, place = image
-    one = [model and OnePlace(model, tokens[None], order[None], place, rows) for model in pair]
-    return Pair(*one)  # type: ignore[arg-type]
+def cut_pair(pair: Pair, cut: Cut, rows: int) -> Pair:
+    """Make a pair that draws one rank of an image in `rows` rows."""
+    tokens, order, rank = cut
+    models = [model and OneRank(model, tokens[None], order[None], rank, rows) for model in pair]
+    return Pair(*models)  # type: ignore[arg-type]
 
 
-def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Drawn:
-    """Draws of one place of an image under a decoder, one a row of the noise."""
-    one, start = at_one_place(pair, image, len(noise.keys)), Start(torch.zeros_like(noise.keys)[:, None])
-    return record(one, start, decoder(one, start, noise=noise, **options))
+def draw(pair: Pair, decoder: Any, options: dict[str, Any], cut: Cut, noise: Noise) -> Drawn:
+    """Draw one rank of an image by a decoder, once for each row of the noise."""
+    models = cut_pair(pair, cut, len(noise.keys))
+    start = Start(torch.zeros_like(noise.keys)[:, None])
+    return record(models, start, decoder(models, start, noise=noise, **options))
 
 
-def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
-    """log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
-    tokens, here = image[0], torch.zeros_like(noise.keys)[:, None]
-    both = (model for model in at_one_place(pair, image, len(here)) if model is not None)
-    target, draft = (model.conditions(tokens, here, here, here) for model in both)
-    path = make_path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
+def compute_single_path(pair: Pair, cut: Cut, noise: Noise) -> Tensor:
+    """Compute log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
+    tokens = cut[0]
+    zeros = torch.zeros_like(noise.keys)[:, None]
+    models = (model for model in cut_pair(pair, cut, len(zeros)) if model is not None)
+    target, draft = (model.conditions(tokens, zeros, zeros, zeros) for model in models)
+    path = make_path_noise(noise, "draft", zeros, pair.target.steps, tokens.shape[-1])
     return diffusion.compute_single_path_log_ratio(target, draft, path)
 
 
-def tests_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:
-    """Of draws x [n, D] of the decoder and y of the target: an energy test of the token, numbers divided by the
+def compare_draws(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **columns: Any) -> list[Row]:
+    """Compare draws x [n, D] of the decoder with y of the target: an energy test of the token, numbers divided by the
     target's deviations, and KS of each number, Holm within."""
-    n, spread = len(x), y.std(0) + 1e-9
-    statistic, p = energy_p(x / spread, y / spread, rng, 1999)
+    n = len(x)
+    spread = y.std(0) + 1e-9
+    statistic, p = compute_energy_p(x / spread, y / spread, rng, 1999)
     values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
-    rows = [R.make_row("teacher-forced", "energy", n, **values, **place)]
-    each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
-    largest, p = each[int(np.argmin([k.pvalue for k in each]))].statistic, float(R.holm([k.pvalue for k in each]).min())
-    return [*rows, R.make_row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
+    rows = [R.make_row("teacher-forced", "energy", n, **values, **columns)]
+    ks = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
+    statistic = ks[int(np.argmin([k.pvalue for k in ks]))].statistic
+    p = float(R.holm([k.pvalue for k in ks]).min())
+    return [*rows, R.make_row("teacher-forced", "KS", n, statistic=statistic, p_value=p, effect=statistic, **columns)]
 
 
-def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
-    """How far the mean moved, and how the spread did, in the target's deviations: diagnostics, no tests."""
+def measure_shifts(x: np.ndarray, y: np.ndarray, **columns: Any) -> list[Row]:
+    """Measure how far the mean and the spread moved, in the target's deviations: diagnostics, no tests."""
     spread = y.std(0) + 1e-9
     effects = {
         "mean shift": float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean())),
         "spread ratio": float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean())),
     }
-    place |= {"decides": False, "verdict": "measured"}
-    return [R.make_row("teacher-forced", test, len(x), effect=effect, **place) for test, effect in effects.items()]
+    columns |= {"decides": False, "verdict": "measured"}
+    return [R.make_row("teacher-forced", test, len(x), effect=effect, **columns) for test, effect in effects.items()]
 
 
 def compare_conditions(
-    conditions: list[tuple[Pair, Place]],
+    conditions: list[tuple[Pair, Cut]],
     decoder: Any,
     options: dict[str, Any],
     n: int,
     seeds: tuple[int, int],
-    **place: Any,
+    **columns: Any,
 ) -> list[Row]:
-    """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it
-    rejects, all of it is repeated on fresh draws (repeat 1)."""
+    """Compare n draws a condition with draws of the target alone, one family (Holm over conditions and tests); if it
+    rejects, all of it is repeated on new draws (repeat 1)."""
     result: list[Row] = []
     for repeat in range(2):
         family: list[Row] = []
-        for c, (pair, image) in enumerate(conditions):
-            here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
-            fresh, how = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), (image[0].dtype, image[0].device)
-            own = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, *how))
-            plain = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, *how))
-            x, y = (done.tokens[:, 0].double().cpu().numpy() for done in (own, plain))
-            family += tests_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
-            result += shifts(x, y, **here) if repeat == 0 else []
+        for c, (pair, cut) in enumerate(conditions):
+            model = f"{columns['model']}, condition {c}, place {cut[2]}"
+            of_condition = {**columns, "model": model, "repeat": repeat}
+            noise_rows = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n)
+            noises = [counted_noise(seed, noise_rows, cut[0].dtype, cut[0].device) for seed in seeds]
+            drawn = draw(pair, decoder, options, cut, noises[0])
+            plain = draw(Pair(pair.target), mar, {}, cut, noises[1])
+            x, y = (sample.tokens[:, 0].double().cpu().numpy() for sample in (drawn, plain))
+            family += compare_draws(x, y, np.random.default_rng([seeds[0], c, repeat]), **of_condition)
+            result += measure_shifts(x, y, **of_condition) if repeat == 0 else []
         R.adjust_family(family)
         result += family
         if not any(r["verdict"] == "rejected" for r in family):

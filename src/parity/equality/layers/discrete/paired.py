@@ -1,4 +1,4 @@
-"""Quality and likelihood against plain decoding, prompt by prompt, the two with independent seeds. Reads features
+"""Compare quality and likelihood with plain decoding, prompt by prompt, the two with independent seeds. Reads features
 alone, so it starts without torch.
 
 Ids are "<prompt>/<repeat>". The cell is side x, plain decoding side y; differences are x minus y. Given the prompt, the
@@ -28,29 +28,26 @@ LEAST = 10  # prompts
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
-    settings, own, plain = cell.settings, cell.features, cell.baseline.features
-    place = {**cell.place, "seed": settings["seeds"][0]}
-
-    def both(name: str, x: np.ndarray, y: np.ndarray) -> Matched:
-        return matched(name, x, y, own["ids"], plain["ids"])
-
-    logp = both("log p", mean_logp(own["logp"]), mean_logp(plain["logp"]))
-    result = scalar_rows(logp, margin=settings["margin_logp"], **place)
-    if "cosine" in own:
-        cosine = both("CLIP", own["cosine"], plain["cosine"])
-        result += scalar_rows(cosine, margin=settings["margin_clip"], **place)
-    if "features" in own:
-        network = "Inception features" if own["features"].shape[1] == 2048 else "CLIP features"
-        features, swaps = both(network, own["features"], plain["features"]), settings["swaps"]
-        result.append(mmd_row(features, swaps=swaps, **place))
+    """Test differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
+    settings, x, y = cell.settings, cell.features, cell.baseline.features
+    columns = {**cell.columns, "seed": settings["seeds"][0]}
+    logp = match_sides("log p", average_logp(x["logp"]), average_logp(y["logp"]), x["ids"], y["ids"])
+    result = make_scalar_rows(logp, margin=settings["margin_logp"], **columns)
+    if "cosine" in x:
+        cosine = match_sides("CLIP", x["cosine"], y["cosine"], x["ids"], y["ids"])
+        result += make_scalar_rows(cosine, margin=settings["margin_clip"], **columns)
+    if "features" in x:
+        network = "Inception features" if x["features"].shape[1] == 2048 else "CLIP features"
+        features = match_sides(network, x["features"], y["features"], x["ids"], y["ids"])
+        swaps = settings["swaps"]
+        result.append(make_mmd_row(features, swaps=swaps, **columns))
         if "features" in cell.reference:
-            result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
+            result.append(make_fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **columns))
     return result
 
 
-def mean_logp(logp: np.ndarray) -> np.ndarray:
-    """Of each image [n], from logp [n, L]: forced tokens (NaN) and those that the law excludes (-inf) left out."""
+def average_logp(logp: np.ndarray) -> np.ndarray:
+    """Average logp [n, L] of each image [n]; forced tokens (NaN) and those that the law excludes (-inf) left out."""
     return np.nanmean(np.where(np.isneginf(logp), np.nan, logp), 1)
 
 
@@ -63,8 +60,8 @@ class Matched(NamedTuple):
     ids: list[str]
 
 
-def matched(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
-    """Both sides in the order of their ids; ParityError for ids that differ, and for what is not finite."""
+def match_sides(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
+    """Put both sides in the order of their ids. Raises ParityError if ids differ or a value is not finite."""
     a, b = [str(i) for i in ids_x], [str(i) for i in ids_y]
     for ids, values in ((a, x), (b, y)):
         bad = ~np.isfinite(values).reshape(len(ids), -1).all(1)
@@ -78,29 +75,32 @@ def matched(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y
     return Matched(name, np.asarray(x, float)[order_x], np.asarray(y, float)[order_y], [a[i] for i in order_x])
 
 
-def tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
-    """p-value of the null |mean difference| >= margin (two one-sided paired t-tests)."""
-    above = stats.ttest_1samp(x - y, -margin, alternative="greater").pvalue
-    return float(max(above, stats.ttest_1samp(x - y, margin, alternative="less").pvalue))
+def compute_tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
+    """Compute the p-value of the null |mean difference| >= margin (two one-sided paired t-tests)."""
+    p_lower = stats.ttest_1samp(x - y, -margin, alternative="greater").pvalue
+    return float(max(p_lower, stats.ttest_1samp(x - y, margin, alternative="less").pvalue))
 
 
-def mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+def average_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
     return (x - y).mean(axis)
 
 
-def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **place: Any) -> list[Row]:
-    """Paired t, bootstrap interval and TOST of the per-prompt mean difference (repeats of a prompt are averaged: they
-    are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval are the mean
-    difference; the t row decides.
+def make_scalar_rows(
+    sides: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **columns: Any
+) -> list[Row]:
+    """Test the mean difference per prompt by paired t, bootstrap interval and TOST (repeats of a prompt are averaged,
+    because they are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval
+    are the mean difference; the t row decides.
 
     TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent ...", never a
     rejection.
     """
-    _, prompt = np.unique([i.rsplit("/", 1)[0] for i in both.ids], return_inverse=True)
+    _, prompt = np.unique([i.rsplit("/", 1)[0] for i in sides.ids], return_inverse=True)
     size = np.bincount(prompt)
-    x, y = np.bincount(prompt, both.x) / size, np.bincount(prompt, both.y) / size
-    n, d, common = len(size), x - y, {**place, "seed": seed}
-    tests = [f"{both.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
+    x, y = np.bincount(prompt, sides.x) / size, np.bincount(prompt, sides.y) / size
+    n, d = len(size), x - y
+    common = {**columns, "seed": seed}
+    tests = [f"{sides.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
     if n < LEAST:
         return [R.make_not_run_row("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
     if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
@@ -111,15 +111,15 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
     t = stats.ttest_rel(x, y)
     settings = {"paired": True, "vectorized": True, "method": "BCa", "batch": 200, "n_resamples": resamples}
     settings["confidence_level"] = 1 - R.get_alpha()
-    boot = stats.bootstrap((x, y), mean_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
-    p = tost_p(x, y, margin)
+    boot = stats.bootstrap((x, y), average_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
+    p = compute_tost_p(x, y, margin)
     alpha = R.get_alpha()
     # the margin that TOST reaches at no difference with probability POWER
-    reach = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
+    tost_margin = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
     boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
     tost_verdict = f"{'equivalent' if p <= alpha else 'not shown equivalent'} within {margin:g}"
     diagnostic = values | {"decides": False}
-    tost = diagnostic | {"minimum_detectable_effect": reach, "verdict": tost_verdict}
+    tost = diagnostic | {"minimum_detectable_effect": tost_margin, "verdict": tost_verdict}
     result = [
         R.make_row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values),
         R.make_row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
@@ -130,15 +130,15 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
     return result
 
 
-def swap_signs(n: int, swaps: int, rng: np.random.Generator) -> np.ndarray:
-    """[1 + swaps, n] of +1 and -1: the first row swaps no pair."""
+def draw_signs(n: int, swaps: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw signs [1 + swaps, n], -1 where a pair is swapped; the first row swaps no pair."""
     signs = rng.choice([-1.0, 1.0], (1 + swaps, n))
     signs[0] = 1
     return signs
 
 
-def mmd_statistics(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Biased MMD^2 [kernels, 1 + swaps] of features x, y [n, d] under the pair swaps `signs`.
+def compute_mmd(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Compute the biased MMD^2 [kernels, 1 + swaps] of features x, y [n, d] under the pair swaps `signs`.
 
     With s = [e, -e] every swap is a quadratic form s K s / n^2 in one Gram matrix of both sides.
     """
@@ -149,37 +149,42 @@ def mmd_statistics(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarra
     return np.stack([((s @ kernel) * s).sum(1) / len(x) ** 2 for kernel in kernels])
 
 
-def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> Row:
-    """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
-    kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample and for every swap
-    alike. Effect: the plain MMD at the median; the smallest detectable one is the largest that is not rejected."""
-    n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
+def make_mmd_row(sides: Matched, *, seed: int = 0, swaps: int = 999, **columns: Any) -> Row:
+    """Test by MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
+    kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample as for every swap.
+    Effect: the plain MMD at the median; the smallest detectable one is the largest that is not rejected."""
+    n = len(sides.ids)
+    test = f"{sides.name}: MMD"
+    common = {**columns, "seed": seed}
     if n < LEAST:
         return R.make_not_run_row("paired", test, n, f"n >= {LEAST} images", **common)
-    squares = mmd_statistics(both.x, both.y, swap_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)))
+    squares = compute_mmd(sides.x, sides.y, draw_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)))
     sd = squares.std(1, keepdims=True)
     scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
-    middle = squares[BANDWIDTHS.index(1.0)]
-    smallest = float(max(np.quantile(middle, 1 - R.get_alpha()) - middle.mean(), 0) ** 0.5)
-    effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
-    values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
+    median = squares[BANDWIDTHS.index(1.0)]
+    limit = float(max(np.quantile(median, 1 - R.get_alpha()) - median.mean(), 0) ** 0.5)
+    effect = float(max(median[0] - median[1:].mean(), 0) ** 0.5)
+    values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": limit}
     return R.make_row("paired", test, n, p_value=R.compute_monte_carlo_p(scaled[0], scaled[1:]), **values)
 
 
-def fid_row(real: np.ndarray, both: Matched, *, seed: int = 0, swaps: int = 99, **place: Any) -> Row:
-    """FID(x) - FID(y) against the same real features [m, d], with within-prompt swaps, two-sided. One swap costs two
-    Frechet distances.
+def make_fid_row(real: np.ndarray, sides: Matched, *, seed: int = 0, swaps: int = 99, **columns: Any) -> Row:
+    """Test FID(x) - FID(y) against the same real features [m, d], with within-prompt swaps, two-sided. One swap costs
+    two Frechet distances.
 
     Minimum detectable effect: that of a z-test with the standard deviation of the swap distribution.
     """
-    x, y, test, common = both.x, both.y, "FID difference", {**place, "seed": seed}
+    x, y = sides.x, sides.y
     n, d = x.shape
+    test = "FID difference"
+    common = {**columns, "seed": seed}
     if n <= d:  # a singular covariance: the distance is mostly bias
         return R.make_not_run_row("paired", test, n, f"n >= {d + 1} images", **common)
-    half, differences = fid.reference_half(real), []
-    for sign in swap_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)):
-        stay = (sign > 0)[:, None]
-        differences.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
+    half = fid.reference_half(real)
+    differences = []
+    for sign in draw_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)):
+        stays = (sign > 0)[:, None]
+        differences.append(fid.frechet(np.where(stays, x, y), half) - fid.frechet(np.where(stays, y, x), half))
     difference, null = differences[0], np.array(differences[1:])
     sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
     values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}

@@ -1,4 +1,4 @@
-"""A cell's own tokens, once through the target. The log-probabilities serve the likelihood figures too."""
+"""Test a cell's own tokens, run once through the target. The log-probabilities serve the likelihood figures, too."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import torch
 from parity_certify.result_rows import Row, adjust_family
 from parity_certify.teacher_forced import assign_slots, run_battery
 
-from parity.equality.alike import Alike
 from parity.equality.layers import CellFiles
+from parity.equality.row_dependence import RowDependence
 from parity.experiment.options import claim
 from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
 from parity.models.discrete.load import load
@@ -22,32 +22,33 @@ BATCH = 16  # rows of the target's forward
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """The battery, and whether rows of a batch are alike; laws: logp and top1 [n, L], NaN where the grammar forces a
-    token."""
+    """Run the battery, and test whether rows of a batch depend on each other. Writes the laws: logp and top1 [n, L],
+    NaN where the grammar forces a token."""
     spec, shard = cell.spec, cell.shards
     loaded = load(cell.manifest, cell.device, getattr(torch, spec["dtype"]))
     logp: list[np.ndarray] = []
     top1: list[np.ndarray] = []
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right
     # verifiers.
-    strict, seed = claim("discrete", spec["method"], spec["options"]) == "lossless", cell.settings["seeds"][0]
-    alike = Alike(shard.tokens, shard.batch, shard.at_once, shard.step if strict else None)
+    strict = claim("discrete", spec["method"], spec["options"]) == "lossless"
+    seed = cell.settings["seeds"][0]
+    dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step if strict else None)
 
-    def law(first: int, last: int) -> torch.Tensor:
-        """p [last - first, L, V] of rows first..last-1."""
-        model = loaded.model({k: v[first:last] for k, v in cell.inputs.items()}, spec["sampling"])
-        tokens = torch.from_numpy(shard.tokens[first:last]).to(loaded.device)
+    def compute_laws(first: int, end: int) -> torch.Tensor:
+        """Compute p [end - first, L, V] of rows first..end - 1."""
+        model = loaded.model({k: v[first:end] for k, v in cell.inputs.items()}, spec["sampling"])
+        tokens = torch.from_numpy(shard.tokens[first:end]).to(loaded.device)
         logits = teacher_forced_logits(model, tokens)
         logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
         p = logits.softmax(-1)
-        alike.add(first, p)
+        dependence.add(first, p)
         top1.append(top_probabilities(p, model.forced).cpu().numpy())
         return p
 
     settings: dict[str, Any] = {"slot": assign_slots(shard.step) if strict else None, "groups": loaded.groups()}
-    settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.place}
-    result = run_battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
-    result.append(alike.row(seed=seed, **cell.place))
+    settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.columns}
+    result = run_battery(shard.tokens, compute_laws, loaded.width, rng=np.random.default_rng(seed), **settings)
+    result.append(dependence.make_row(seed=seed, **cell.columns))
     adjust_family(result)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result
