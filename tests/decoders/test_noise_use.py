@@ -7,7 +7,7 @@ from parity_decoders.discrete.sjd_pac import sjd_pac
 from parity_decoders.window import Window
 
 from parity.equality.targets.discrete import long_targets
-from parity.equality.targets.long import reuse_row
+from parity.equality.targets.long import make_reuse_row
 
 WINDOW = 24
 SETTINGS = [
@@ -21,9 +21,9 @@ SETTINGS = [
 
 def find_reused_numbers(decoder, options):
     """Find numbers that are read twice; return the row of the test that looks for them."""
-    (target,) = (t for t in long_targets({"positions": WINDOW, "lag": 0, "steps": 0}, 4096) if t.alone)
+    (target,) = (t for t in long_targets({"positions": WINDOW, "lag": 0, "steps": 0}, 4096) if t.tests_batches)
     drawn = target.draw(decoder, target.n, 1, options)
-    return reuse_row("long", drawn.recorder)
+    return make_reuse_row("long", drawn.recorder)
 
 
 @pytest.mark.parametrize(("decoder", "options"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x)))

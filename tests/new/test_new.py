@@ -62,12 +62,12 @@ def decode_small_model(kind, decoder):
     noise = counted_noise(3, range(50))
     if kind == "discrete":
         forced = torch.tensor([1, -1, 2, 0, -1, -1, 3])
-        return tables.run(decoder, tables.table(4, 7), 7, 50, forced=forced).tokens
+        return tables.decode_table(decoder, tables.make_table(4, 7), 7, 50, forced=forced).tokens
     if kind == "anysubset":
-        model = tables.texts(3, 6, 3)
-        start = tables.prompts(model, 50)
+        model = tables.make_text_model(3, 6, 3)
+        start = tables.draw_prompts(model, 50)
         return record_texts(model, start, decoder(model, start, noise=noise)).tokens
-    models = tables.mixtures(50)
+    models = tables.make_mixtures(50)
     start = Start(draw_order(noise, 50, 5, False))
     return record_vectors(models, start, decoder(models, start, noise=noise)).tokens
 
@@ -75,8 +75,8 @@ def decode_small_model(kind, decoder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_decoder_draws_plain_decodings_tokens(folder, kind):
     new.write_decoder("mine", kind, "")
-    plain = tables.decoder(kind, options.find_plain_method(kind))
-    assert torch.equal(decode_small_model(kind, tables.decoder(kind, "mine")), decode_small_model(kind, plain))
+    plain = tables.import_decoder(kind, options.find_plain_method(kind))
+    assert torch.equal(decode_small_model(kind, tables.import_decoder(kind, "mine")), decode_small_model(kind, plain))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -134,7 +134,7 @@ MEASURES = {{"{name}": ("distinct tokens", "", "none")}}
 
 
 def measure(sample: Any) -> dict[str, Estimate]:
-    """The mean over the {item}s of a cell, and its standard error. `sample.shard.tokens` holds theirs, [n, tokens]."""
+    """Compute the mean over the {item}s of a cell, with its error. `sample.shard.tokens` holds theirs, [n, tokens]."""
     distinct = [len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens]
     return means({name}=np.array(distinct))
 '''
