@@ -37,7 +37,7 @@ class Guidance(NamedTuple):
 
     scale: float
     ids: Tensor | None  # [B, P], None: the last token of the prompt
-    seen: Tensor | None  # [B, P], None: all of them
+    unpadded: Tensor | None  # [B, P], None: all of them
 
 
 def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:
@@ -46,11 +46,11 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
     Raises DecodingError for a processor that keeps a state, and for guidance behind another processor.
     """
     guidance = None
-    others = LogitsProcessorList()
+    remaining = LogitsProcessorList()
     for processor in processors:
         name = type(processor).__name__
         if isinstance(processor, logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor):
-            if guidance or others:
+            if guidance or remaining:
                 raise DecodingError(f"logits processor {name}: behind others; allowed: guidance as the first")
             context: dict[str, Any] = processor.unconditional_context
             guidance = Guidance(processor.guidance_scale, context["input_ids"], context["attention_mask"])
@@ -59,8 +59,8 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
                 f"logits processor {name}: keeps a state; allowed: functions of the tokens before a slot"
             )
         else:
-            others.append(processor)
-    return guidance, others
+            remaining.append(processor)
+    return guidance, remaining
 
 
 class Law:

@@ -110,12 +110,12 @@ def find_windows(model: Any) -> list[int | None]:
     if "flash" in (config._attn_implementation or ""):
         raise DecodingError(f"{name}: attn_implementation {config._attn_implementation!r}; allowed: 'sdpa', 'eager'")
     layers = DynamicCache(config=config).layers or [DynamicLayer()] * config.num_hidden_layers
-    others = {type(layer).__name__ for layer in layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    unsupported = {type(layer).__name__ for layer in layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
     named = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
-    others |= {*named} - {"full_attention", "sliding_attention", "global"}
+    unsupported |= {*named} - {"full_attention", "sliding_attention", "global"}
     shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
-    if others or shares_keys:
-        found = ", ".join(sorted(others)) or "layers that share keys"
+    if unsupported or shares_keys:
+        found = ", ".join(sorted(unsupported)) or "layers that share keys"
         raise DecodingError(f"{name}: {found}; allowed: layers of full attention or of a sliding window")
     windows = [layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else None for layer in layers]
     if any(windows) and config.model_type not in SLIDING:
@@ -127,17 +127,17 @@ def find_windows(model: Any) -> list[int | None]:
 class SlotNetwork:
     """The network of a batch of prompts, with the laws of the tokens behind any tokens at any positions.
 
-    ids [R, P]   prompts, padded on the left
-    seen [R, P]  bool: which of them are no padding
+    ids [R, P]       prompts, padded on the left
+    unpadded [R, P]  bool: which of them are no padding
     """
 
-    def __init__(self, model: Any, ids: Tensor, seen: Tensor, length: int):
+    def __init__(self, model: Any, ids: Tensor, unpadded: Tensor, length: int):
         """length: new positions, at most."""
         self.model = model
         self.windows = find_windows(model)
         self.prefix = ids.shape[1]
-        self.padding = (~seen).sum(1)[:, None]
-        self.on = pad(seen, (0, length), value=False)
+        self.padding = (~unpadded).sum(1)[:, None]
+        self.on = pad(unpadded, (0, length), value=False)
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
         self.fed = self.prefix - 1  # slots before it may hold something
         self.dtype = model.get_input_embeddings().weight.dtype

@@ -58,13 +58,13 @@ class GenerateModel:
     static = False
     grammar = False
 
-    def __init__(self, model: Any, prompts: Tensor, seen: Tensor, length: int, width: int, law: Law):
-        """prompts, seen [B, P]: padded on the left; length: new tokens, at most."""
+    def __init__(self, model: Any, prompts: Tensor, unpadded: Tensor, length: int, width: int, law: Law):
+        """prompts, unpadded [B, P]: padded on the left; length: new tokens, at most."""
         self.rows = len(prompts)
         self.length = length
         self.width = width
         self.law = law
-        ids, mask = add_unconditional(prompts, seen, law.guidance) if law.guidance else (prompts, seen)
+        ids, mask = add_unconditional(prompts, unpadded, law.guidance) if law.guidance else (prompts, unpadded)
         self.network = SlotNetwork(model, ids, mask, length)
         self.prompts = prompts
         self.vocab = model.get_input_embeddings().weight.shape[0]
@@ -107,10 +107,10 @@ class GenerateModel:
         paths: list[Tensor] = []
         for s, parent in enumerate(parents):
             if parent < 0:
-                before = torch.cat([self.prompts[b, :-1], self.written[b, : positions[s] + 1]])
+                prefix = torch.cat([self.prompts[b, :-1], self.written[b, : positions[s] + 1]])
             else:
-                before = paths[parent]
-            paths.append(torch.cat([before, tokens[s : s + 1]]))
+                prefix = paths[parent]
+            paths.append(torch.cat([prefix, tokens[s : s + 1]]))
         return paths
 
     @torch.inference_mode()
@@ -123,78 +123,84 @@ class GenerateModel:
         self.network.keep(self.repeat(nodes))
 
 
-def add_unconditional(prompts: Tensor, seen: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor]:
+def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor]:
     """Put the unconditional prompts below the prompts [B, P]: ids and mask [2B, P'], padded on the left."""
     ids = prompts[:, -1:] if guidance.ids is None else guidance.ids
-    mask = torch.ones_like(ids) if guidance.seen is None else guidance.seen
+    mask = torch.ones_like(ids) if guidance.unpadded is None else guidance.unpadded
     size = max(prompts.shape[1], ids.shape[1])
 
     def pad_left(x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, (size - x.shape[1], 0))
 
-    return torch.cat([pad_left(prompts), pad_left(ids)]), torch.cat([pad_left(seen), pad_left(mask.bool())])
+    return torch.cat([pad_left(prompts), pad_left(ids)]), torch.cat([pad_left(unpadded), pad_left(mask.bool())])
 
 
 def run_decoder(
-    decoder: Callable[..., Iterator[Any]], model: Any, input_ids: Tensor, options: dict[str, Any], given: dict[str, Any]
+    decoder: Callable[..., Iterator[Any]],
+    model: Any,
+    input_ids: Tensor,
+    options: dict[str, Any],
+    request: dict[str, Any],
 ) -> Any:
     """Decode with a decoder of this package what `generate` has prepared, and return what it returns.
 
     Raises DecodingError for what is asked and cannot be given.
     """
-    config, criteria = given["generation_config"], given["stopping_criteria"]
-    refuse_others(decoder.__name__, config, given)
-    seen = given["attention_mask"]
-    seen = torch.ones_like(input_ids, dtype=torch.bool) if seen is None else seen.bool()
-    check_padding(decoder.__name__, seen, given["others"].get("position_ids"))
+    config, criteria = request["generation_config"], request["stopping_criteria"]
+    refuse_others(decoder.__name__, config, request)
+    unpadded = request["attention_mask"]
+    unpadded = torch.ones_like(input_ids, dtype=torch.bool) if unpadded is None else unpadded.bool()
+    check_padding(decoder.__name__, unpadded, request["unread"].get("position_ids"))
     length = config.max_length - input_ids.shape[1]
-    guidance, processors = split_processors(given["logits_processor"])
+    guidance, processors = split_processors(request["logits_processor"])
     law = Law(processors, guidance, greedy=not config.do_sample)
     check_slots(model)
-    target = GenerateModel(model, input_ids, seen, length, given["width"], law)
-    if given["draft_model"] is not None:
-        check_slots(given["draft_model"])
-        target.draft = GenerateModel(given["draft_model"], input_ids, seen, length, given["width"], law)
+    target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
+    if request["draft_model"] is not None:
+        check_slots(request["draft_model"])
+        target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
         if target.draft.vocab != target.vocab:
             raise DecodingError(f"spec: draft_model of {target.draft.vocab} tokens; allowed: {target.vocab}")
-    seed = int(torch.randint(2**62, ())) if given["seed"] is None else given["seed"]
+    seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     pad = config.pad_token_id if config.pad_token_id is not None else 0
-    result = Result(input_ids, length, criteria, given["stream"], pad)
+    result = Result(input_ids, length, criteria, request["stream"], pad)
     for step in decoder(target, input_ids[:, -1], noise=noise, **options):
         if result.take(step):
             break
     return result.finish(config.return_dict_in_generate)
 
 
-def refuse_others(name: str, config: Any, given: dict[str, Any]) -> None:
+def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
     """Raise DecodingError for beams and outputs that a decoder does not give, and for inputs that it does not read."""
     if config.num_beams > 1:
         raise DecodingError(f"{name}: num_beams {config.num_beams}; allowed: 1")
     for key in REFUSED:
         if getattr(config, key, None):
             raise DecodingError(f"{name}: {key}; allowed: passes, nodes and accepted of return_dict_in_generate")
-    if not given["input_ids_given"]:
+    if not request["input_ids_given"]:
         raise DecodingError(f"{name}: inputs_embeds; allowed: input_ids")
-    filled = given.get("past_key_values")
+    filled = request.get("past_key_values")
     if filled is not None and filled.get_seq_length() > 0:
         raise DecodingError(f"{name}: past_key_values that hold tokens; allowed: none")
-    others = [key for key, value in given["others"].items() if key not in IGNORED and value is not None and value != {}]
-    if others:
-        raise DecodingError(f"{name}: {', '.join(others)}; allowed: input_ids, attention_mask, {name}'s options")
-    if given["stream"] is not None and given["rows"] > 1:
-        raise DecodingError(f"{name}: stream with {given['rows']} rows; allowed: one")
-    if (given["draft_model"] is not None) != (name == "spec"):
+    unread = [
+        key for key, value in request["unread"].items() if key not in IGNORED and value is not None and value != {}
+    ]
+    if unread:
+        raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
+    if request["stream"] is not None and request["rows"] > 1:
+        raise DecodingError(f"{name}: stream with {request['rows']} rows; allowed: one")
+    if (request["draft_model"] is not None) != (name == "spec"):
         allowed = "draft_model=, a causal model of the same vocabulary" if name == "spec" else "none"
-        raise DecodingError(f"{name}: draft_model {type(given['draft_model']).__name__}; allowed: {allowed}")
+        raise DecodingError(f"{name}: draft_model {type(request['draft_model']).__name__}; allowed: {allowed}")
 
 
-def check_padding(name: str, seen: Tensor, positions: Tensor | None) -> None:
-    """Raise DecodingError for padding that is not on the left of a prompt, seen [B, P], and for places [B, P] that are
-    not those of its tokens in turn."""
-    if bool((seen[:, 1:] < seen[:, :-1]).any()) or not bool(seen[:, -1].all()):
+def check_padding(name: str, unpadded: Tensor, positions: Tensor | None) -> None:
+    """Raise DecodingError for padding that is not on the left of a prompt, unpadded [B, P], and for places [B, P] that
+    are not those of its tokens in turn."""
+    if bool((unpadded[:, 1:] < unpadded[:, :-1]).any()) or not bool(unpadded[:, -1].all()):
         raise DecodingError(f"{name}: attention_mask with padding behind tokens; allowed: on the left")
-    if positions is not None and bool((seen & (positions != seen.long().cumsum(1) - 1)).any()):
+    if positions is not None and bool((unpadded & (positions != unpadded.long().cumsum(1) - 1)).any()):
         raise DecodingError(f"{name}: position_ids; allowed: those of generate itself, counted from 0")
 
 
@@ -257,9 +263,9 @@ class Result:
         ends = torch.tensor([self.length if end is None else end for end in self.end])
         n = int(ends.max())
         columns = torch.arange(n, device=self.ids.device)
-        behind = columns >= ends.to(self.ids.device)[:, None]
+        is_padding = columns >= ends.to(self.ids.device)[:, None]
         sequences = self.ids[:, : self.prefix + n]
-        sequences[:, self.prefix :].masked_fill_(behind, self.pad)
+        sequences[:, self.prefix :].masked_fill_(is_padding, self.pad)
         if self.stream is not None:
             self.stream.end()
         if not as_dict:
@@ -306,16 +312,18 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
     parameters = inspect.signature(decoder).parameters.values()
     options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "noise"}
 
-    def custom_generate(model: Any, input_ids: Tensor, **given: Any) -> Any:
-        chosen = {name: given.pop(name, p.default) for name, p in options.items()}
+    def custom_generate(model: Any, input_ids: Tensor, **keywords: Any) -> Any:
+        chosen = {name: keywords.pop(name, p.default) for name, p in options.items()}
         check_options(method, decoder, chosen)
-        wanted = {key: given.pop(key, default) for key, default in KEYWORDS.items()}
-        wanted["attention_mask"] = given.pop("attention_mask", None)  # not in the signature: it would be handed twice
-        wanted["others"] = given
-        wanted["past_key_values"] = given.get("past_key_values")
-        wanted["input_ids_given"] = input_ids.shape[1] > 0
-        wanted["rows"] = len(input_ids)
-        return run_decoder(decoder, model, input_ids, chosen, wanted)
+        request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
+        request["attention_mask"] = keywords.pop(
+            "attention_mask", None
+        )  # not in the signature: it would be handed twice
+        request["unread"] = keywords
+        request["past_key_values"] = keywords.get("past_key_values")
+        request["input_ids_given"] = input_ids.shape[1] > 0
+        request["rows"] = len(input_ids)
+        return run_decoder(decoder, model, input_ids, chosen, request)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("model", "input_ids")]
