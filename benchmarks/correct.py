@@ -92,7 +92,7 @@ def run_family(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) 
     for layer in ("exact", "long"):
         first = [r for r in rows if r["layer"] == layer and r["repeat"] == 0 and r["decides"]]
         ps = {f"{r['model']}: {r['test']}": r["p_value"] for r in first if r["p_value"] is not None}
-        record[layer] = {"corrected": compute_layer_p(first), "single": ps}
+        record[layer] = {"corrected": compute_layer_p(first, R.ALPHA), "single": ps}
     [judged] = judge_decoders(rows, {small.method: "lossless"}, margin=1.0)
     record |= {name: judged[name] for name in ("verdict_kind", "verdict")}
     return record | {"seconds": round(time.process_time() - start, 2)}
