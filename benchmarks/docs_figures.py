@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
-KEPT = [  # of a run's summary.csv
+COLUMNS = [  # of a run's summary.csv
     "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
     "drawn", "verdict", "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se",
     "nfe_ratio", "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio",
@@ -55,100 +55,104 @@ NOTE = (
 # --- what is kept
 
 
-def machine() -> dict[str, Any]:
-    """Of the machine at hand: the processor, its cores, and how busy it was in the last quarter of an hour."""
+def read_machine() -> dict[str, Any]:
+    """Read this machine's processor, its cores, and its load in the last quarter of an hour."""
     cpu = re.sub(r"\((?:R|TM)\)", "", read_processor())
     return {"cpu": " ".join(cpu.split()), "cores": os.cpu_count(), "load": round(os.getloadavg()[2], 1)}
 
 
-def commit(folder: Path) -> str:
-    """The last commit that changed what a run is made of, marked where the files differ from it."""
+def find_commit(folder: Path) -> str:
+    """Find the last commit that changed what a run is made of, marked where the files differ from it."""
 
-    def git(*words: str) -> str:
-        top = ["git", "-C", str(folder), *words, "--", *(f":/{name}" for name in MAKES)]
-        return subprocess.run(top, capture_output=True, text=True, check=True).stdout.strip()
+    def run_git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words, "--", *(f":/{name}" for name in MAKES)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    return git("log", "-1", "--format=%h", "--abbrev=10") + ", edited" * bool(git("status", "--porcelain"))
+    return run_git("log", "-1", "--format=%h", "--abbrev=10") + ", edited" * bool(run_git("status", "--porcelain"))
 
 
 def keep(name: str, table: pd.DataFrame, **source: Any) -> None:
-    """A table that figures are made of, and where it comes from."""
+    """Write a table that figures are made of, and where it comes from."""
     file = ROOT / "docs/figures" / f"{name}.csv"
     table.to_csv(file, index=False, lineterminator="\n", float_format="%.6g")
     file.with_suffix(".json").write_text(json.dumps(source, indent=1) + "\n")
 
 
 def keep_benchmark(name: str, rows: list[dict[str, Any]]) -> None:
-    """The table of the benchmark that runs, here and now."""
+    """Write the table of the running benchmark, measured here and now."""
     command = "python benchmarks/" + shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    now = datetime.now(UTC).date().isoformat()
-    keep(name, pd.DataFrame(rows), command=command, commit=commit(ROOT), date=now, **machine())
+    date = datetime.now(UTC).date().isoformat()
+    keep(name, pd.DataFrame(rows), command=command, commit=find_commit(ROOT), date=date, **read_machine())
 
 
-def of_run(results: Path) -> pd.DataFrame:
-    """The cells of a run with what its other tables say of them: the change of CLIP-score, places whose law of one
+def collect_run(results: Path) -> pd.DataFrame:
+    """Collect the cells of a run with figures of its other tables: the change of CLIP-score, places whose law of one
     token was rejected, and the share of a batch's passes that rows from a queue would save."""
-    cells = pd.read_csv(results / "summary.csv").reindex(columns=KEPT).set_index("key", drop=False)
+    cells = pd.read_csv(results / "summary.csv").reindex(columns=COLUMNS).set_index("key", drop=False)
     tests = pd.read_csv(results / "equality.csv", low_memory=False)
     clip = tests[(tests["test"] == "CLIP: paired t") & (tests["repeat"] == 0)].set_index("key")
-    for column, of in (("clip", "effect"), ("clip_low", "low"), ("clip_high", "high")):
-        cells[column] = clip[of].reindex(cells.index)
-    one = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
-    last = one[one["repeat"] == one.groupby("key")["repeat"].transform("max")]
-    hit = last.assign(hit=last["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
+    for column, source in (("clip", "effect"), ("clip_low", "low"), ("clip_high", "high")):
+        cells[column] = clip[source].reindex(cells.index)
+    laws = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
+    final = laws[laws["repeat"] == laws.groupby("key")["repeat"].transform("max")]
+    rejected = final.assign(hit=final["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
     cells["depth_ratio"] = cells["depth"] / cells["depth"].groupby(cells["model"]).transform("first")
-    cells["places"], cells["rejected"] = hit.count().reindex(cells.index), hit.sum().reindex(cells.index)
-    cells["runs"] = one.groupby("key")["repeat"].nunique().reindex(cells.index)
-    shares = waiting(pd.read_parquet(results / "records.parquet"), cells)
+    cells["places"] = rejected.count().reindex(cells.index)
+    cells["rejected"] = rejected.sum().reindex(cells.index)
+    cells["runs"] = laws.groupby("key")["repeat"].nunique().reindex(cells.index)
+    shares = measure_waiting(pd.read_parquet(results / "records.parquet"), cells)
     cells["waits"], cells["waits_long"] = (cells["key"].map(share) for share in shares)
     return cells.reset_index(drop=True)
 
 
-def waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
-    """Share of a cell's passes of whole batches that would be saved if a row that ends were replaced from the queue: of
-    these images, and of a long queue. By key, of images in two batches or more."""
-    now, long = {}, {}
-    for key, own in records[records["kind"] == "discrete"].groupby("key"):
-        size, passes = int(cells["batch"][key]), own["nfe"].tolist()
-        batches = [max(passes[i : i + size]) for i in range(0, len(passes) - size + 1, size)]
-        if len(batches) < 2 or len(passes) % size:
+def measure_waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
+    """Measure the share of a cell's passes of whole batches that would be saved if a row that ends were replaced from
+    the queue: of these images, and of a long queue. By key, of images in two batches or more."""
+    of_images = {}
+    of_queue = {}
+    for key, images in records[records["kind"] == "discrete"].groupby("key"):
+        batch = int(cells["batch"][key])
+        n_passes = images["nfe"].tolist()
+        batches = [max(n_passes[i : i + batch]) for i in range(0, len(n_passes) - batch + 1, batch)]
+        if len(batches) < 2 or len(n_passes) % batch:
             continue
-        slots = [0.0] * size
-        for n in passes:
-            heapq.heapreplace(slots, slots[0] + n)
-        now[key] = 1 - max(slots) / sum(batches)
-        long[key] = 1 - sum(passes) / size / sum(batches)
-    return now, long
+        slots = [0.0] * batch
+        for count in n_passes:
+            heapq.heapreplace(slots, slots[0] + count)
+        of_images[key] = 1 - max(slots) / sum(batches)
+        of_queue[key] = 1 - sum(n_passes) / batch / sum(batches)
+    return of_images, of_queue
 
 
 # --- what is written
 
 
-def images(t: pd.DataFrame) -> str:
-    """The figure, and a line a method on images: does it keep the law, what does it spend, how fast is it, and how did
-    Scenes-CLIP move."""
-    is_drawn = draw(t, ROOT / "docs/headline.svg")
-    heads = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
-    lines = [(*heads, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
-    rows = ordered(t)
-    for r in rows:
+def format_images(t: pd.DataFrame) -> str:
+    """Write the figure, and a line a method on images: its verdict, its cost, its speed, and the change of
+    Scenes-CLIP."""
+    is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
+    columns = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
+    lines = [(*columns, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
+    methods = order_methods(t)
+    for r in methods:
         clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
-        counts = (passes(r), figure(r.nodes_per_pass, ".1f"), figure(r.calls, ".0f"))
-        gain = "" if pd.isna(r.calls) else figure(r.gain, ".1f", "×")
-        lines.append((named(r), verdict(r), *counts, gain, speed(r, "speedup_single"), clip))
-    same = " ".join(describe_same(own) for own in group_same(t[t["kind"] == "discrete"].to_dict("records")) if own[1:])
-    note = f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image. {NOTE} {same}"
+        counts = (format_passes(r), format_number(r.nodes_per_pass, ".1f"), format_number(r.calls, ".0f"))
+        predicted = "" if pd.isna(r.calls) else format_number(r.gain, ".1f", "×")
+        lines.append((format_name(r), format_verdict(r), *counts, predicted, format_speed(r, "speedup_single"), clip))
+    groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
+    repeats = " ".join(describe_same(group) for group in groups if group[1:])
+    note = f"{methods[0].n:.0f} prompts, {methods[0].nfe:.0f} tokens an image. {NOTE} {repeats}"
     picture = "![Measured speed of one image against passes, in the colour of the verdict](docs/headline.svg)\n\n"
-    return f"{picture * is_drawn}{table(lines)}\n\n{note.strip()}"
+    return f"{picture * is_drawn}{format_table(lines)}\n\n{note.strip()}"
 
 
-def figure(value: float, form: str, unit: str = "") -> str:
-    """A formatted number; "" for NaN."""
+def format_number(value: float, form: str, unit: str = "") -> str:
+    """Write a number; "" for NaN."""
     return "" if pd.isna(value) else f"{value:{form}}{unit}"
 
 
-def named(r: Any) -> str:
-    """The name of a row with the mark of what is ours or second-hand."""
+def format_name(r: Any) -> str:
+    """Write the name of a row with the mark of what is ours or second-hand."""
     return f"`{r.method if r.role == 'reference' else r.label}`{mark(r)}"
 
 
@@ -158,71 +162,72 @@ def mark(r: Any) -> str:
     return f" *({found})*" if found else ""
 
 
-def passes(r: Any) -> str:
+def format_passes(r: Any) -> str:
     return f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
 
 
-def speed(r: Any, name: str) -> str:
-    """A measured speed with its interval, and why it tells little, if so."""
+def format_speed(r: Any, name: str) -> str:
+    """Write a measured speed with its interval, and why it tells little, if so."""
     row = r._asdict()
     value, low, high = (row[name + end] for end in ("", "_low", "_high"))
     if pd.isna(value):
         return ""
-    interval, doubt = "" if pd.isna(low) else f" ({low:.2f} to {high:.2f})", doubt_speed(row, name)
+    interval = "" if pd.isna(low) else f" ({low:.2f} to {high:.2f})"
+    doubt = doubt_speed(row, name)
     return f"{value:.2f}{interval}" + f", *{doubt}*" * bool(doubt)
 
 
 def describe_same(rows: list[dict[str, Any]]) -> str:
-    """Which methods drew the same pictures."""
-    why = ", those of plain decoding with their seed" if follows_plain(rows) else ""
+    """Say which methods drew the same pictures."""
+    reason = ", those of plain decoding with their seed" if follows_plain(rows) else ""
     names = name_group([{**r, "name": f"`{r['label']}`"} for r in rows])
-    return f"{names} drew the same pictures{why}."
+    return f"{names} drew the same pictures{reason}."
 
 
-def budgets(t: pd.DataFrame) -> str:
-    """Passes of each method on images at equal budgets of nodes a pass, with its best options within each."""
+def format_budgets(t: pd.DataFrame) -> str:
+    """Write passes of each method on images at equal budgets of nodes a pass, with its best options within each."""
     rows = t[t["kind"] == "discrete"]
     best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
-    found = {b: {(r.method, r.claim): r for r in own.itertuples()} for b, own in best.items()}
-    every = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in found[b])
-    widest = {pair: next(found[b][pair] for b in reversed(BUDGETS) if pair in found[b]) for pair in every}
+    by_budget = {b: {(r.method, r.claim): r for r in table.itertuples()} for b, table in best.items()}
+    pairs = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in by_budget[b])
+    widest = {pair: next(by_budget[b][pair] for b in reversed(BUDGETS) if pair in by_budget[b]) for pair in pairs}
     lines = [("method", "verdict", *(f"within {b} nodes" for b in BUDGETS))]
     for pair, r in sorted(widest.items(), key=lambda one: (one[1].verdict_kind == "lossy", -one[1].gain)):
-        cells = [found[b].get(pair) for b in BUDGETS]
-        spent = [f"{passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
+        cells = [by_budget[b].get(pair) for b in BUDGETS]
+        spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
         lines.append((f"`{r.method}`{mark(r)}", f"{r.verdict_kind}", *spent))
     note = (
         "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
         " at flat cost, companions' calls counted. A method with a lossless and a lossy form has a line for each."
     )
-    return f"{table(lines)}\n\n{note}"
+    return f"{format_table(lines)}\n\n{note}"
 
 
-def decoders(t: pd.DataFrame) -> str:
-    """Every decoder of the run by the year of its paper: what it claims, the verdict, and what it saves."""
+def format_decoders(t: pd.DataFrame) -> str:
+    """Write the decoders of the run by the year of their papers: the claim, the verdict, and what each saves."""
     lines = [("year", "decoder", "claim", "verdict", "passes, or calls in sequence, against plain decoding")]
     rows = t[t["role"] == "method"].drop_duplicates(["kind", "label"]).itertuples()
-    for year, r in sorted(((published(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
+    for year, r in sorted(((find_year(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
         ratio = r.depth_ratio if r.kind == "continuous" else r.nfe_ratio
         saved = "" if pd.isna(ratio) else f"{1 / ratio:.1f} times fewer" if ratio <= 1 else f"{ratio:.1f} times more"
-        lines.append((year, f"`{r.label}`{mark(r)}", r.claim, verdict(r), saved))
-    return table(lines)
+        lines.append((year, f"`{r.label}`{mark(r)}", r.claim, format_verdict(r), saved))
+    return format_table(lines)
 
 
-def published(kind: str, method: str) -> str:
-    """The first year that a decoder's source names."""
+def find_year(kind: str, method: str) -> str:
+    """Find the first year that a decoder's source names."""
     return (re.findall(r"\b20\d\d\b", declaration(kind, method).SOURCE) or [""])[0]
 
 
-def ordered(t: pd.DataFrame) -> list[Any]:
-    """Plain sampling, then the methods on images: those that keep the law first, then those that gain most at flat cost
-    (column `gain`)."""
+def order_methods(t: pd.DataFrame) -> list[Any]:
+    """Order plain sampling, then the methods on images: those that keep the law first, then those that gain most at
+    flat cost (column `gain`)."""
     rows = predict_gains(t[t["kind"] == "discrete"], FLAT)
     rows = rows[rows["role"] != "control"].itertuples()
     return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", -r.gain, r.nfe_ratio))
 
 
-def verdict(r: Any) -> str:
+def format_verdict(r: Any) -> str:
     if r.verdict_kind == "lossy" and not pd.isna(r.tv):
         interval = "" if pd.isna(r.tv_low) else f" ({r.tv_low:.2f} to {r.tv_high:.2f})"
         return f"lossy: TV = {r.tv:.2f}{interval}"
@@ -231,7 +236,7 @@ def verdict(r: Any) -> str:
     return "not tested" if pd.isna(r.verdict) else str(r.verdict)
 
 
-def continuous(t: pd.DataFrame) -> str:
+def format_continuous(t: pd.DataFrame) -> str:
     lines = [("variant", "class read", "drafts accepted", "target evaluations an image", "speed", "law of one token")]
     for r in t[t["kind"] == "continuous"].itertuples():
         drafts = f"{100 * r.acceptance:.0f}% of {r.drafted:,.0f}" if r.drafted else ""
@@ -241,54 +246,54 @@ def continuous(t: pd.DataFrame) -> str:
         read = f"{100 * r.right:.0f}% ± {100 * r.right_se:.0f}"
         name = "plain sampling" + ", another seed" * (r.role == "control") if r.role != "method" else f"`{r.label}`"
         lines.append((name, read, drafts, evaluations, f"{r.speedup:.2f}", law))
-    return table(lines)
+    return format_table(lines)
 
 
-def waits(t: pd.DataFrame) -> str:
+def format_waits(t: pd.DataFrame) -> str:
     lines = [("method", "of these images", "of a long queue")]
     for r in sorted(t[t["waits"].notna() & (t["role"] == "method")].itertuples(), key=lambda r: r.waits_long):
         lines.append((f"`{r.method}`", f"{100 * r.waits:.0f}%", f"{100 * r.waits_long:.0f}%"))
-    return table(lines)
+    return format_table(lines)
 
 
-def continuous_speed(t: pd.DataFrame) -> str:
-    """Times faster than one token at a time, median and range over rounds, and what the paper prints."""
+def format_continuous_speed(t: pd.DataFrame) -> str:
+    """Write times faster than one token at a time, median and range over rounds, and what the paper prints."""
     batches = sorted(set(t["batch"]))
     lines = [("times faster than one token at a time", *(f"batch {b}" for b in batches), "paper")]
-    for name, own in t[t["name"] != "target alone"].groupby("name", sort=False):
-        at = {r.batch: f"{r.ratio:.2f} ({r.low:.2f} to {r.high:.2f})" for r in own.itertuples()}
-        lines.append((str(name), *(at.get(b, "") for b in batches), PAPER.get(str(name), "")))
-    return table(lines)
+    for name, rows in t[t["name"] != "target alone"].groupby("name", sort=False):
+        cells = {r.batch: f"{r.ratio:.2f} ({r.low:.2f} to {r.high:.2f})" for r in rows.itertuples()}
+        lines.append((str(name), *(cells.get(b, "") for b in batches), PAPER_SPEEDUPS.get(str(name), "")))
+    return format_table(lines)
 
 
-def generate(t: pd.DataFrame) -> str:
+def format_generate(t: pd.DataFrame) -> str:
     names = {"generate()": "`generate()`, eager", "plain": "`ar`, eager (the default on a CPU)"}
     lines = [("", "batch", "tokens per CPU-second", "times `generate(guidance_scale=1.8)`")]
     for r in t.itertuples():
         lines.append((names.get(r.name, "`ar`, passes compiled"), f"{r.batch}", f"{r.rate:.0f}", f"{r.ratio:.2f}"))
-    return table(lines)
+    return format_table(lines)
 
 
-def overhead(t: pd.DataFrame) -> str:
-    """Share of a step that is not the networks', the smallest first."""
+def format_overhead(t: pd.DataFrame) -> str:
+    """Write the share of a step that is not the networks', the smallest first."""
     lines = [("method", "of a step, not the networks'")]
     for r in t.sort_values("overhead", kind="stable").itertuples():
         lines.append((f"`{r.name}`", f"{100 * r.overhead:.0f}%"))
-    return table(lines)
+    return format_table(lines)
 
 
-def gain(t: pd.DataFrame) -> str:
-    """Images a second, the fastest first."""
+def format_gain(t: pd.DataFrame) -> str:
+    """Write images a second, the fastest first."""
     lines = [("method", "images a second", "times plain decoding, compiled")]
     for r in t.itertuples():
         lines.append((f"`{r.name}`", f"{r.images_per_second:.2f}", f"{r.ratio:.2f}"))
-    return table(lines)
+    return format_table(lines)
 
 
-PAPER = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
+PAPER_SPEEDUPS = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
 
 
-def table(lines: list[tuple[str, ...]]) -> str:
+def format_table(lines: list[tuple[str, ...]]) -> str:
     """Write a table; columns in which no row has a value are left out."""
     shown = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     lines = [tuple(line[i] for i in shown) for line in lines]
@@ -296,9 +301,8 @@ def table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
 
 
-def draw(t: pd.DataFrame, file: Path) -> bool:
-    """Draw the page's figure of speed against passes from what is kept; return whether there are speeds of single
-    images."""
+def draw_headline(t: pd.DataFrame, file: Path) -> bool:
+    """Draw the page's figure of speed against passes; return whether there are speeds of single images."""
     drawn = draw_speed_by_passes(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})
@@ -306,38 +310,39 @@ def draw(t: pd.DataFrame, file: Path) -> bool:
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
-    "images": ("default", images),
-    "budgets": ("budget", budgets),
-    "decoders": ("default", decoders),
-    "continuous": ("default", continuous),
-    "waits": ("default", waits),
-    "generate": ("generate", generate),
-    "overhead": ("overhead", overhead),
-    "gain": ("gain", gain),
-    "continuous-speed": ("continuous-speed", continuous_speed),
+    "images": ("default", format_images),
+    "budgets": ("budget", format_budgets),
+    "decoders": ("default", format_decoders),
+    "continuous": ("default", format_continuous),
+    "waits": ("default", format_waits),
+    "generate": ("generate", format_generate),
+    "overhead": ("overhead", format_overhead),
+    "gain": ("gain", format_gain),
+    "continuous-speed": ("continuous-speed", format_continuous_speed),
 }
 
 
-def block(name: str, root: Path = ROOT) -> str:
-    """What stands in a page under a name: the figures, and where they come from."""
-    source, made = BLOCKS[name]
-    kept = root / "docs/figures" / f"{source}.csv"
-    if not kept.exists():
-        return f"*Not measured yet: no {kept.relative_to(root)}, which `python benchmarks/docs_figures.py` keeps.*\n"
-    said = json.loads(kept.with_suffix(".json").read_text())
-    note = f", {said['note']}" if said.get("note") else ""
-    busy = said.get("load", 0) > BUSY * said["cores"]
-    load = f", load {said['load']} ({'busy' if busy else 'idle but for it'})" if "load" in said else ""
-    where = f"`{said['command']}`, {said['date']}, commit {said['commit']}, {said['cpu']}, {said['cores']} cores"
-    return f"{made(pd.read_csv(kept))}\n\n*{where}{load}{note}. Written by `python benchmarks/docs_figures.py`.*\n"
+def format_block(name: str, root: Path = ROOT) -> str:
+    """Format the block of a name: the figures, and where they come from."""
+    source, format_rows = BLOCKS[name]
+    file = root / "docs/figures" / f"{source}.csv"
+    if not file.exists():
+        return f"*Not measured yet: no {file.relative_to(root)}, which `python benchmarks/docs_figures.py` keeps.*\n"
+    origin = json.loads(file.with_suffix(".json").read_text())
+    note = f", {origin['note']}" if origin.get("note") else ""
+    busy = origin.get("load", 0) > BUSY * origin["cores"]
+    load = f", load {origin['load']} ({'busy' if busy else 'idle but for it'})" if "load" in origin else ""
+    facts = f"`{origin['command']}`, {origin['date']}, commit {origin['commit']}, {origin['cpu']}"
+    facts += f", {origin['cores']} cores{load}{note}"
+    return f"{format_rows(pd.read_csv(file))}\n\n*{facts}. Written by `python benchmarks/docs_figures.py`.*\n"
 
 
-def written(text: str, root: Path = ROOT) -> str:
-    """A page with its blocks made anew."""
+def fill_blocks(text: str, root: Path = ROOT) -> str:
+    """Fill the blocks of a page anew."""
     for name in (m[2] for m in BLOCK.finditer(text)):
         if name not in BLOCKS:
             raise SystemExit(f"error: block {name!r} of the docs: allowed: {', '.join(BLOCKS)}")
-    return BLOCK.sub(lambda m: f"{m[1]}{block(m[2], root)}{m[4]}", text)
+    return BLOCK.sub(lambda m: f"{m[1]}{format_block(m[2], root)}{m[4]}", text)
 
 
 def main() -> None:
@@ -347,14 +352,16 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what else must be known, such as 'shared with other work'")
     a = parser.parse_args()
     if a.results:
-        here, when, cells = machine(), (a.results / "summary.csv").stat().st_mtime, of_run(a.results)
-        said = {"command": a.command, "commit": commit(a.results), "cpu": here["cpu"], "cores": here["cores"]}
-        said |= {} if cells["load"].isna().all() else {"load": round(float(cells["load"].mean()), 1)}
-        date = datetime.fromtimestamp(when, UTC).date().isoformat()
-        keep(a.results.name, cells, **said, date=date, note=a.note)
+        machine = read_machine()
+        cells = collect_run(a.results)
+        origin = {"command": a.command, "commit": find_commit(a.results), **{k: machine[k] for k in ("cpu", "cores")}}
+        origin |= {} if cells["load"].isna().all() else {"load": round(float(cells["load"].mean()), 1)}
+        seconds = (a.results / "summary.csv").stat().st_mtime
+        date = datetime.fromtimestamp(seconds, UTC).date().isoformat()
+        keep(a.results.name, cells, **origin, date=date, note=a.note)
     for page in PAGES:
         text = (ROOT / page).read_text()
-        if (new := written(text)) != text:
+        if (new := fill_blocks(text)) != text:
             (ROOT / page).write_text(new)
             print(page)
 

@@ -18,10 +18,10 @@ def test_each_block_is_what_the_command_writes(tmp_path, monkeypatch):
     pages = {page: (ROOT / page).read_text() for page in script.PAGES}
     assert {m[2] for text in pages.values() for m in script.BLOCK.finditer(text)} == set(script.BLOCKS)
     for page, text in pages.items():
-        assert script.written(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
+        assert script.fill_blocks(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
     table = tmp_path / "docs/figures/default.csv"
     table.write_text(table.read_text().replace(",256,0,1,", ",257,0,1,", 1))
-    assert script.written(pages["README.md"], tmp_path) != pages["README.md"]
+    assert script.fill_blocks(pages["README.md"], tmp_path) != pages["README.md"]
 
 
 def test_the_figures_of_a_run_are_collected(tmp_path):
@@ -35,7 +35,7 @@ def test_the_figures_of_a_run_are_collected(tmp_path):
     (tmp_path / "summary.csv").write_text("kind,key,label,batch\ndiscrete,a,one,2\ncontinuous,b,two,2\n")
     records = pd.DataFrame({"kind": "discrete", "key": "a", "nfe": [2, 6, 5, 3]})
     records.to_parquet(tmp_path / "records.parquet")
-    image, vectors = script.of_run(tmp_path).itertuples()
+    image, vectors = script.collect_run(tmp_path).itertuples()
     assert (image.clip, image.clip_low, image.clip_high) == (0.01, -0.02, 0.04)
     assert image.places != image.places
     assert image.waits == pytest.approx(1 - 9 / 11)
@@ -46,8 +46,8 @@ def test_the_figures_of_a_run_are_collected(tmp_path):
 def test_a_verdict_is_written_from_its_fields():
     """The corrected estimate and its interval, whatever the sentence says; an older table has no interval."""
     lossy = pd.Series({"verdict": "certified", "verdict_kind": "lossy", "tv": 0.0604, "tv_low": 0.02, "tv_high": 0.1})
-    assert script.verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"
-    assert script.verdict(lossy.drop(["tv_low", "tv_high"]).reindex(script.KEPT)) == "lossy: TV = 0.06"
+    assert script.format_verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"
+    assert script.format_verdict(lossy.drop(["tv_low", "tv_high"]).reindex(script.COLUMNS)) == "lossy: TV = 0.06"
     sure = pd.Series({"verdict": "certified lossless", "verdict_kind": "certified", "tv_bound": 0.0149})
-    assert script.verdict(sure.reindex(script.KEPT)) == "certified lossless, TV ≤ 0.015"
-    assert script.verdict(pd.Series(index=script.KEPT, dtype=float)) == "not tested"
+    assert script.format_verdict(sure.reindex(script.COLUMNS)) == "certified lossless, TV ≤ 0.015"
+    assert script.format_verdict(pd.Series(index=script.COLUMNS, dtype=float)) == "not tested"
