@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Open a file once all of it is shown: open_page(file, width=1400, dark=False, scripts=True).
+    """Open files as fresh pages, each returned once all of it is shown.
 
     The page's `complaints` are failures of scripts and messages of the console; its `requests` are the addresses asked
     for besides the file.

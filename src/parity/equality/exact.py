@@ -71,7 +71,6 @@ def exact(
     family   what Holm's correction runs over: see parity.equality.targets
     layer    of the rows
     """
-
     about = {"method": method or get_function_name(decoder)}
 
     def run(selected: Sequence[Any], repeat: int) -> list[Row]:

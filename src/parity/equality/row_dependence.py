@@ -38,8 +38,8 @@ BETS = {"agreement": SHARES, "ranks": np.concatenate([SHARES, -SHARES])}
 
 
 def number_by_pass(step: np.ndarray) -> dict[str, np.ndarray]:
-    """Number tokens [n, L] in three ways by the passes step [n, L] in which they became final. Tokens of two rows are
-    paired if their numbers are equal.
+    """Assign tokens [n, L] numbers in three ways, by the passes step [n, L] in which they became final. Tokens of two
+    rows are paired if their numbers are equal.
 
     pass         slot and number of the pass
     pass before  the same, for a draft that was drawn in the window of the pass before
