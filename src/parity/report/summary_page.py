@@ -167,17 +167,19 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
 
 
 def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
-    """Name the lossless method that was measured to be the fastest, how sure that is, and a faster lossy one."""
+    """Name the lossless method that was measured to be the fastest, how sure that is, those that may be faster but were
+    measured too roughly, and a faster lossy one."""
     sure = [r for r in exact if not doubt_speed(r, speed)]
     best = find_largest(sure or exact, speed)
     assert best is not None
     figure = estimate_of(best, speed)
     doubt = doubt_speed(best, speed)
+    rough = [r for r in exact if r is not best and r not in sure and (estimate_of(r, speed).high or 0) > figure.value]
     interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
     is_faster = figure.value > 1 if figure.low is None else figure.low > 1
     answer = f"{best['label']}, {figure.value:.2f} times the speed of plain decoding{interval}"
     if figure.value <= 1:
-        answer = f"none is faster than plain decoding; the nearest: {answer}"
+        answer = f"none is {'surely ' * bool(rough)}faster than plain decoding; the nearest: {answer}"
     elif not is_faster:
         answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}"
     if doubt and is_faster:
@@ -185,6 +187,7 @@ def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed:
     lowest = math.inf if figure.low is None else figure.low
     rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
     answer += f"; intervals that overlap: {', '.join(rivals)}" * bool(rivals)
+    answer += f"; perhaps faster, measured too roughly to tell: {', '.join(r['label'] for r in rough)}" * bool(rough)
     rival = find_largest([r for r in rows if rank_verdict(r) > 1 and not doubt_speed(r, speed)], speed)
     if rival and rival[speed] > max(1, best[speed]):
         answer += f" (of the others: {rival['label']}, {rival[speed]:.2f} times)"
