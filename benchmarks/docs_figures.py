@@ -302,7 +302,7 @@ def format_table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw_headline(t: pd.DataFrame, file: Path) -> bool:
-    """Draw the page's figure of speed against passes; return whether there are speeds of single images."""
+    """Draw speed against passes of the image rows into a file, if they have speeds of single images; return whether."""
     drawn = draw_speed_by_passes(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})

@@ -259,7 +259,7 @@ def list_suspects(
 
 
 def list_orders(vocab: int) -> list[np.ndarray]:
-    """List orders in which tokens may be mistaken for each other: all of up to 4 tokens, else swaps and rotations."""
+    """List the wrong orders in which tokens may be read: all of up to 4 tokens, else rotations and swaps of two."""
     if vocab <= 4:
         return [np.array(order) for order in itertools.permutations(range(vocab))][1:]
     result = [np.roll(np.arange(vocab), s) for s in range(1, vocab)]

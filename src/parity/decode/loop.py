@@ -194,7 +194,8 @@ class Run:
 def run_decoder(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done_of: tuple[int, int] | None = None
 ) -> Run:
-    """Decode rows, `at_once` of them together; done_of: see `decode_batch`, None for no report of progress."""
+    """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. done_of: see
+    `decode_batch`, None for no report of progress."""
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
     model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
     if done_of:
@@ -236,7 +237,8 @@ def time_alone(
 
 
 def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:
-    """Yield the steps and report at each how far the job is."""
+    """Yield the steps and print at each how many rows are done of `total`: n_done before them, and those that `queue`, if
+    rows wait, has replaced."""
     for passes, step in enumerate(steps, 1):
         n_now = n_done if queue is None else n_done + queue.next - len(queue.of)
         note(f"{n_now} of {total} done, pass {passes}")

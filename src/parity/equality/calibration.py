@@ -81,7 +81,8 @@ def replicate_paired(replicates: int, rng: np.random.Generator) -> P:
 
 
 def replicate_continuous(replicates: int, rng: np.random.Generator, draws: int) -> P:
-    """Compute KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
+    """Compute the p-values of KS, energy and binned tests on exact samples of a mixture of three 1-D tokens; draws: of
+    the null distribution of the binned tests."""
     n = 1000
     model = random_mixture(np.random.default_rng(0))
     samples = exact_sampler(model, n * replicates, rng)

@@ -25,7 +25,7 @@ MODULES = ("parity.equality.calibration", *(f"parity.equality.faults.{kind}" for
 TESTED = ("parity_certify", "parity_decoders", "parity.equality", "parity.models")
 SEQUENCES = {"discrete": 10_000, "anysubset": 10_000, "continuous": 5000}  # of a sample on models that are listed
 TOKENS = 65_536  # of a sample on a long model
-REPLICATES = 400  # of data for which the null hypothesis is true
+REPLICATES = 400  # data sets that are drawn under a true null hypothesis
 DRAWS = 1999  # of the Monte-Carlo null
 SEEDS = (0, 1)
 

@@ -18,7 +18,11 @@ from parity.base.errors import ConfigError
 from parity.experiment.module_metadata import modules, read_outline
 from parity.experiment.schema import Word, validate
 
-KINDS = {"discrete": "image", "anysubset": "text", "continuous": "continuous"}  # of model: the configuration's section
+KINDS = {
+    "discrete": "image",
+    "anysubset": "text",
+    "continuous": "continuous",
+}  # kind of model: its section of the configuration
 LENGTHS = ("positions", "lag", "steps")  # units of `Counts` that say how far a pass looks
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 

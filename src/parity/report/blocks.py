@@ -38,7 +38,7 @@ def format_text(value: Any, absent: str = "") -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Write a setting as text."""
+    """Write a setting as text: true and none in lower case, a list (any of these) as its first and how many others."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list):  # any of these: the paper does not say which

@@ -49,6 +49,7 @@ class Mended(Generate):
         make = self.model._get_logits_processor
 
         def make_replayed(*args: Any, **kwargs: Any) -> Any:
+            """Make the model's processors, those with a state wrapped so that they replay it for each call."""
             processors = make(*args, **kwargs)
             start = kwargs.get("input_ids_seq_length", args[1] if len(args) > 1 else prompts.shape[1])
             for i, p in enumerate(processors):

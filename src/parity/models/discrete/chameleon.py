@@ -62,8 +62,8 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """Read the configuration's `network` from a folder and the pixels of a side, None for 768. A configuration that
-    names Lumina-mGPT has lines."""
+    """Read from a folder the sizes of a network that differ from its family's. pixels: of a picture's side, None for
+    768; read for Lumina-mGPT alone, whose rows end with a token: others name their number of image tokens."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
     side = (pixels or 768) // STRIDE if lines else round((count_image_tokens(config) or 1024) ** 0.5)
