@@ -237,8 +237,8 @@ def time_alone(
 
 
 def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:
-    """Yield the steps and print at each how many rows are done of `total`: n_done before them, and those that `queue`, if
-    rows wait, has replaced."""
+    """Yield the steps and print at each how many rows are done of `total`: n_done before them, and those that
+    `queue`, if rows wait, has replaced."""
     for passes, step in enumerate(steps, 1):
         n_now = n_done if queue is None else n_done + queue.next - len(queue.of)
         note(f"{n_now} of {total} done, pass {passes}")

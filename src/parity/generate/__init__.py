@@ -162,7 +162,7 @@ class Generator:
         return list(islice(of_class, n))
 
     def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
-        """Make n rows of each text, whose blanks, `___`, are each a token to fill in: columns ids, tokens, known, end."""
+        """Make n rows of each text, whose blanks, `___`, are each a token to fill in: ids, tokens, known, end."""
         from parity.inputs.tasks import Row, hide, load_vocabulary, pack
 
         words = load_vocabulary(self.manifest)

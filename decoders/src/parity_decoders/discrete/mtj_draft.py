@@ -52,8 +52,8 @@ class Parareal:
         self.nodes: Nodes | None = None
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """Store the laws p of the pass and the draft model's of the same tree, and let the draft model keep the nodes on
-        the path that became final. See Foresight."""
+        """Store the laws p of the pass and the draft model's of the same tree, and let the draft model keep the nodes
+        on the path that became final. See Foresight."""
         q = self.to_log_law(self.draft.tree(tree.tokens, tree.positions, tree.parents))
         self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
