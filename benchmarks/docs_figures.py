@@ -1,6 +1,6 @@
 """Figures in README and docs, written by a command from a run's tables: machine and commit stand beside each.
 
-    python benchmarks/docs_figures.py results/default   keep what the docs need of a run, and write it
+    python benchmarks/docs_figures.py results/full   keep what the docs need of a run, and write it
     python benchmarks/docs_figures.py                   write every block anew from what is kept
 
 A block of a page begins with `<!-- figures: NAME -->` and ends with `<!-- end -->`; what stands between is replaced.
@@ -310,11 +310,11 @@ def draw_headline(t: pd.DataFrame, file: Path) -> bool:
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
-    "images": ("default", format_images),
+    "images": ("full", format_images),
     "budgets": ("budget", format_budgets),
-    "decoders": ("default", format_decoders),
-    "continuous": ("default", format_continuous),
-    "waits": ("default", format_waits),
+    "decoders": ("full", format_decoders),
+    "continuous": ("full", format_continuous),
+    "waits": ("full", format_waits),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
     "gain": ("gain", format_gain),
