@@ -14,7 +14,7 @@ from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
 from parity.experiment.options import KINDS, options
-from parity.metrics.estimates import PERCENT, estimate_of
+from parity.metrics.estimates import PERCENT, Z, estimate_of
 from parity.report.blocks import (
     Entry,
     Gallery,
@@ -117,6 +117,18 @@ def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None
     return max((r for r in rows if not is_missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
+def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """List the rows whose predicted gain differs from the best one's by less than the error of both their passes."""
+
+    def compute_spread(row: dict[str, Any]) -> float:
+        passes = estimate_of(row, "nfe")
+        return Z * (passes.error or 0) / passes.value * row["predicted_gain"]
+
+    others = [r for r in rows if r is not best and not is_missing(r.get("predicted_gain"))]
+    gaps = {r["label"]: best["predicted_gain"] - r["predicted_gain"] for r in others}
+    return [r["label"] for r in others if gaps[r["label"]] < compute_spread(best) + compute_spread(r)]
+
+
 def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Answer the questions that a reader comes with, for one kind of model."""
 
@@ -146,7 +158,10 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
             text = f"{best['label']}, {best['predicted_gain']:.1f} times faster than plain decoding, predicted from"
             ran_on_gpu = any(format_text(r.get("device")).startswith("cuda") for r in rows)
             measured_on_gpu = ran_on_gpu or read_gpu_seconds(g.files.local / GPU)
-            text += " passes and calls counted here" + f". {UNTRIED}" * (not measured_on_gpu)
+            text += " passes and calls counted here"
+            if rivals := list_near_gains(best, exact):
+                text += f"; of passes within its error: {', '.join(rivals)}"
+            text += f". {UNTRIED}" * (not measured_on_gpu)
             lines.append(("On an idle GPU, lossless", text))
         if sizes := describe_sizes(g, rows):
             lines.append(("Networks", sizes))
@@ -174,7 +189,7 @@ def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed:
     assert best is not None
     figure = estimate_of(best, speed)
     doubt = doubt_speed(best, speed)
-    rough = [r for r in exact if r is not best and r not in sure and (estimate_of(r, speed).high or 0) > figure.value]
+    rough = [r for r in exact if r is not best and r not in sure and (r.get(speed) or 0) > figure.value]
     interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
     is_faster = figure.value > 1 if figure.low is None else figure.low > 1
     answer = f"{best['label']}, {figure.value:.2f} times the speed of plain decoding{interval}"

@@ -243,7 +243,7 @@ def origin_of(row: Row) -> str:
     a method built from others' account of its paper."""
     origin = row.get("origin", "paper")
     if origin != "project" and row.get("claimant") == "project" and row.get("claim") == "lossless":
-        return "lossless form ours"
+        return "; ".join(filter(None, ["lossless form ours", ORIGINS[origin]]))
     return ORIGINS[origin]
 
 

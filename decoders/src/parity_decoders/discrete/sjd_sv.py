@@ -68,8 +68,8 @@ def sjd_sv(
 
     window  W, tokens per pass
     alpha   the share of a run's probabilities that its tested suffix holds; 1 tests every draft
-    verify  "suffix": as printed, which is biased, since drafts before the suffix are not tested and a joint test needs
-            a joint residual. "block": block verification of the whole window, which is exact
+    verify  "suffix": as described, which is biased, since drafts before the suffix are not tested and a joint test
+            needs a joint residual. "block": block verification of the whole window, which is exact
     init    as in `sjd`
     """
     slots = Window(model, start, noise, window, init)
