@@ -28,7 +28,7 @@ from parity.experiment.options import declaration
 from parity.report.collect import follows_plain, group_same, name_group
 from parity.report.cost import BUDGETS, FLAT, predict_gains, select_best_within
 from parity.report.figures import draw_speed_by_passes
-from parity.report.tables import BUSY, doubt_speed, origin_of
+from parity.report.tables import BUSY, doubt_speed, find_mark
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -158,7 +158,7 @@ def format_name(r: Any) -> str:
 
 def mark(r: Any) -> str:
     """Write the mark of what is ours or second-hand."""
-    found = origin_of(r._asdict())
+    found = find_mark(r._asdict())
     return f" *({found})*" if found else ""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from parity.report import front_table, summary_page
 from parity.report.collect import follows_plain, group_same
-from parity.report.tables import doubt_speed, show_speed
+from parity.report.tables import doubt_speed, find_mark, show_speed
 
 TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "machine": "a processor, 2 cores"}
 
@@ -84,3 +84,39 @@ def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
     assert answers["Fastest lossless, one image"].startswith(best["label"])
     gallery = summary_page.make_gallery(gathered, rows)
     assert [label for label, _, _ in gallery.strips][:2] == ["plain decoding, seed 0", "plain decoding, seed 1"]
+
+
+def make_timed_row(label: str, value: float, low: float, high: float) -> dict:
+    return {"label": label, "verdict_kind": "certified", "speedup": value, "speedup_low": low, "speedup_high": high}
+
+
+def test_a_method_measured_too_roughly_may_still_be_the_fastest():
+    sure = make_timed_row("sure", 0.7, 0.6, 0.8)
+    rough = make_timed_row("rough", 1.4, 0.9, 2.2)
+    slow = make_timed_row("slow", 0.5, 0.2, 1.5)
+    answer = summary_page.name_fastest([sure, rough, slow], [sure, rough, slow], "speedup")
+    assert answer.startswith("none is surely faster than plain decoding; the nearest: sure")
+    assert answer.endswith("measured too roughly to tell: rough")
+    assert "surely" not in summary_page.name_fastest([sure, slow], [sure, slow], "speedup")
+
+
+def test_gains_within_the_error_of_passes_are_no_order():
+    best, near, far = (
+        {"label": label, "predicted_gain": 256 / nfe, "nfe": nfe, "nfe_se": 2.0}
+        for label, nfe in (("best", 50.0), ("near", 54.0), ("far", 70.0))
+    )
+    assert summary_page.list_near_gains(best, [best, near, far]) == ["near"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "claimant", "claim", "mark"),
+    [
+        ("paper", "paper", "lossless", ""),
+        ("project", "project", "lossless", "ours"),
+        ("account", "account", "lossy", "from others' account"),
+        ("account", "project", "lossless", "lossless form ours; from others' account"),
+        ("paper", "project", "lossy", ""),
+    ],
+)
+def test_a_form_of_ours_is_marked_beside_whose_the_method_is(origin, claimant, claim, mark):
+    assert find_mark({"origin": origin, "claimant": claimant, "claim": claim}) == mark

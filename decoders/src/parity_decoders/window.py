@@ -188,7 +188,7 @@ class Window:
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
 
     def _draw_draft_races(self) -> Tensor:
-        """Draw the unit exponentials [B, W, V] that drafts are drawn by, of other numbers than random tokens are."""
+        """Draw the unit exponentials [B, W, V] of the drafts' races; random tokens read a stream of their own."""
         return self.draw_races() if self.shared else self.noise.exponential("draft race", self.index, self.model.vocab)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:

@@ -32,10 +32,10 @@ from parity.report.tables import (
     Row,
     count_decimals,
     explain_missing,
+    find_mark,
     format_number,
     grey_out,
     is_mismatch,
-    origin_of,
     show_pill,
     show_table,
     state_claim,
@@ -215,7 +215,7 @@ def show_method(row: Row) -> Entry:
     about = describe_method(row["kind"], row["method"])
     if row["role"] == "reference":
         return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
-    return Entry(format_text(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
+    return Entry(format_text(row.get("name"), "any"), state_claim(row) + broken, "name", about, find_mark(row))
 
 
 def describe_method(kind: str, method: str) -> str:

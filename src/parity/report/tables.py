@@ -238,7 +238,7 @@ CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "proj
 ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # marks of methods
 
 
-def origin_of(row: Row) -> str:
+def find_mark(row: Row) -> str:
     """Find the mark of a row: a method of this project, a lossless form that this project gave to another's method, or
     a method built from others' account of its paper."""
     origin = row.get("origin", "paper")
@@ -262,7 +262,7 @@ def show_label(row: Row) -> Entry:
     """Show the label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
     details = [format_text(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
-    return Entry(format_text(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=origin_of(row))
+    return Entry(format_text(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=find_mark(row))
 
 
 def show_fewer(row: Row) -> Entry:

@@ -217,7 +217,8 @@ LONG: Faulty = {
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
     """Yield a trial for each fault: samplers on a mixture of three tokens of one number, and of two; decoders that
-    couple steps on their walks. A trial is given its seed when it runs; seeds, threads: unused, as every kind has."""
+    couple steps on their walks. A trial is given its seed when it runs; seeds and threads
+    belong to the signature of all kinds and are not read here."""
 
     def sample(sampler: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
         model = random_mixture(np.random.default_rng(0), 3, 3, D)

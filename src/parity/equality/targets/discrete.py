@@ -289,7 +289,8 @@ def choose_sizes(reach: Mapping[str, int]) -> tuple[int, int]:
 
 def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
     """Make the long targets. Each is a function of its name, of how far a pass looks (reach, see
-    `parity.experiment.options.measure_reach`) and of the seed. size: tokens that are drawn of each; which: unused.
+    `parity.experiment.options.measure_reach`) and of the seed. size: tokens that are drawn of each; which belongs to
+    the signature of all kinds and is not read here.
 
     chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
     order 2  V = 4, a third of the laws rule a token out
