@@ -3,9 +3,9 @@
     python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
 
 In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
-on the embedded model; what `parity tune` measures there; a forward of random networks of published sizes over batch x
-window x context; every decoder on them for some passes. On a CPU the same runs small networks, and the page says that
-nothing was measured.
+on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
+them for some passes; what `parity tune` measures; the forwards compiled. A second run goes on where the first stopped.
+On a CPU the same runs small networks, and the page says that nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
 shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
@@ -16,6 +16,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,9 @@ CONTINUOUS: dict[str, Any] = {
     "Harmon-1.5B": harmon.HarmonConfig(**MAR_H, **QWEN),
 }
 TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "vocab_size": 32000}}
+# networks and methods that are timed compiled, too: as many as there is time for
+COMPILED_NETWORKS = ("LlamaGen-XL", "Lumina-mGPT 7B at 768")
+COMPILED_METHODS = ("ar", "mtj", "sjd_coupled", "sjd")
 # what a CPU runs, so that the command is tested
 SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
 SMALL_CONTINUOUS = {
@@ -213,7 +217,8 @@ def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[],
     """Time a pass over batch x window x context in ms, and its share of the measured bandwidth."""
     L = nets.config.grid**2
     cuda = nets.device.startswith("cuda")
-    for batch in (1, 8) if cuda else (1, 2):
+    batches = (1, 8) if cuda else (1, 2)
+    for batch in batches[:1] if nets.fast else batches:  # each shape takes half a minute to compile
         model = nets.model(batch)
         for window in (1, 16, 64) if cuda else (1, 4):
             for context in (L // 2, L - 1 - window):
@@ -226,9 +231,7 @@ def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[],
                 n_bytes = nets.count_bytes(batch, nets.config.prefix + L)  # a static cache is read whole
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
                 yield row | {
-                    "kept": 2
-                    * nets.config.layers
-                    * nets.config.dim,  # numbers of the cache a slot; they tell networks apart
+                    "kept": 2 * nets.config.layers * nets.config.dim,  # numbers cached a slot: they name a network
                     "ms": ms,
                     "GB": n_bytes / 1e9,
                     "share of bandwidth": n_bytes / 1e6 / ms / gb_s,
@@ -265,7 +268,7 @@ def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time:
     token on the embedded model."""
     from importlib import import_module
 
-    for method in methods("discrete"):
+    for method in COMPILED_METHODS if nets.fast else methods("discrete"):
         if not has_time():
             return
         decoder = getattr(import_module(f"parity_decoders.discrete.{method}"), method)
@@ -281,12 +284,14 @@ def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time:
         yield row | {"seconds an image, predicted": seconds}
 
 
-def time_other_kinds(cuda: bool, device: str, dtype: torch.dtype, has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Time a pass of network and head of continuous models, and a pass of XLNet, in ms."""
+def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> Iterator[Row]:
+    """Time a pass of network and head of continuous models, and a pass of XLNet, in ms; in float32, in which the
+    workflow decodes them."""
     from parity_decoders.protocols.continuous import make_path_noise
 
     from parity.models.anysubset.xlnet import CachedXLNet, build
 
+    dtype = torch.float32
     noise = batch_noise(0, ["0"], device)
     for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():
         if not has_time():
@@ -326,7 +331,7 @@ PAPERS = """| paper | seconds an image |
 def format_table(rows: list[dict[str, Any]]) -> str:
     """Format rows that have the same keys as a table in Markdown."""
     if not rows:
-        return "none\n"
+        return "not measured\n"
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([format_value(row.get(name, "")) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -349,20 +354,52 @@ def format_page(results: dict[str, Any]) -> str:
             "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
             " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
         )
-    head += f"{conditions['device_name']}, torch {conditions['versions']['torch']}, {conditions['dtype']};"
+    name = conditions["device_name"]
+    head += f"{name}, torch {conditions['versions']['torch']}, {conditions['dtype'].removeprefix('torch.')};"
     head += f" a copy reads and writes {results['bandwidth GB/s']:.0f} GB/s.\n"
+    head += (
+        "Weights are random: passes are those of the embedded model, seconds an image their product with the time of a"
+    )
+    head += (
+        "\npass. `spec` and `mtj_draft` draft by a network as large as the target, which costs more than anyone's.\n"
+    )
     head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
     if results["left out"]:
         head += f"Left out: {'; '.join(results['left out'])}.\n"
     sections = {
-        "Tokens against the CPU's, float64, embedded model 8x8": format_table(results["tokens"]),
-        "The fastest lossless method, `parity tune`": format_table(results["tuned"]) if measured else "not measured\n",
+        "Tokens against the CPU's, float64, embedded model": format_table(results["tokens"]),
         "A forward, both guidance rows": format_table(results["forwards"]) if measured else "not measured\n",
         "Every decoder, batch 1": format_table(results["decoders"]) if measured else "not measured\n",
         "Continuous models and text, batch 1": format_table(results["others"]) if measured else "not measured\n",
+        "The fastest lossless method, `parity tune`": format_table(results["tuned"]) if measured else "not measured\n",
         "What papers print": PAPERS,
     }
     return head + "".join(f"\n## {title}\n\n{body}" for title, body in sections.items())
+
+
+@contextmanager
+def leave_out_what_does_not_fit(name: str, left_out: list[str]) -> Iterator[None]:
+    """Add a network to what is left out, as a context manager, if memory runs out."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        left_out.append(f"{name}: memory is too little")
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def read_results(file: Path, how: dict[str, Any]) -> dict[str, Any]:
+    """Read what an earlier run on the same device measured, whose sections are not measured again; empty sections if
+    the file is missing or is of another device."""
+    sections = ("tokens", "forwards", "decoders", "others", "tuned")
+    results: dict[str, Any] = {"how": how, **{name: [] for name in sections}}
+    if file.exists():
+        earlier = json.loads(file.read_text())
+        if earlier["how"]["device_name"] == how["device_name"]:
+            results |= {name: earlier[name] for name in sections}
+    return results
 
 
 def main() -> None:
@@ -380,25 +417,41 @@ def main() -> None:
     def has_time() -> bool:
         return time.monotonic() - start < 0.9 * a.seconds
 
-    results: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
-    results["bandwidth GB/s"] = measure_bandwidth(a.device)
-    results["tokens"] = compare_tokens(a.device)
-    results |= {"tuned": find_fastest(cuda), "forwards": [], "decoders": [], "others": []}
+    results = read_results(a.out, provenance(a.device, str(dtype), a.threads))
+    results |= {"measured": cuda, "bandwidth GB/s": measure_bandwidth(a.device), "left out": []}
+
+    def save() -> None:
+        """Write what was measured so far, for a run that is stopped."""
+        a.out.write_text(json.dumps(results, indent=1))
+
+    results["tokens"] = results["tokens"] or compare_tokens(a.device)
+    save()
     passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
-    for name, config in (DISCRETE if cuda else SMALL_DISCRETE).items():
-        for fast in (True, False) if cuda else (False,):
-            try:
-                nets = Networks(config, a.device, dtype, fast)
-                results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
-                results["decoders"] += time_decoders(name, nets, passes, has_time)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                results["left out"].append(f"{name}: memory is too little")
-    results["others"] += time_other_kinds(cuda, a.device, dtype, has_time)
+    networks = DISCRETE if cuda else SMALL_DISCRETE
+    measured = {(row["network"], row["compiled"]) for row in results["forwards"]}
+    for name, config in networks.items():
+        if (name, False) in measured:
+            continue
+        with leave_out_what_does_not_fit(name, results["left out"]):
+            nets = Networks(config, a.device, dtype)
+            results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
+            results["decoders"] += time_decoders(name, nets, passes, has_time)
+        save()
+    results["others"] = results["others"] or list(time_other_kinds(cuda, a.device, has_time))
+    save()
+    for name in COMPILED_NETWORKS if cuda else ():
+        if (name, True) in measured:
+            continue
+        with leave_out_what_does_not_fit(f"{name}, compiled", results["left out"]):
+            nets = Networks(networks[name], a.device, dtype, fast=True)
+            results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
+            results["decoders"] += time_decoders(name, nets, passes, has_time)
+        save()
+    if has_time() or not cuda:
+        results["tuned"] = results["tuned"] or find_fastest(cuda)
     if not has_time():
         results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
-    a.out.write_text(json.dumps(results, indent=1))
+    save()
     if a.page:
         a.page.write_text(format_page(results))
     counts = f"{len(results['forwards'])} forwards, {len(results['decoders'])} decoders"

@@ -1,8 +1,10 @@
-"""Fixtures for all tests, which run on one thread, as jobs run side by side and results must not depend on it."""
+"""Fixtures for all tests, which run on one thread, as jobs run side by side and results must not depend on it; and on
+the CPU, unless CUDA_VISIBLE_DEVICES is set: `CUDA_VISIBLE_DEVICES=0 pytest tests/decode/test_cuda.py`."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import copy
 import hashlib

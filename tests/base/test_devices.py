@@ -30,10 +30,10 @@ def test_a_dtype_the_device_lacks_is_one_line(monkeypatch):
 
 def test_each_job_claims_another_device(tmp_path, monkeypatch, capsys):
     """The third job waits until another ends; a cluster's job that hides other devices may claim the same number."""
-    locks: list = []
+    locks: dict = {}
     monkeypatch.setattr(devices, "HELD", locks)
     assert [devices.claim_device("cuda", 2, tmp_path) for _ in range(2)] == ["cuda:0", "cuda:1"]
-    monkeypatch.setattr(devices.time, "sleep", lambda seconds: locks.pop().close())
+    monkeypatch.setattr(devices.time, "sleep", lambda seconds: locks.popitem()[1].close())
     assert devices.claim_device("cuda", 2, tmp_path) == "cuda:1"
     assert "all 2 devices are held by other jobs; waiting" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "18")
@@ -41,8 +41,18 @@ def test_each_job_claims_another_device(tmp_path, monkeypatch, capsys):
     assert not capsys.readouterr().err
     assert devices.claim_device("cpu") == "cpu"
     assert devices.claim_device("cuda:1") == "cuda:1"
-    for file in locks:
+    for file in locks.values():
         file.close()
+
+
+def test_a_process_keeps_the_device_that_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "HELD", {})
+    monkeypatch.setattr(devices, "check", lambda device, dtype: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(devices.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert [devices.take_device("cuda") for _ in range(2)] == ["cuda:0", "cuda:0"]
+    for lock in devices.HELD.values():
+        lock.close()
 
 
 class KindModule:

@@ -24,7 +24,6 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
 
     def trace(function, *, options, **settings):
         """Trace as torch.compile does, without minutes of a C++ compiler."""
-        del options["triton.cudagraphs"]  # unknown to this backend
         return real(function, backend="eager", options=options, **settings)
 
     def record_batch(self, x, *arguments):

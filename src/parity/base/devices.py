@@ -12,7 +12,7 @@ import torch
 
 from parity.base.errors import ParityError
 
-HELD: list[IO[str]] = []  # locks of this process, until it ends
+HELD: dict[str, IO[str]] = {}  # devices that this process has claimed, and their locks
 ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # names the job of a cluster
 
 
@@ -55,7 +55,7 @@ def claim_device(device: str, count: int | None = None, folder: Path | None = No
             except BlockingIOError:
                 file.close()
                 continue
-            HELD.append(file)
+            HELD[f"cuda:{i}"] = file
             return f"cuda:{i}"
         if not waiting:
             print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
@@ -64,9 +64,9 @@ def claim_device(device: str, count: int | None = None, folder: Path | None = No
 
 
 def take_device(device: str, dtype: str = "float32") -> str:
-    """Check a device and claim it for this job."""
+    """Check a device and claim it for this job, which keeps the one that it has."""
     check(device, dtype)
-    return claim_device(device)
+    return next(iter(HELD)) if device == "cuda" and HELD else claim_device(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

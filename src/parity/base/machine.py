@@ -83,8 +83,9 @@ def describe_commit(folder: Path) -> str:
 
 
 def gpu() -> int:
-    """Count the CUDA devices as 0 or 1: the `gpu` resource that a job asks of the machine it is on."""
-    return int(Path("/dev/nvidia0").exists())
+    """Count the CUDA devices as 0 or 1: the `gpu` resource that a job asks of the machine it is on; 0 where
+    CUDA_VISIBLE_DEVICES hides them."""
+    return int(Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"))
 
 
 def resolve_device(device: str) -> str:

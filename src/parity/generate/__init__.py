@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from parity.base import machine
-from parity.base.devices import take_device
+from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.experiment import model_checks, tuned
@@ -65,7 +65,8 @@ class Generator:
         self.kind = case.kind
         self.config = config
         self.dtype = case.setting.get("dtype", "float32")
-        self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
+        self.device = "cuda" if machine.gpu() else "cpu"  # shared with jobs: nobody waits for a notebook to end
+        check(self.device, self.dtype)
         self.loaded: dict[str, Any] = {}  # by companion
 
     @cached_property

@@ -12,8 +12,9 @@ MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
     """Compile a `function` of one network with torch.compile. With `dynamic` or on a CPU one graph serves all shapes,
     because done rows leave the batch and a cache is read as far as it is written. Otherwise each set of shapes has a
-    graph, captured by CUDA, whose outputs are a tuple. If compilation fails, the first call says so in one line and the
-    function runs uncompiled.
+    graph. If compilation fails, the first call says so in one line and the function runs uncompiled.
+
+    CUDA does not capture the graphs: it would need caches that stay where they are, and each batch has new ones.
 
     Call it with one network alone: its weights are constants of the graph, and no guard checks that they are the same.
     On a CPU such checks take a third of a small network's pass over one token.
@@ -21,13 +22,9 @@ def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = Fals
     from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
 
     dynamic = dynamic or device == "cpu"
-    captured = device == "cuda" and not dynamic
     failed = False
     settings: dict[str, Any] = {
-        "options": {
-            "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-            "triton.cudagraphs": captured,
-        },
+        "options": {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe},
         "isolate_recompiles": True,
         "recompile_limit": 64,
     }
@@ -40,8 +37,7 @@ def compile_pass(function: Callable[..., Any], device: str, dynamic: bool = Fals
                 x = next(a for a in arguments if isinstance(a, torch.Tensor))
                 # read when a graph is compiled: whether it packs the weights
                 inductor.freezing = device == "cpu" and x.shape[:-1].numel() >= MANY
-                out = fast(*arguments)
-                return tuple(x.clone() for x in out) if captured else out  # a captured graph overwrites its outputs
+                return fast(*arguments)
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 failed = True
                 cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"

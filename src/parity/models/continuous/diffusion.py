@@ -257,7 +257,7 @@ class Steps:
         table = compute_coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
         of_start, of_x, low, high = select_step(table, i, prediction)
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
-        return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
+        return Affine(of_start * start, of_x * torch.ones_like(start), self.sampling.temperature * std)
 
     def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """Compute mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""

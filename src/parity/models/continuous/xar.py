@@ -255,7 +255,8 @@ class Flow:
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         _, of_start, of_x, std = self.times(i, prediction)
-        return Affine(of_start * prediction, of_x.expand_as(prediction), std.expand_as(prediction))
+        one = torch.ones_like(prediction)
+        return Affine(of_start * prediction, of_x * one, std * one)
 
     def __len__(self) -> int:
         return self.context.ranks.numel()

@@ -1,0 +1,81 @@
+"""Every decoder on a CUDA device: the tokens of the CPU. Skipped where there is none, but for the steps of diffusion
+heads, which run on pretended tensors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from parity.decode import loop
+from parity.experiment.options import KINDS, cap_small, methods, options
+from parity.inputs.prompts import encode
+from parity.models import fetch
+from parity.models.continuous import diffusion, xar
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+# every method of the embedded models; `gpt2` needs a network of its own
+CASES = [(kind, method) for kind in KINDS for method in methods(kind) if method != "gpt2"]
+TEXTS = ["a small red circle", "two large squares", "a blue ring"]
+
+
+@pytest.fixture(scope="module")
+def wide_cells(cells):
+    """Cells in float64; that of image tokens on the model that has a drafter and a draft model."""
+    manifest = fetch.make_manifest("discrete", "discrete", {"family": "llamagen", "grid": 16}, Path())
+    rows = {"ids": np.array(["0", "1", "2"]), "captions": np.array(TEXTS), **encode(manifest, TEXTS)}
+    spec = cells["discrete"][0]
+    return {**cells, "discrete": (spec, manifest, rows)}
+
+
+def decode(cell, kind, method, device, at_once, fast=False):
+    spec, manifest, rows = cell
+    chosen = cap_small(kind, method, options(kind, method, {}))
+    spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
+    if rows is None:
+        rows = {"ids": np.array([str(i) for i in range(3)])}
+    loaded = loop.load(kind, manifest, spec, device, fast)
+    run = loop.run_decoder(kind, loaded, spec, rows, at_once)
+    columns = loop.import_kind(kind).columns(rows, run.model, run.start, run.decoded)
+    return {name: loop.make_column(value, 3) for name, value in columns.items()}
+
+
+@needs_cuda
+@pytest.mark.parametrize(("kind", "method"), CASES)
+def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
+    cpu = decode(wide_cells[kind], kind, method, "cpu", 3)
+    cuda = decode(wide_cells[kind], kind, method, "cuda", 3)
+    for name, column in cpu.items():
+        if name == "tokens":
+            np.testing.assert_allclose(cuda[name], column, rtol=1e-6, atol=1e-6)
+        elif column.dtype.kind in "iub":  # counts and steps
+            np.testing.assert_array_equal(cuda[name], column, err_msg=name)
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["ar", "sjd", "mtj", "eagle"])
+def test_captured_graphs_change_no_token(wide_cells, method):
+    eager = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
+    fast = decode(wide_cells["discrete"], "discrete", method, "cuda", 3, fast=True)
+    assert np.array_equal(eager["tokens"], fast["tokens"])
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["sjd", "mtj"])
+def test_a_row_that_joins_a_batch_on_cuda_has_its_tokens(wide_cells, method):
+    together = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
+    joined = decode(wide_cells["discrete"], "discrete", method, "cuda", 2)
+    assert np.array_equal(together["tokens"], joined["tokens"])
+
+
+@pytest.mark.parametrize("family", ["mar", "xar"])
+def test_a_step_of_a_head_is_of_its_predictions_device(family):
+    """Coefficients of one step are scalars of the CPU: as wide tensors they could not meet those of a GPU."""
+    sampling = diffusion.HeadSampling(5)
+    steps = {"mar": diffusion.Steps(None, sampling, None), "xar": xar.Flow(None, sampling, 4, None)}[family]
+    width = {"mar": 6, "xar": 3}[family]  # of a prediction: MAR's head gives variances, too
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.zeros(4, 3, device="cuda")
+        step = steps.gaussian(2, torch.zeros(4, width, device="cuda"))
+        assert (step.mean(x) + step.std * x).device.type == "cuda"
