@@ -31,7 +31,7 @@ from parity_decoders.processors import Guidance, Law, split_processors
 from parity_decoders.slots import SlotNetwork, check_slots
 
 METHODS = ("ar", "gsd", "jacobi", "mtj", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec", "zipar")
-# Keywords that `generate` adds by itself and that a decoder does without, and those that ask for what none gives.
+# Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.
 IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
@@ -43,7 +43,7 @@ class Decoded(ModelOutput):
     sequences  [B, P + n] prompts and new tokens
     passes     [B] passes of the model until a row's last token was final
     nodes      [B] tokens that the model evaluated for a row
-    accepted   [B] tokens that became final in a pass, in the mean
+    accepted   [B] mean number of tokens that became final in a pass
     """
 
     sequences: Tensor | None = None
@@ -53,13 +53,18 @@ class Decoded(ModelOutput):
 
 
 class GenerateModel:
-    """A model of transformers with its prompts and processors: a TokenModel."""
+    """A model of transformers with its prompts and logits processors, as a `TokenModel` that decoders can call."""
 
     static = False
     grammar = False
 
     def __init__(self, model: Any, prompts: Tensor, unpadded: Tensor, length: int, width: int, law: Law):
-        """prompts, unpadded [B, P]: padded on the left; length: new tokens, at most."""
+        """Feed the network all of the prompts but their last tokens.
+
+        prompts [B, P] ids, padded on the left; unpadded [B, P] bool, false on padding; length: the most new tokens;
+        width: tokens in a row of the picture; law: turns logits into the law to sample, with the unconditional prompts
+        if guided.
+        """
         self.rows = len(prompts)
         self.length = length
         self.width = width
@@ -70,17 +75,18 @@ class GenerateModel:
         self.vocab = model.get_input_embeddings().weight.shape[0]
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
         self.embeddings = model.get_input_embeddings().weight
-        # what stands at each position, the last token of the prompt first: for processors that read it
+        # the token at each position, the prompt's last token first: the prefixes of processors are read from it
         self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
         self.draft: GenerateModel | None = None
 
     def repeat(self, x: Tensor) -> Tensor:
-        """Repeat rows [B, ...] for the unconditional ones, where guided."""
+        """Return x [B, ...] twice, [2B, ...], if the model is guided, for the unconditional rows; else x itself."""
         return torch.cat([x, x]) if self.law.guidance else x
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, S] -> logits [B, S, V]; see TokenModel."""
+        """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
+        and store these tokens there. See TokenModel."""
         prefixes = None
         if self.law.needs_prefix():
             self.written.scatter_(1, positions + 1, tokens)
@@ -92,7 +98,8 @@ class GenerateModel:
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> logits [B, S, V]; see TokenModel."""
+        """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
+        positions, parents [B, S]. The nodes are stored only when `keep` is called. See TokenModel."""
         prefixes = None
         self.nodes = tokens, positions.clamp(max=self.length - 1)
         if self.law.needs_prefix():
@@ -103,7 +110,9 @@ class GenerateModel:
         return self.law.apply(raw, prefixes)
 
     def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
-        """Return, for each node of row b, the ids before what it predicts."""
+        """Return for each node of row b the ids [n] of the prompt, the stored tokens, and its path in the tree, the
+        node included: what a processor reads to change the logits after it. tokens [S]; parents: -1 for a node that
+        follows the stored tokens."""
         paths: list[Tensor] = []
         for s, parent in enumerate(parents):
             if parent < 0:
@@ -115,7 +124,7 @@ class GenerateModel:
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
-        """Keep the nodes [B, W] of the last tree, -1 for none; see TokenModel."""
+        """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions. See TokenModel."""
         tokens, positions = self.nodes
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
@@ -124,12 +133,14 @@ class GenerateModel:
 
 
 def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor]:
-    """Put the unconditional prompts below the prompts [B, P]: ids and mask [2B, P'], padded on the left."""
+    """Append the rows of the unconditional prompts to the prompts [B, P]. Returns ids and mask [2B, P'], both padded on
+    the left to the longer of the two. Without unconditional ids, that prompt is the last token of each prompt."""
     ids = prompts[:, -1:] if guidance.ids is None else guidance.ids
     mask = torch.ones_like(ids) if guidance.unpadded is None else guidance.unpadded
     size = max(prompts.shape[1], ids.shape[1])
 
     def pad_left(x: Tensor) -> Tensor:
+        """Pad x [B, n] with zeros on the left to `size` columns."""
         return torch.nn.functional.pad(x, (size - x.shape[1], 0))
 
     return torch.cat([pad_left(prompts), pad_left(ids)]), torch.cat([pad_left(unpadded), pad_left(mask.bool())])
@@ -142,9 +153,11 @@ def run_decoder(
     options: dict[str, Any],
     request: dict[str, Any],
 ) -> Any:
-    """Decode with a decoder of this package what `generate` has prepared, and return what it returns.
+    """Run a decoder on the prompts input_ids [B, P] and return what `generate` returns: see `Result.finish`.
 
-    Raises DecodingError for what is asked and cannot be given.
+    decoder: a generator function that yields steps; options: its keyword arguments; request: the other arguments of
+    `generate`, as `make_custom_generate` collects them. Raises DecodingError for arguments, models and draft models
+    that decoders do not support.
     """
     config, criteria = request["generation_config"], request["stopping_criteria"]
     refuse_others(decoder.__name__, config, request)
@@ -172,7 +185,9 @@ def run_decoder(
 
 
 def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
-    """Raise DecodingError for beams and outputs that a decoder does not give, and for inputs that it does not read."""
+    """Raise DecodingError if `request`, the arguments of `generate`, has anything that decoder `name` does not support:
+    beams, outputs other than those of `Decoded`, inputs that it would not read, a filled cache, a stream of several
+    rows, a draft model where none is used, or none where `spec` needs it."""
     if config.num_beams > 1:
         raise DecodingError(f"{name}: num_beams {config.num_beams}; allowed: 1")
     for key in REFUSED:
@@ -196,8 +211,8 @@ def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
 
 
 def check_padding(name: str, unpadded: Tensor, positions: Tensor | None) -> None:
-    """Raise DecodingError for padding that is not on the left of a prompt, unpadded [B, P], and for places [B, P] that
-    are not those of its tokens in turn."""
+    """Raise DecodingError if unpadded [B, P] has padding elsewhere than on the left, or if position ids [B, P], where
+    given, do not count each row's tokens from 0."""
     if bool((unpadded[:, 1:] < unpadded[:, :-1]).any()) or not bool(unpadded[:, -1].all()):
         raise DecodingError(f"{name}: attention_mask with padding behind tokens; allowed: on the left")
     if positions is not None and bool((unpadded & (positions != unpadded.long().cumsum(1) - 1)).any()):
@@ -205,15 +220,19 @@ def check_padding(name: str, unpadded: Tensor, positions: Tensor | None) -> None
 
 
 class Result:
-    """The rows of a batch while they are decoded: their tokens, when they stop, and what they cost."""
+    """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
     def __init__(self, prompts: Tensor, length: int, criteria: Any, stream: Any, pad: int):
-        """criteria: transformers' own; pad: the token behind a row's end."""
+        """Make room for `length` new tokens behind the prompts [B, P], and send the prompts to the streamer `stream`,
+        if any.
+
+        criteria: transformers' stopping criteria; pad: the token that fills a row after its end.
+        """
         B, P = prompts.shape
-        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # the last takes what is not final
+        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # last column: not final
         self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
-        self.frontier = [0] * B  # tokens that are final and follow one another
-        self.end: list[int | None] = [None] * B  # how many tokens a row has, once it has stopped
+        self.frontier = [0] * B  # final tokens of each row before its first open position
+        self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
         self.passes = torch.zeros(B, dtype=torch.long)
         self.nodes = torch.zeros(B, dtype=torch.long)
         self.prefix = P
@@ -225,7 +244,8 @@ class Result:
             stream.put(prompts.cpu())
 
     def take(self, step: Any) -> bool:
-        """Write one step of a decoder, and tell whether all rows have stopped."""
+        """Add one step of a decoder: write its tokens, count the pass and its nodes for rows that still run, and ask
+        the stopping criteria about each new final token. Returns whether all rows have stopped."""
         slots = torch.arange(step.tokens.shape[1], device=self.ids.device)
         positions = step.positions
         if positions.ndim == 1:
@@ -247,7 +267,8 @@ class Result:
         return all(end is not None for end in self.end)
 
     def stop_rows(self, n: int, filled: list[int]) -> None:
-        """Ask the stopping criteria of the rows whose n-th token has just become final."""
+        """End those running rows whose n-th token became final in this step if the stopping criteria say so or n is the
+        limit. Streams that token, if there is a streamer. filled: final tokens of each row from its start."""
         rows = [b for b, end in enumerate(self.end) if end is None and self.frontier[b] < n <= filled[b]]
         if not rows:
             return
@@ -259,7 +280,8 @@ class Result:
                 self.end[b] = n
 
     def finish(self, as_dict: bool) -> Any:
-        """Return prompts and tokens [B, P + n], padded behind each row's end, or a `Decoded` with what they cost."""
+        """Return prompts and new tokens [B, P + n], padded after each row's end, or with `as_dict` a `Decoded`, which
+        adds their costs. Ends the stream."""
         ends = torch.tensor([self.length if end is None else end for end in self.end])
         n = int(ends.max())
         columns = torch.arange(n, device=self.ids.device)
@@ -274,10 +296,8 @@ class Result:
 
 
 def check_options(method: str, decoder: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Compare options with the types and bounds in a decoder's signature.
-
-    Raises DecodingError that names the first that does not fit.
-    """
+    """Raise DecodingError that names the first option whose value has not the type, or is outside the bounds or
+    choices, that the decoder's signature gives for it."""
     hints = typing.get_type_hints(decoder, include_extras=True)
     for name, value in options.items():
         hint, *notes = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is Annotated else (hints[name],)
@@ -307,18 +327,21 @@ BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
 
 @cache
 def make_custom_generate(method: str) -> Callable[..., Any]:
-    """Make the function of a decoder that `custom_generate` takes."""
+    """Make the function that runs the decoder `method` when passed to `generate` as `custom_generate`. Its signature
+    lists the decoder's options, since `generate` reads there which keywords to hand over."""
     decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{method}"), method)
     parameters = inspect.signature(decoder).parameters.values()
     options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "noise"}
 
     def custom_generate(model: Any, input_ids: Tensor, **keywords: Any) -> Any:
+        """Decode input_ids [B, P]. keywords: the decoder's options and what `generate` hands over; see
+        `run_decoder`."""
         chosen = {name: keywords.pop(name, p.default) for name, p in options.items()}
         check_options(method, decoder, chosen)
         request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
         request["attention_mask"] = keywords.pop(
             "attention_mask", None
-        )  # not in the signature: it would be handed twice
+        )  # it may not be in the signature, because generate would pass it twice
         request["unread"] = keywords
         request["past_key_values"] = keywords.get("past_key_values")
         request["input_ids_given"] = input_ids.shape[1] > 0
@@ -347,6 +370,7 @@ KEYWORDS: dict[str, Any] = {
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
+    """Make `parity_decoders.transformers.<method>` importable for each name in METHODS; AttributeError for others."""
     if name not in METHODS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; allowed: {', '.join(METHODS)}")
     return make_custom_generate(name)
