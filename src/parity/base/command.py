@@ -25,13 +25,13 @@ from parity.base.machine import cores, describe_hardware, resolve_device
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
-MENDED = {  # what the system refuses, and what ends it
+MENDED = {  # errors of the operating system that the user can mend, and how
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let it be read and written"),
     errno.EFBIG: "allow larger files",
     errno.EROFS: "let it be written",
 }
-SCARCE = re.compile("allocate memory|out of memory", re.IGNORECASE)  # torch's words for a CPU and for a GPU
+SCARCE = re.compile("allocate memory|out of memory", re.IGNORECASE)  # torch says this if a CPU or a GPU lacks memory
 FLAGS: dict[str, dict[str, Any]] = {
     "threads": {"type": int, "default": 1},
     "device": {"default": "cpu", "type": resolve_device},
@@ -40,16 +40,17 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 class Files(argparse.Action):
-    """Several files, by name or by one name with a star for their number (`numbered_files`)."""
+    """Stores the files of a flag; a name with a star stands for its numbered files (`find_numbered_files`)."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         setattr(namespace, self.dest, [file for name in values for file in find_numbered_files(name)])
 
 
 def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
+    """Add flags to a parser: "threads", "device" and "batch" as FLAGS describes them; any other name becomes `--name`,
+    a path.
 
-    A path is required, unless it ends in "?" (one or none: None), "+" (one or more) or "*" (any number: []).
+    A path is required, unless its name here ends in "?" (one or none: None), "+" (one or more) or "*" (any number: []).
     """
     for name in names:
         flag = name.rstrip("?+*")
@@ -63,12 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command. A problem that the user can mend is printed as one line with exit code 1, any other error as a
-    traceback; a log ends with the cost of the job."""
+    """Call `main`, a command. An error that the user can mend ends it with one line and exit code 1, Ctrl-C with
+    "stopped" and 130; other errors propagate. On success prints the job's CPU time and memory, except on a terminal."""
     try:
         main()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one has nothing to add
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C may not interrupt the exit
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
     except Exception as error:
@@ -94,14 +95,15 @@ def describe_mendable(error: Exception) -> str | None:
 
 
 def describe_cost() -> str:
-    """Describe the CPU-seconds and the peak memory of this process."""
+    """Describe in a line the CPU-seconds and the peak memory (MiB) that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kibibytes
     return f"cost: {used.ru_utime + used.ru_stime:.2f} CPU-seconds, {used.ru_maxrss // unit} MiB"
 
 
 def pin_threads(threads: int) -> None:
-    """Use as many threads as the rule was given: jobs run side by side, and too many slow torch a hundredfold."""
+    """Limit torch, OpenMP and BLAS to `threads` threads in this process: jobs run side by side, and too many threads
+    slow torch a hundredfold. Raises ParityError for more threads than cores."""
     import torch
 
     if threads > (n_cores := cores()):
@@ -113,7 +115,8 @@ def pin_threads(threads: int) -> None:
 
 @cache
 def find_progress_file() -> Path | None:
-    """Find the file beside this process's log that shows its progress: read while it runs, removed when it ends."""
+    """Find the file `<log>.now` beside the `.log` that stderr is written to, for this process's progress; None if
+    stderr is no such file. The file is deleted when the process ends."""
     try:
         log = os.readlink("/proc/self/fd/2")
     except OSError:
@@ -126,7 +129,8 @@ def find_progress_file() -> Path | None:
 
 
 def note(text: str, interval: float = 0.5) -> None:
-    """Write the progress of a job beside its log, at most once in `interval` seconds; do nothing without a log."""
+    """Replace the content of the progress file (`find_progress_file`) with `text`, unless that was done less than
+    `interval` seconds ago; do nothing without such a file."""
     if (file := find_progress_file()) is None or time.monotonic() - _noted["at"] < interval:
         return
     _noted["at"] = time.monotonic()
@@ -138,8 +142,8 @@ _noted = {"at": 0.0}
 
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
-    """Show a bar on a terminal, or print a plain line in a log at about every tenth of the work, while items are
-    consumed."""
+    """Yield the `total` items, and show on stderr how many are done: on a terminal as a bar, else a line at every
+    tenth."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track
@@ -153,7 +157,7 @@ def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
 
 
 def provenance(device: str, dtype: str, threads: int) -> dict[str, Any]:
-    """Describe on what a number was computed: device, dtype, threads, versions."""
+    """Record what a number was computed with: device, machine, dtype, threads, versions of Python and of PACKAGES."""
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()

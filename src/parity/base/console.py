@@ -12,7 +12,7 @@ HELP = "usage: parity COMMAND ...\n\ncommands (each has --help):\n"
 
 
 def list_commands() -> dict[str, str]:
-    """List the stages that are commands, with the first line of their docstrings."""
+    """List the packages that are commands, each with a description: the first line of its docstring."""
     stages = {}
     for file in sorted(PACKAGE.glob("*/__main__.py")):
         first = file.read_text(encoding="utf-8").lstrip('"').partition("\n")[0].strip().strip('"')
@@ -21,11 +21,12 @@ def list_commands() -> dict[str, str]:
 
 
 def main() -> None:
+    """Run the command named by the first argument; print all commands for --help; exit with 2 for an unknown name."""
     stages = list_commands()
     name = (sys.argv[1:2] or [""])[0]
     if name in stages:
         sys.argv = [f"parity {name}", *sys.argv[2:]]
-        file = PACKAGE / name / "__main__.py"  # by file: pytest, whose plugin we are, loads our modules its own way
+        file = PACKAGE / name / "__main__.py"  # run as a file, because pytest loads our modules as a plugin's
         exec(compile(file.read_text(encoding="utf-8"), file, "exec"), {"__name__": "__main__", "__file__": str(file)})
     elif name in ("-h", "--help"):
         print(HELP + "".join(f"  {name:<10} {description}\n" for name, description in stages.items()), end="")

@@ -12,12 +12,12 @@ import torch
 
 from parity.base.errors import ParityError
 
-HELD: dict[str, IO[str]] = {}  # devices that this process has claimed, and their locks
-ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # names the job of a cluster
+HELD: dict[str, IO[str]] = {}  # the devices that this process has claimed, each with its locked file
+ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # environment variables that hold a cluster job's id
 
 
 def check(device: str, dtype: str) -> None:
-    """Raise ParityError if a device does not exist or does not compute in `dtype`."""
+    """Raise ParityError unless a device ("cpu", "cuda", "cuda:<number>") exists here and computes in `dtype`."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return
@@ -33,11 +33,12 @@ def check(device: str, dtype: str) -> None:
 
 
 def claim_device(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
-    """Claim a device for this job: "cuda" becomes the first of the `count` visible ones that no other job on this
-    machine holds, after waiting if none is free; another device is returned unchanged.
+    """Claim a device for this process: "cuda" becomes "cuda:<i>", the first of the `count` visible ones (None: all)
+    that no other job on this machine holds, after waiting in steps of `pause` seconds if none is free. Another device
+    is returned unchanged.
 
-    A lock on a file in `folder` reserves it until the process ends. A cluster may number the devices of every job from
-    0, so the lock's name contains the job's.
+    A lock on a file in `folder`, the system's temporary one by default, reserves it until the process ends. A cluster
+    may number the devices of every job from 0, so the lock's name contains the job's.
     """
     if device != "cuda":
         return device
@@ -64,13 +65,14 @@ def claim_device(device: str, count: int | None = None, folder: Path | None = No
 
 
 def take_device(device: str, dtype: str = "float32") -> str:
-    """Check a device and claim it for this job, which keeps the one that it has."""
+    """Check a device and return its name, for "cuda" that of the one this process has claimed, or claims now. Raises
+    ParityError if it does not exist or does not compute in `dtype`."""
     check(device, dtype)
     return next(iter(HELD)) if device == "cuda" and HELD else claim_device(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory was too little."""
+    """Return whether an error says that memory, of a GPU or of the machine, was too little."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -15,24 +15,26 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
 from parity.base.headers import PICKLED, read_tensor_names
 
-KINDS = {  # of a folder's weights, the first that is there: its files, and the ones that hold all of them, if alone
+# Formats of a folder's weights; the first present is read. The file names that it has, and those that hold everything
+KINDS = {
     "*.safetensors": ("open_clip_model.safetensors", "model.safetensors"),
     "pytorch_model*.bin": ("pytorch_model.bin",),
 }
-INDEX = ".index.json"  # behind the name of a kind: which file holds which tensor
+INDEX = ".index.json"  # ends the name of the file that lists which shard holds which tensor
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.\w+")
-CACHED = re.compile(r"/models--[^/]+/snapshots/[0-9a-f]{40}(/|$)")  # a repository at a commit, often in two formats
-LARGE = 1 << 22  # bytes from which on a digest is remembered
-SETTLED = 2 * 10**9  # nanoseconds since the last write, before which a file's time may not show its next change
+# matches a folder in the Hugging Face cache: repositories often hold the same weights in two formats
+CACHED = re.compile(r"/models--[^/]+/snapshots/[0-9a-f]{40}(/|$)")
+LARGE = 1 << 22  # the digest of a file of so many bytes or more is cached
+SETTLED = 2 * 10**9  # nanoseconds: a file written less long ago may change again without a new modification time
 
 
 def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:
     """Select the files of weights among the names of a folder's files, in order; [] if there are none. They are of the
-    first format present: the files that its index names, the one file of this layout, the shards that number
-    themselves, or the only file. Raises ParityError for missing shards, and if the names leave open which files to
+    first format of KINDS that is present: the files that its index names, or the one file that holds everything, or all
+    numbered shards, or the only file. Raises ParityError for missing shards, and if the names leave open which files to
     read.
 
-    indexed: the files that an index, by its name, names.
+    indexed: a function from the name of an index to the set of files that it names.
     """
     names = sorted(names)
     for kind, whole_files in KINDS.items():
@@ -64,7 +66,7 @@ def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> 
 
 
 def check_shards(names: list[str]) -> None:
-    """Raise ParityError unless shards, "<name>-<k>-of-<n>", are the complete ones of one network."""
+    """Raise ParityError unless the names, "<name>-<k>-of-<n>", are all n shards of one network, from 0 or from 1."""
     counted = [match for name in names if (match := SHARD.fullmatch(name))]
     first = counted[0]
     n = int(counted[0][3])
@@ -75,7 +77,7 @@ def check_shards(names: list[str]) -> None:
 
 
 def read_index(file: Path) -> set[str]:
-    """Read the files that an index of shards names. Raises ParityError if it is no index."""
+    """Read the file names in an index of shards, `*.index.json`. Raises ParityError if the file is no such index."""
     try:
         return {str(name) for name in foreign_json(file)["weight_map"].values()}
     except (OSError, ParityError, LookupError, TypeError, AttributeError):
@@ -83,8 +85,8 @@ def read_index(file: Path) -> set[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """List the files of weights, by name: a file itself, or those of a folder (`select_weights`). Raises ParityError if
-    there are none, or if another file of the folder holds one of their tensors too."""
+    """List the paths of the files of weights at a path: a file itself, or those in a folder (`select_weights`). Raises
+    ParityError if there are none, or if another file of the folder holds one of their tensors too."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -101,8 +103,8 @@ def parts(path: Path) -> list[Path]:
 
 
 def check_alone(folder: Path, names: list[str], all_names: Iterable[str]) -> None:
-    """Raise ParityError if a tensor is in two of a folder's weights, `names`, or if another file, of `all_names`, holds
-    most of the tensors of one of them."""
+    """Raise ParityError if two files of `names`, a folder's weights, hold the same tensor, or if another file of
+    `all_names` holds more than half of the tensors of one of them. Only the names of tensors are compared."""
     other_names = [name for name in all_names if name not in names and name.endswith((".safetensors", *PICKLED))]
     if len(names) + len(other_names) == 1:
         return
@@ -121,20 +123,20 @@ def check_alone(folder: Path, names: list[str], all_names: Iterable[str]) -> Non
 
 
 def sha256(path: Path) -> str:
-    """Compute the digest of a file; of a folder, that of its weights' digests (`combine_digests`)."""
+    """Compute the SHA-256 of a file, or of a folder from those of its files of weights (`combine_digests`)."""
     files = parts(path)
     return combine_digests({file.name: digest_file(file) for file in files}) if path.is_dir() else digest_file(path)
 
 
 def combine_digests(digests: Mapping[str, str]) -> str:
-    """Combine the digests of several files, by name: the digest of the lines that `sha256sum` prints. So a folder's
-    digest follows from those that a hub lists for its files."""
+    """Combine the SHA-256 of several files, by name, to one: that of the lines `sha256sum` prints for them. So a
+    folder's digest follows from those that a hub lists for its files."""
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def digest_file(file: Path) -> str:
-    """Compute the digest of a file; a large file is read again only after a change."""
+    """Compute the SHA-256 of a file. A large file's is cached in the user's cache folder until the file changes."""
     remembered = find_cached_digest(file)
     if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
         return text
@@ -143,13 +145,13 @@ def digest_file(file: Path) -> str:
     status = file.stat()
     settled = time.time_ns() - status.st_mtime_ns > SETTLED and find_cached_digest(file) == remembered
     if status.st_size >= LARGE and settled:
-        with suppress(OSError):  # where nothing can be written, nothing is remembered
+        with suppress(OSError):  # if the cache cannot be written, the digest is computed again next time
             publish(remembered, total.encode())
     return total
 
 
 def find_cached_digest(file: Path) -> Path:
-    """Find the path where the digest of a file is cached, by its path, size, time and number."""
+    """Return the path where a file's digest is cached; its name depends on the file's path, size, time and inode."""
     status = file.stat()
     stamp = [[str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -157,7 +159,7 @@ def find_cached_digest(file: Path) -> Path:
 
 
 def check(path: Path, expected: str, label: str) -> None:
-    """Raise ParityError that begins with `label` unless a file or folder has this digest."""
+    """Raise ParityError that begins with `label` unless a file or folder exists and has the SHA-256 `expected`."""
     if not path.exists():
         raise ParityError(f"{label} = {str(path)!r}: no such file")
     if (total := sha256(path)) != expected:

@@ -19,24 +19,24 @@ from parity_certify.files import (
 
 from parity.base.errors import ParityError
 
-__all__ = [  # one name for files, whoever writes them
+__all__ = [  # the certifier's functions for files too, so that the workflow imports all from here
     "digest", "dump_canonical", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
     "read_config_as", "read_json", "replace_whole", "sums", "write_arrays", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
-MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
+MOST = 1 << 26  # JSON of more bytes, in a file or in a header, is not read
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """Read the SHA-256 of a folder's weights by file name, from its SHA256SUMS; {} if it does not exist."""
+    """Read the lines of a folder's SHA256SUMS as digests by file name; {} if it does not exist."""
     lock = folder / "SHA256SUMS"
     lines = lock.read_text(encoding="utf-8").splitlines() if lock.exists() else []
     return {name: total for total, name in (line.split() for line in lines)}
 
 
 def header(file: Path) -> dict[str, Any]:
-    """Read the configuration in the header of one of our safetensors files; {} if there is none, or no such file."""
+    """Read the configuration in the header of one of our safetensors files; {} if it has none, or does not exist."""
     try:
         with file.open("rb") as stream:
             if (length := int.from_bytes(stream.read(8), "little")) > MOST:
@@ -48,8 +48,8 @@ def header(file: Path) -> dict[str, Any]:
 
 
 def read_config_as(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
-    """Read a network's sizes from a file's header as the dataclass `kind`, without the `ignored` keys. Raises
-    ParityError if the header has no sizes, or one that `kind` does not have."""
+    """Read a network's sizes from the header of its file and make `kind`, a dataclass, of them, without the `ignored`
+    keys. Raises ParityError if the header has no sizes, lacks one, or has one that `kind` does not have."""
     sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
     if not sizes:
         raise ParityError(f"{file}: says nothing of its sizes; allowed: a file that a recipe or `convert` wrote")
@@ -62,8 +62,8 @@ def read_config_as(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> 
 
 
 def find_numbered_files(name: Path) -> list[Path]:
-    """Find the files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself. Raises
-    ParityError unless they are complete and numbered from 0 without a gap."""
+    """Find the files that a name with a star stands for ("*-of-2.npz": 0-of-2.npz, 1-of-2.npz), by number; a name
+    without a star is itself. Raises ParityError unless the numbers are 0 to n - 1, where n stands after "-of-"."""
     prefix, star, rest = name.name.partition("*")
     if not star:
         return [name]

@@ -14,11 +14,11 @@ from parity.base.errors import ParityError
 
 Shape = tuple[int, ...]
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
-WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # by compiled or parallel training
-PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # what is saved by mistake in place of weights
-MOST = 1 << 28  # bytes of a header
-LEGACY = 0x1950A86A20F9469CFC6C  # the first number of a pickle that torch wrote before it wrote archives
+HELD = ("model_ema", "model", "module", "state_dict")  # keys of published pickles; the first present holds the tensors
+WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # what torch.compile, FSDP, DDP add
+PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # starts of files that people save in place of weights
+MOST = 1 << 28  # a header may have at most so many bytes
+LEGACY = 0x1950A86A20F9469CFC6C  # a file that torch.save wrote in its older format begins with this number, pickled
 
 
 def strip_wrappers(name: str) -> str:
@@ -27,8 +27,8 @@ def strip_wrappers(name: str) -> str:
 
 
 def check_whole(file: Path, label: str = "") -> None:
-    """Raise ParityError, which begins with `label` or the file, if a file is empty, ends before its tensors do, or is a
-    web page or a pointer of git-LFS."""
+    """Raise ParityError that begins with `label`, or the file, if a file of weights is empty, shorter than its header
+    says, no safetensors file despite its name, or a web page or a pointer of git-LFS saved in its place."""
     size = file.stat().st_size
     name = f"{label} = {str(file)!r}" if label else str(file)
     with file.open("rb") as stream:
@@ -51,7 +51,8 @@ def check_whole(file: Path, label: str = "") -> None:
 
 
 def safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the entry of every tensor from a safetensors file's header. Raises ValueError if there is none."""
+    """Read the entry (dtype, shape, data_offsets) of each tensor in a safetensors header. Raises ValueError for
+    none."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > MOST:
@@ -76,7 +77,8 @@ class TensorShape(tuple[int, ...]):
     """The shape of a tensor of a pickle."""
 
 
-REBUILT: dict[tuple[str, str], Callable[..., Any]] = {  # calls in a pickle that make tensors, and containers of them
+# the only calls in a pickle that are answered: those that make tensors, and dictionaries of them
+REBUILT: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor"): lambda storage, offset, size, *rest: TensorShape(size),
     ("torch._utils", "_rebuild_tensor_v2"): lambda storage, offset, size, *rest: TensorShape(size),
@@ -96,8 +98,8 @@ class ShapeReader(pickle.Unpickler):
 
 
 def read_content(stream: BinaryIO) -> Any:
-    """Read the content of a pickle of torch with shapes in place of tensors. Raises errors of any kind for another
-    file."""
+    """Unpickle the content of a file that torch.save wrote, as an archive or in the older format, with shapes in place
+    of tensors. Raises errors of any kind for another file."""
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
             entry = next(e for e in archive.infolist() if e.filename.endswith("data.pkl") and e.file_size <= MOST)
@@ -106,14 +108,14 @@ def read_content(stream: BinaryIO) -> Any:
     stream.seek(0)
     if ShapeReader(stream).load() != LEGACY:
         raise ValueError("not a pickle of torch's")
-    for _ in range(2):  # version, machine
+    for _ in range(2):  # skip two objects, the format's version and the machine it was written on
         ShapeReader(stream).load()
     return ShapeReader(stream).load()
 
 
 def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
-    """Read the shapes of a file's tensors by plain name, grouped by the key that holds them: "" for those without a
-    key, as in safetensors. {} if it is no file of tensors."""
+    """Read the shapes of a file's tensors by plain name (`strip_wrappers`), grouped by the key of the pickle that holds
+    them: "" for those outside any, as in safetensors. {} if it is no file of tensors."""
     if file.suffix not in PICKLED:
         try:
             entries = safetensors_header(file).items()
@@ -123,7 +125,7 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
     try:
         with file.open("rb") as stream:
             content = read_content(stream)
-    except Exception:  # a reader of pickles raises what the bytes make it
+    except Exception:  # damaged pickles raise errors of any kind
         return {}
     if not isinstance(content, dict):
         return {}
@@ -138,22 +140,24 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
 
 
 def read_tensor_shapes(file: Path) -> dict[str, Shape]:
-    """Read the shapes, by plain name, of the tensors that are loaded from a file; {} if that cannot be known without
-    torch."""
+    """Read the shapes, by plain name, of the tensors that loading a file would take: those under the first key of HELD
+    that it has, else those under no key. {} if it is no file of tensors."""
     groups = read_groups(file)
     return groups.get(next((key for key in HELD if key in groups), ""), {})
 
 
 def read_tensor_names(file: Path) -> Iterator[str]:
-    """List the plain names of all tensors in a file, whatever key holds them."""
+    """Yield the plain names of all tensors in a file, whatever key holds them."""
     for shapes in read_groups(file).values():
         yield from shapes
 
 
 def derive_sizes(shapes: Mapping[str, Shape], table: Mapping[str, tuple[str, int | None, int]]) -> dict[str, int]:
-    """Derive sizes of a network from the shapes of its tensors, as far as they determine them. table: for each size a
-    tensor's name, the axis that has this size, and what is to be added; for the axis None the numbers after the name
-    are counted."""
+    """Derive sizes of a network from the shapes of its tensors, by name; a size whose tensor is missing is left out.
+
+    table: for each size a tensor's name, the axis that has this size, and a number to add. For the axis None the size
+    is how many different numbers (of layers) follow the name, a prefix.
+    """
     sizes = {}
     for key, (name, axis, added) in table.items():
         if axis is None:

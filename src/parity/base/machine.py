@@ -13,12 +13,12 @@ from typing import IO
 
 from parity.base.errors import ParityError
 
-COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
-SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page tells
+COMMAND = "PARITY_COMMAND"  # environment variable that holds the command as it was typed; the report shows it
+SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page may show
 
 
 def describe_machine() -> dict[str, str | int]:
-    """Describe the processor, its cores, and how busy the machine is now."""
+    """Describe the machine for a page: the processor, its cores, and the load averages of the last minutes."""
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
         "processor": read_processor(),
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def read_processor() -> str:
-    """Read the processor's name."""
+    """Read the processor's model name, from /proc/cpuinfo if that exists."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -36,12 +36,13 @@ def read_processor() -> str:
 
 
 def describe_hardware(gpu_name: str = "") -> str:
-    """Name what the seconds of a job depend on: its GPU, if it has one, the processor and its cores."""
+    """Describe in a line what a job's seconds depend on: the GPU `gpu_name`, if it has one, the processor, its
+    cores."""
     return ", ".join(filter(None, [gpu_name, read_processor(), f"{os.cpu_count()} cores"]))
 
 
 def identify_machine() -> str:
-    """Identify what timings depend on: the GPU, as its driver names it, or the processor and its cores."""
+    """Name the hardware that timings depend on: the first GPU's model, or without a GPU the processor and its cores."""
     if gpu():
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
         names = re.findall(r"^Model:\s*(.+)$", files[0].read_text(), re.MULTILINE) if files else []
@@ -55,7 +56,8 @@ def cores() -> int:
 
 
 def redact_command(words: Sequence[str]) -> str:
-    """Redact a typed command: keys, tokens and passwords are removed, because others read the page."""
+    """Join the words of a typed command to a line in which the values of flags such as --token, --key and --password
+    are replaced by "...", because others read the page."""
     lines = []
     hide_next = False
     for word in words:
@@ -67,30 +69,33 @@ def redact_command(words: Sequence[str]) -> str:
 
 
 def describe_commit(folder: Path) -> str:
-    """Describe the commit of the repository that tracks a folder, and whether files of it were changed since."""
+    """Return the short hash of the commit checked out in the repository that tracks a folder, with " with changes"
+    behind it if tracked files there differ; a remark if no repository tracks it."""
 
     def git(*words: str) -> str:
+        """Run git in the folder and return what it prints; "" if it fails or takes over ten seconds."""
         try:
             result = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return result.stdout.strip() if result.returncode == 0 else ""
 
-    if not git("ls-files", "--", "."):  # a folder inside a repository that does not track it
+    if not git("ls-files", "--", "."):  # the folder may be inside a repository that does not track it
         return "not known (no repository)"
     changed = " with changes" if git("status", "--porcelain", "-uno", "--", ".") else ""
     return git("rev-parse", "--short=12", "HEAD") + changed
 
 
 def gpu() -> int:
-    """Count the CUDA devices as 0 or 1: the `gpu` resource that a job asks of the machine it is on; 0 where
-    CUDA_VISIBLE_DEVICES hides them."""
+    """Return 1 if this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide, otherwise 0: the `gpu`
+    resource that a job asks of the machine it is on."""
     return int(Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"))
 
 
 def resolve_device(device: str) -> str:
-    """Resolve the device that `--device` names. A number counts the devices that the job was given, because a plan made
-    on one machine may run on another: 0 is the CPU, more is CUDA if this machine has it."""
+    """Resolve the value of `--device` to a device's name. A number is how many GPUs the job was given, because a plan
+    made on one machine may run on another: 0 is "cpu", more is "cuda", or "cpu" with a remark on stderr if there is no
+    GPU here. Any other value is returned unchanged."""
     if not device.isdecimal():
         return device
     if int(device) and not gpu():
@@ -99,8 +104,8 @@ def resolve_device(device: str) -> str:
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Lock a folder until this process ends, by the file that is returned. Raises ParityError if another process has
-    the lock, or the folder cannot be written."""
+    """Make a folder and lock the file run.lock in it until this process ends; return that file, opened. Raises
+    ParityError if another process has the lock, or the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "run.lock").open("a", encoding="utf-8")
@@ -119,8 +124,8 @@ def check_place(folder: Path) -> None:
 
 
 def use_package(*sources: Path, is_main: bool = True) -> None:
-    """Put `sources` on PYTHONPATH and this interpreter first on PATH, for the commands of rules. A workflow that is not
-    `is_main`, but a module of another, keeps what is on the path already."""
+    """Set PYTHONPATH to `sources` and put this interpreter first on PATH, for the commands of rules. If the workflow is
+    not `is_main` but a module of another, what PYTHONPATH held stays behind `sources`."""
     inherited = [] if is_main else list(filter(None, [os.environ.get("PYTHONPATH")]))
     os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *inherited])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-QUOTING = {  # of fields, by delimiter
+QUOTING = {  # how a field may hold the delimiter or a line end; error messages quote this
     ",": 'a field that holds a comma or a line end stands in double quotes: "a red car, photorealistic, 4k"',
     "\t": "a tab ends a field, a line end a row; quotes are characters like others",
 }
@@ -28,12 +28,12 @@ def split_lines(text: str) -> list[str]:
 
 
 def read_tab_separated(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of every line that is not empty."""
+    """Yield the line number, from 1, and the fields of every line of a tab-separated text that is not empty."""
     yield from ((number, line.split("\t")) for number, line in enumerate(split_lines(text), 1) if line)
 
 
 def read_comma_separated(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line's number and the fields of every row that is not empty (RFC 4180).
+    """Yield the number of the first line, and the fields, of every row of a CSV text (RFC 4180) that is not empty.
 
     Raises ValueError if a quote is not closed, or a field goes on behind its closing quote.
     """
@@ -52,11 +52,10 @@ def read_comma_separated(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_table(text: str, delimiter: str) -> tuple[list[str], Iterator[dict[str, str]]]:
-    r"""Return the columns of a table, and its rows as a value by column.
+    r"""Return the columns of a CSV (`delimiter` ",") or tab-separated ("\t") text, which its first row names, and an
+    iterator of the rows below it, each a value by column.
 
-    delimiter  "," or "\t"
-
-    Raises ValueError if two columns have one name, or a row has more or fewer fields than the header.
+    Raises ValueError if two columns have one name; the iterator does if a row has more or fewer fields than the header.
     """
     lines = (read_tab_separated if delimiter == "\t" else read_comma_separated)(text)
     _, names = next(lines, (0, []))
@@ -64,6 +63,7 @@ def read_table(text: str, delimiter: str) -> tuple[list[str], Iterator[dict[str,
         raise ValueError(f"has two columns {twice[0][:40]!r}; allowed: one of a name")
 
     def rows() -> Iterator[dict[str, str]]:
+        """Yield each row below the header as a value by column."""
         for row, (line, fields) in enumerate(lines, 1):
             if len(fields) != len(names):
                 problem = f"row {row} (line {line}) has {len(fields)} fields, the header {len(names)}"

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from parity.base.errors import ParityError
 
-WIDEST = 40  # of a method with its options
+WIDEST = 40  # characters of a method's name with its options; a longer one is cut off
 
 
 def gain(row: Mapping[str, str]) -> str:
-    """How many times fewer passes of the target than plain decoding takes; of vectors, calls one after another."""
+    """Write how many times fewer passes of the target than plain decoding a method takes ("2.31 passes"), or for
+    vectors calls one after another ("... calls"); "" if a row of summary.csv does not say it."""
     return f"{float(row['gain']):.2f} {'calls' if row.get('depth') else 'passes'}" if row.get("gain") else ""
 
 
 def table(summary: Path, width: int = 100) -> str:
-    """Write a row for each method and variant of summary.csv: claim, verdict, gain. Raises ParityError without one."""
+    """Draw the methods of a summary.csv as a text table `width` columns wide (60 at least): model, method with options,
+    claim, verdict, gain. Raises ParityError if the file cannot be read."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

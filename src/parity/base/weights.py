@@ -35,8 +35,9 @@ Where = str | torch.device
 
 
 def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, dict[str, str]]:
-    """Verify files of a folder against its SHA256SUMS: {"files": paths, "sha256": digests} by component. Raises
-    ParityError that begins with `label`, and says who makes a file that the list does not name."""
+    """Verify files of a folder, `names` by component, against its SHA256SUMS, and return {"files": paths, "sha256":
+    digests}, each by component. Raises ParityError that begins with `label` for a wrong digest, or for a file that the
+    list does not name; `made_by` then says how to make one."""
     digests = sums(folder)
     for name in names.values():
         if name not in digests:
@@ -47,7 +48,8 @@ def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) 
 
 
 def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityError:
-    """Make the error for a file that its reader refuses, without torch's advice to read it unsafely."""
+    """Make a ParityError for a file that a library could not read: the file, `problem`, and the first line of the
+    library's error, without torch's advice to read it unsafely."""
     cause = " ".join([f"{type(error).__name__}:", *str(error).partition(chr(10))[0].split()])
     if called := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
         cause = f"it calls {called[1]}; allowed: tensors"
@@ -57,14 +59,14 @@ def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityE
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
-    """Read the tensors of a published pickle, of its moving average if it has one. Raises ParityError if it is no such
-    file."""
+    """Read by plain name the tensors of a pickle that `unpickle_by_key` chooses. Raises ParityError if it has none."""
     return unpickle_by_key(file)[1]
 
 
 def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
-    """Read the tensors of a published pickle by plain names, and the key that holds them, one of HELD or "". If another
-    key holds tensors too, a line says which is read.
+    """Read from a pickle of weights the tensors under the first key of HELD that it has (the moving average comes
+    first), or the outermost ones. Return that key, or "", and the tensors by plain name; print a line if other keys
+    hold tensors too. Raises ParityError if the file is damaged or holds no tensors.
 
     Nothing in the file is executed, and unused tensors stay on disk.
     """
@@ -72,14 +74,14 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
         raise ParityError(f"{file}: no such file")
     check_whole(file)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
+        with torch.serialization.safe_globals([argparse.Namespace]):  # some files hold the training run's arguments
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
+    except Exception as error:  # damaged pickles raise errors of any kind: KeyError, RuntimeError, ...
         raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
     groups: dict[Any, Any] = content if isinstance(content, dict) else {}
     key = next((key for key in HELD if isinstance(groups.get(key), dict)), "")
     state = {strip_wrappers(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
-    for name, tensor in state.items():  # a view of one number may claim a billion
+    for name, tensor in state.items():  # a tensor with strides of 0 may claim a billion numbers and store one
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
     if not state:
@@ -98,12 +100,13 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
 
 @cache
 def tell_once(text: str) -> None:
-    """Print a line, the first time only."""
+    """Print a line to stderr, unless the same line was printed before."""
     print(text, file=sys.stderr, flush=True)
 
 
 def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ParityError that lists missing, unexpected or wrongly shaped entries."""
+    """Raise ParityError unless `state` has the entries of a network's state, all of them and no others, in their
+    shapes. The message names `path` and the first four problems."""
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
     problems += [
@@ -117,8 +120,8 @@ def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> Non
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors
-    only the headers are read. Raises ParityError if they cannot be read."""
+    """Read the names, shapes and dtypes of the tensors of a file, or of a folder of them, as tensors on the device
+    "meta", without numbers. Of safetensors only the headers are read. Raises ParityError if they cannot be read."""
     state: dict[str, Tensor] = {}
     for file in parts(path):
         if file.suffix in PICKLED:
@@ -132,7 +135,7 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     shape = entry.get_shape()
                     dtype = (entry[:0] if shape else entry[...]).dtype
                     state[name] = torch.empty(shape, device="meta", dtype=dtype)
-        except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
+        except Exception as error:  # safetensors raises an error of its own for damaged files, besides OSError
             raise make_unreadable_error(file, "not a safetensors file that can be read", error) from None
     return state
 
@@ -143,8 +146,8 @@ def tensors(
     dtype: torch.dtype | None = torch.float32,
     ignored: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Read names and tensors of a safetensors file, a pickle, or a folder of either, on `device`. Floating-point
-    tensors are in `dtype`, or as stored for None.
+    """Yield name and tensor of everything but `ignored` in a safetensors file, a pickle, or a folder of either, on
+    `device`, floating-point numbers in `dtype` (None: as stored). Raises ParityError for eight-bit weights and NaN.
 
     At most one tensor is held at a time: a safetensors file is reopened for each, so that its mapped memory is
     released. On the device "meta" no number is read.
@@ -160,13 +163,14 @@ def tensors(
             check_numbers(file, name, tensor)
             if not meta:
                 target_dtype = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-                tensor = tensor.to(device, target_dtype, copy=tensor.device.type == "cpu")  # memory of its own, aligned
+                # copied, so that it is aligned and does not keep the file's mapped memory
+                tensor = tensor.to(device, target_dtype, copy=tensor.device.type == "cpu")
             yield name, tensor
             del tensor
 
 
 def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
-    """Raise ParityError for weights of eight bits, whose scales are stored elsewhere, and for NaN."""
+    """Raise ParityError if a tensor of a file holds NaN, or eight-bit numbers, whose scales are stored elsewhere."""
     if not tensor.is_floating_point():
         return
     if tensor.element_size() == 1:
@@ -176,26 +180,26 @@ def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
 
 
 def check_floating(path: Path, name: str, tensor: Tensor) -> None:
-    """Raise ParityError for integers in place of a parameter."""
+    """Raise ParityError if a tensor of a file that stands for a parameter does not hold floating-point numbers."""
     if not tensor.is_floating_point():
         raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
 
 
 def assign(net: nn.Module, name: str, tensor: Tensor, path: Path, replace: bool = True) -> None:
-    """Assign a tensor to a network's entry `name`, or copy its numbers there. Raises ParityError for integers in place
-    of floating-point numbers."""
+    """Put a tensor in place of a network's entry `name`; with replace=False, copy its numbers there instead. Raises
+    ParityError, which names `path`, for integers in place of floating-point numbers."""
     owner, _, attribute = name.rpartition(".")
-    module = net.get_submodule(owner)  # alone: loading walks through all submodules
+    module = net.get_submodule(owner)  # loading into `net` would walk through all of its submodules for each tensor
     if getattr(module, attribute).is_floating_point():
         check_floating(path, name, tensor)
     module.load_state_dict({attribute: tensor}, strict=False, assign=replace)
 
 
 class Unfilled(TorchFunctionMode):
-    """Skips operations in place on the meta device, such as the drawing of parameters: torch's own take seconds of
-    imports."""
+    """Skips in-place operations on the meta device, such as initialisation: torch's own mode imports for seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function, except in-place ones (`normal_`) on a meta tensor, which is returned as it is."""
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("tensor")
         name = getattr(function, "__name__", "")
@@ -206,10 +210,11 @@ class Unfilled(TorchFunctionMode):
 
 @contextmanager
 def skip_filling() -> Iterator[None]:
-    """Skip the initialisation of networks built inside: their parameters are on the meta device, without memory or
-    values; buffers, many of which are in no file, are computed as always."""
+    """Make a context in which networks are built without initialisation: their parameters are on the meta device,
+    without memory or values; buffers, many of which are in no file, are computed as always."""
 
     def empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        """Replace a parameter that is being registered by one without numbers on the meta device."""
         if parameter is None or parameter.is_meta:
             return parameter
         return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
@@ -229,9 +234,10 @@ def load_weights(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Load a complete file of weights. Raises ParityError unless every entry fits, except those `ignored`.
+    """Load a complete file, or folder, of weights into a network. Raises ParityError unless every entry fits, except
+    those `ignored`.
 
-    A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
+    A network built inside `skip_filling` takes over the tensors, on `device` and in `dtype`; into any other they are
     copied.
     """
     check_fit(module, {strip_wrappers(k): v for k, v in read_shapes(path).items() if k not in ignored}, path)
@@ -248,8 +254,8 @@ def load_network(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> N:
-    """Load a network of the sizes in its file's header, except those `ignored`, with its weights. Raises ParityError
-    unless they fit."""
+    """Load a network from our safetensors file: read the sizes in its header as a `config`, without the `ignored` keys,
+    `build` the network of them, and load the weights. Raises ParityError unless they fit."""
     return load_built(partial(build, read_config_as(config, file, ignored)), file, (), device, dtype)
 
 
@@ -260,8 +266,8 @@ def load_built(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> N:
-    """Load the weights of a network that `build` makes, on its device and in its dtype, without a second copy. Raises
-    ParityError unless they fit."""
+    """Build a network and load its weights from a file, all but the `ignored` tensors, without a second copy; return it
+    on `device`, in `dtype`, in evaluation mode. Raises ParityError unless they fit."""
     with skip_filling():
         net = build()
     load_weights(net, file, ignored, device, dtype)
@@ -269,13 +275,12 @@ def load_built(
 
 
 def count_parameters(net: nn.Module) -> int:
-    """Count the numbers of a network that training sets; those that parts share count once."""
+    """Count the numbers in a network's parameters; a parameter that modules share counts once."""
     return sum(parameter.numel() for parameter in net.parameters())
 
 
 def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, Any] | None = None) -> None:
-    """Save a safetensors file, complete or not at all, its sizes in the header; mapped tensors are written from their
-    file."""
+    """Save tensors as a safetensors file, complete or not at all; its header holds `config`, the network's sizes."""
     header = None if config is None else {"config": json.dumps(config, sort_keys=True)}
     with replace_whole(file) as temporary:
         save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata=header)
