@@ -142,8 +142,7 @@ _noted = {"at": 0.0}
 
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
-    """Yield the `total` items, and show on stderr how many are done: on a terminal as a bar, else a line at every
-    tenth."""
+    """Yield the `total` items and show on stderr how many are done: on a terminal as a bar, else a line per tenth."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track

@@ -15,7 +15,7 @@ from parity.base.errors import ParityError
 Shape = tuple[int, ...]
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 HELD = ("model_ema", "model", "module", "state_dict")  # keys of published pickles; the first present holds the tensors
-WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # what torch.compile, FSDP, DDP add
+WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # torch.compile, FSDP, DDP add it
 PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # starts of files that people save in place of weights
 MOST = 1 << 28  # a header may have at most so many bytes
 LEGACY = 0x1950A86A20F9469CFC6C  # a file that torch.save wrote in its older format begins with this number, pickled
@@ -51,8 +51,7 @@ def check_whole(file: Path, label: str = "") -> None:
 
 
 def safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the entry (dtype, shape, data_offsets) of each tensor in a safetensors header. Raises ValueError for
-    none."""
+    """Read the entry (dtype, shape, data_offsets) of each tensor in a safetensors header; ValueError if it has none."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if length > MOST:

@@ -36,8 +36,7 @@ def read_processor() -> str:
 
 
 def describe_hardware(gpu_name: str = "") -> str:
-    """Describe in a line what a job's seconds depend on: the GPU `gpu_name`, if it has one, the processor, its
-    cores."""
+    """Describe in a line what a job's seconds depend on: the GPU `gpu_name`, if any, the processor, its cores."""
     return ", ".join(filter(None, [gpu_name, read_processor(), f"{os.cpu_count()} cores"]))
 
 
