@@ -20,7 +20,7 @@ from parity.base.errors import ParityError
 
 PROMPTS = [[0, 1, 2], [3, 2, 1]]
 FOUR = {"num_assistant_tokens": 4}
-ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind, options, end token
+ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind of model, options of generate, end token
     "assistant": ("llama", FOUR, None),
     "assistant, warped": ("llama", FOUR | {"temperature": 0.8, "top_k": 3, "top_p": 0.95}, None),
     "assistant, min-p": ("llama", FOUR | {"min_p": 0.2}, None),
@@ -39,7 +39,8 @@ ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind, optio
 
 
 def make_sampler(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
-    """Make a sampler of a tiny model and compute its law; heads are loaded from `folder`."""
+    """Make a transformers sampler of a tiny random model, and compute the law of its sequences of `length` tokens;
+    return both. An option `num_assistant_tokens` adds an assistant; kind "mellum" is written to `folder`."""
     model = T.load_model(models.write_mellum(folder)[0]) if kind == "mellum" else models.make_model(kind, 4, 0)
     options = dict(options)
     if "num_assistant_tokens" in options:
@@ -49,6 +50,7 @@ def make_sampler(folder: Path, kind: str, options: dict[str, Any], end: int | No
 
 
 def main() -> None:
+    """Certify the named rows, or all, and print a table row for each; exit with 1 if one is rejected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--n", type=int, default=600)

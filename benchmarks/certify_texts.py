@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 def write_llama(folder: Path, vocab: int, spread: float = 6.0) -> Any:
-    """Write a small Llama whose next-token laws are neither flat nor one-hot, and load it."""
+    """Write a small random Llama to `folder` and load it; its logits have the standard deviation `spread`."""
     import transformers as t
 
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def write_llama(folder: Path, vocab: int, spread: float = 6.0) -> Any:
 @torch.no_grad()
 def draw_texts(model: Any, n: int, length: int, temperature: float, seed: int) -> Tensor:
     """Draw n texts [n, length] by speculative sampling: a draft and a token of the target in turn. Drafts are drawn at
-    `temperature` and judged as if it were 1. The draft model is the target with noise on its last matrix."""
+    `temperature` but judged as if at 1, a fault unless it is 1. The draft model is the target with noise."""
     generator = torch.Generator().manual_seed(seed)
     draft = copy.deepcopy(model)
     head = draft.lm_head.weight
@@ -52,6 +52,7 @@ def draw_texts(model: Any, n: int, length: int, temperature: float, seed: int) -
     ids = torch.zeros(n, 1, dtype=torch.long)
 
     def ask_last(network: Any) -> Tensor:
+        """Compute a network's logits [n, V] after the last of `ids`, 20 rows at a time."""
         return torch.cat([network(chunk).logits[:, -1] for chunk in ids.split(20)])
 
     while ids.shape[1] <= length:
@@ -69,6 +70,7 @@ def draw_texts(model: Any, n: int, length: int, temperature: float, seed: int) -
 
 
 def main() -> None:
+    """Draw texts with drafts at the right and a wrong temperature, run `parity certify` on each, print its output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=400)
     parser.add_argument("--length", type=int, default=32)

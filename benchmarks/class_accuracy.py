@@ -22,6 +22,7 @@ ATTRIBUTES = {
 
 
 def main() -> None:
+    """Decode pictures plainly, and print for each attribute the share that the classifier reads right and its error."""
     models = ("mar", "xar", "harmon", "gmm")
     a = parse_flags(__doc__, model=models, images=120, steps=25, guidance=3.0, temperature=0.8, seed=0)
     manifest = make_manifest("continuous", a.model)

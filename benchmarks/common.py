@@ -18,8 +18,9 @@ Rows = dict[str, np.ndarray]
 
 
 def parse_flags(doc: str | None, variants: list[str] | None = None, **flags: Any) -> argparse.Namespace:
-    """Parse the command line: flags with their defaults, a list for many values, a tuple for a choice, the default
-    first; `variants` without a flag. Torch computes with --threads threads (1)."""
+    """Parse the command line and return its values. `flags` maps a flag's name to its default: a list takes many
+    values, a tuple lists the choices, its default first. `variants` are the defaults of arguments without a flag. `doc`
+    describes the command. Sets torch's threads to --threads (1)."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     if variants is not None:
         parser.add_argument("variants", nargs="*", default=variants)
@@ -36,7 +37,7 @@ def parse_flags(doc: str | None, variants: list[str] | None = None, **flags: Any
 
 
 def make_manifest(kind: str, family: str) -> dict[str, Any]:
-    """Make the manifest of an embedded model."""
+    """Make the manifest, with files and settings, of an embedded model; its results folder is `results`."""
     return fetch.make_manifest(kind, family, {"family": family}, Path("results"))
 
 
@@ -58,12 +59,12 @@ def make_sampling(guidance: float) -> dict[str, float]:
 
 
 def make_spec(kind: str, variant: str, seed: int, **settings: Any) -> dict[str, Any]:
-    """Make the specification of a variant, such as 'mtj: {branches: 96}' or 'mtj'; '' is plain decoding."""
+    """Specify a variant, 'mtj: {branches: 96}', 'mtj' or '' (plain decoding); `settings` replace or add entries."""
     parsed = yaml.safe_load(variant or find_plain_method(kind))
     method, chosen = next(iter(parsed.items())) if isinstance(parsed, dict) else (parsed, {})
     return {"method": method, "options": options(kind, method, chosen), "seed": seed, "dtype": "float32", **settings}
 
 
 def decode_rows(kind: str, manifest: dict[str, Any], spec: dict[str, Any], rows: Rows, batch: int) -> Shard:
-    """Decode rows by a newly loaded model."""
+    """Load the model of a manifest anew and decode rows by it, `batch` at a time."""
     return loop.decode(kind, loop.load(kind, manifest, spec), spec, rows, batch)

@@ -32,12 +32,13 @@ from parity.experiment.options import measure_reach
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.continuous.tabular import random_mixture
 
-MODELS_PER_FAMILY = 2  # enumerable ones, and as many long ones
-DRAWS = 499  # of the exact layer's null
+MODELS_PER_FAMILY = 2  # a family is tested on so many enumerable models, and on as many long ones
+DRAWS = 499  # simulations of the null distribution in the exact layer
 
 
 def list_lossless_pairs(file: str) -> list[tuple[Variant, Variant]]:
-    """List the lossless methods of a configuration: each as it runs on enumerable models, and on long ones."""
+    """List the methods of a configuration file that claim to be lossless, without repeats: each as it runs on
+    enumerable models, and as it runs on long ones. A method that lacks one of the two is left out."""
     config = checks.load(yaml.safe_load(Path(file).read_text()))
     prompts = prompt_files.read_prompts(config.image.prompts) if config.image else []
     pairs = {}
@@ -49,7 +50,8 @@ def list_lossless_pairs(file: str) -> list[tuple[Variant, Variant]]:
 
 
 def make_enumerable_models(kind: str, which: str, family: int) -> list[Any]:
-    """Make models whose outcomes can all be listed, drawn by the family's number."""
+    """Make all models of a kind whose outcomes can be listed, with random laws seeded by the family's number. `which`
+    is "walks" where a vector is a walk of four steps; it is used for vectors only."""
     if kind == "discrete":
         return discrete.targets("full", seed=family)
     if kind == "anysubset":
@@ -73,7 +75,9 @@ def choose_models(rng: np.random.Generator, models: Sequence[Any]) -> list[Any]:
 
 
 def run_family(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict[str, Any]:
-    """Run a family's tests: their p-values and the verdict."""
+    """Run the tests of the exact and the long layer for a family, on two models each: `pair` is its method with options
+    for enumerable and for long models, n sequences and `tokens` tokens are drawn of a model. Return a record for JSON:
+    p-values by layer, single and after Holm's correction, the verdict and CPU-seconds."""
     small, long = pair
     start = time.process_time()
     rng = np.random.default_rng(family)
@@ -105,11 +109,12 @@ def describe_share(hits: int, total: int) -> str:
 
 
 def describe_rejections(p_values: Sequence[float]) -> str:
+    """Count the p-values of at most ALPHA, and write the count as `describe_share` does."""
     return describe_share(sum(p <= R.ALPHA for p in p_values), len(p_values))
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Count the rejections at ALPHA, with exact binomial intervals; yield lines."""
+    """Yield lines that count rejections at ALPHA, by layer, test and kind, and lossy verdicts, over all records."""
     for layer in ("exact", "long"):
         ps = [record[layer]["corrected"] for record in records]
         single = [p for record in records for p in record[layer]["single"].values()]
@@ -131,6 +136,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
+    """Run the families that the file of --keep lacks, append a record of each to it, and print the summary of all."""
     files = {"config": "config.yaml", "keep": "correct.jsonl"}
     a = parse_flags(__doc__, families=400, first=0, n=10_000, tokens=6400, **files, without=[""])
     file = Path(a.keep)
@@ -143,7 +149,7 @@ def main() -> None:
         pair = pairs[family % len(pairs)]
         try:
             records.append(run_family(family, pair, a.n, a.tokens))
-        except ParityError as error:  # a token of probability zero
+        except ParityError as error:  # raised where a token of probability zero was drawn; it counts as a rejection
             failed = {"corrected": R.SMALLEST, "single": {}}
             record = {"family": family, "kind": pair[0].kind, "method": pair[0].method}
             record |= {"verdict_kind": "error", "verdict": str(error)}

@@ -20,11 +20,13 @@ DEFAULT = [
 
 
 def main() -> None:
+    """Decode plainly and by each variant under the same noise, and print on how many captions all tokens agree."""
     dtypes = ("float64", "float32", "bfloat16")
     a = parse_flags(__doc__, DEFAULT, images=64, batch=32, seed=2, dtype=dtypes, guidance=1.8)
     manifest, rows = encode_captions(a.images)
 
     def decode(variant):
+        """Decode all captions by a variant; return tokens [images, L]."""
         spec = make_spec("discrete", variant, a.seed, sampling=make_sampling(a.guidance)) | {"dtype": a.dtype}
         return decode_rows("discrete", manifest, spec, rows, a.batch).tokens
 

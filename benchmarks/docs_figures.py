@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
-COLUMNS = [  # of a run's summary.csv
+COLUMNS = [  # columns of a run's summary.csv that are kept
     "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
     "drawn", "verdict", "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se",
     "nfe_ratio", "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio",
@@ -52,7 +52,7 @@ NOTE = (
 )
 
 
-# --- what is kept
+# --- tables that are collected from a run and kept in docs/figures
 
 
 def read_machine() -> dict[str, Any]:
@@ -62,9 +62,10 @@ def read_machine() -> dict[str, Any]:
 
 
 def find_commit(folder: Path) -> str:
-    """Find the last commit that changed what a run is made of, marked where the files differ from it."""
+    """Find the last commit that changed what a run is made of; ", edited" is added if files differ from it."""
 
     def run_git(*words: str) -> str:
+        """Run a git command on what a run is made of, and return its output."""
         command = ["git", "-C", str(folder), *words, "--", *(f":/{name}" for name in MAKES)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -72,22 +73,22 @@ def find_commit(folder: Path) -> str:
 
 
 def keep(name: str, table: pd.DataFrame, **source: Any) -> None:
-    """Write a table that figures are made of, and where it comes from."""
+    """Write a table to docs/figures/NAME.csv, and its `source`, such as commit and date, to NAME.json."""
     file = ROOT / "docs/figures" / f"{name}.csv"
     table.to_csv(file, index=False, lineterminator="\n", float_format="%.6g")
     file.with_suffix(".json").write_text(json.dumps(source, indent=1) + "\n")
 
 
 def keep_benchmark(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write the table of the running benchmark, measured here and now."""
+    """Keep the rows of the running benchmark by `keep`, with its command line, today's date, commit and machine."""
     command = "python benchmarks/" + shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     date = datetime.now(UTC).date().isoformat()
     keep(name, pd.DataFrame(rows), command=command, commit=find_commit(ROOT), date=date, **read_machine())
 
 
 def collect_run(results: Path) -> pd.DataFrame:
-    """Collect the cells of a run with figures of its other tables: the change of CLIP-score, places whose law of one
-    token was rejected, and the share of a batch's passes that rows from a queue would save."""
+    """Collect a row for each cell of a results folder: columns of summary.csv, the change of CLIP-score, at how many
+    places the law of one token was rejected, and shares of passes that a queue would save."""
     cells = pd.read_csv(results / "summary.csv").reindex(columns=COLUMNS).set_index("key", drop=False)
     tests = pd.read_csv(results / "equality.csv", low_memory=False)
     clip = tests[(tests["test"] == "CLIP: paired t") & (tests["repeat"] == 0)].set_index("key")
@@ -106,8 +107,8 @@ def collect_run(results: Path) -> pd.DataFrame:
 
 
 def measure_waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
-    """Measure the share of a cell's passes of whole batches that would be saved if a row that ends were replaced from
-    the queue: of these images, and of a long queue. By key, of images in two batches or more."""
+    """Measure, by key of the cell, which share of passes would be saved if a row that ends were replaced from a queue:
+    of these images, and of an endless queue. Only cells of two or more batches, all whole, are measured."""
     of_images = {}
     of_queue = {}
     for key, images in records[records["kind"] == "discrete"].groupby("key"):
@@ -124,12 +125,12 @@ def measure_waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[st
     return of_images, of_queue
 
 
-# --- what is written
+# --- Markdown that is written from the kept tables
 
 
 def format_images(t: pd.DataFrame) -> str:
-    """Write the figure, and a line a method on images: its verdict, its cost, its speed, and the change of
-    Scenes-CLIP."""
+    """Write a table with a line for each method on images: verdict, cost, speed, change of Scenes-CLIP. Draws the
+    figure docs/headline.svg, if single images were timed, and puts it above."""
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
     columns = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
     lines = [(*columns, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
@@ -152,22 +153,23 @@ def format_number(value: float, form: str, unit: str = "") -> str:
 
 
 def format_name(r: Any) -> str:
-    """Write the name of a row with the mark of what is ours or second-hand."""
+    """Write a method's name with its options, and its mark as `mark` does; plain decoding without options."""
     return f"`{r.method if r.role == 'reference' else r.label}`{mark(r)}"
 
 
 def mark(r: Any) -> str:
-    """Write the mark of what is ours or second-hand."""
+    """Write the mark of a method that is ours or made from others' account, in italics; "" for other methods."""
     found = find_mark(r._asdict())
     return f" *({found})*" if found else ""
 
 
 def format_passes(r: Any) -> str:
+    """Write the mean passes of an image, with the half-width of its 95 % interval unless that is zero."""
     return f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
 
 
 def format_speed(r: Any, name: str) -> str:
-    """Write a measured speed with its interval, and why it tells little, if so."""
+    """Write the measured speed in the columns that begin with `name`, its interval and doubts; "" if not measured."""
     row = r._asdict()
     value, low, high = (row[name + end] for end in ("", "_low", "_high"))
     if pd.isna(value):
@@ -178,14 +180,14 @@ def format_speed(r: Any, name: str) -> str:
 
 
 def describe_same(rows: list[dict[str, Any]]) -> str:
-    """Say which methods drew the same pictures."""
+    """Say that the methods of these rows drew the same pictures, and whether they are those of plain decoding."""
     reason = ", those of plain decoding with their seed" if follows_plain(rows) else ""
     names = name_group([{**r, "name": f"`{r['label']}`"} for r in rows])
     return f"{names} drew the same pictures{reason}."
 
 
 def format_budgets(t: pd.DataFrame) -> str:
-    """Write passes of each method on images at equal budgets of nodes a pass, with its best options within each."""
+    """Write a table of passes and predicted gain of each method on images, at its best options within each budget."""
     rows = t[t["kind"] == "discrete"]
     best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
     by_budget = {b: {(r.method, r.claim): r for r in table.itertuples()} for b, table in best.items()}
@@ -205,7 +207,7 @@ def format_budgets(t: pd.DataFrame) -> str:
 
 
 def format_decoders(t: pd.DataFrame) -> str:
-    """Write the decoders of the run by the year of their papers: the claim, the verdict, and what each saves."""
+    """Write a table of decoders by year of publication: claim, verdict, and how many times fewer passes each takes."""
     lines = [("year", "decoder", "claim", "verdict", "passes, or calls in sequence, against plain decoding")]
     rows = t[t["role"] == "method"].drop_duplicates(["kind", "label"]).itertuples()
     for year, r in sorted(((find_year(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
@@ -216,19 +218,20 @@ def format_decoders(t: pd.DataFrame) -> str:
 
 
 def find_year(kind: str, method: str) -> str:
-    """Find the first year that a decoder's source names."""
+    """Find the first year that the SOURCE of a decoder's module names; "" if it names none."""
     return (re.findall(r"\b20\d\d\b", declaration(kind, method).SOURCE) or [""])[0]
 
 
 def order_methods(t: pd.DataFrame) -> list[Any]:
-    """Order plain sampling, then the methods on images: those that keep the law first, then those that gain most at
-    flat cost (column `gain`)."""
+    """Order the rows of methods on images for a table: plain sampling, those not found lossy, then the lossy ones, each
+    by the gain predicted at flat cost (column `gain`). Plain sampling with another seed is left out."""
     rows = predict_gains(t[t["kind"] == "discrete"], FLAT)
     rows = rows[rows["role"] != "control"].itertuples()
     return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", -r.gain, r.nfe_ratio))
 
 
 def format_verdict(r: Any) -> str:
+    """Write a verdict with its total variation, or with the bound if it is certified; "not tested" if there is none."""
     if r.verdict_kind == "lossy" and not pd.isna(r.tv):
         interval = "" if pd.isna(r.tv_low) else f" ({r.tv_low:.2f} to {r.tv_high:.2f})"
         return f"lossy: TV = {r.tv:.2f}{interval}"
@@ -238,6 +241,8 @@ def format_verdict(r: Any) -> str:
 
 
 def format_continuous(t: pd.DataFrame) -> str:
+    """Write a table of the methods on vectors: share of pictures whose class is read right, accepted drafts,
+    evaluations of the target, speed, and tests of the law of one token."""
     lines = [("variant", "class read", "drafts accepted", "target evaluations an image", "speed", "law of one token")]
     for r in t[t["kind"] == "continuous"].itertuples():
         drafts = f"{100 * r.acceptance:.0f}% of {r.drafted:,.0f}" if r.drafted else ""
@@ -251,6 +256,7 @@ def format_continuous(t: pd.DataFrame) -> str:
 
 
 def format_waits(t: pd.DataFrame) -> str:
+    """Write a table of the share of a batch's passes that refilling it would save, by method, the least first."""
     lines = [("method", "of these images", "of a long queue")]
     for r in sorted(t[t["waits"].notna() & (t["role"] == "method")].itertuples(), key=lambda r: r.waits_long):
         lines.append((f"`{r.method}`", f"{100 * r.waits:.0f}%", f"{100 * r.waits_long:.0f}%"))
@@ -258,7 +264,7 @@ def format_waits(t: pd.DataFrame) -> str:
 
 
 def format_continuous_speed(t: pd.DataFrame) -> str:
-    """Write times faster than one token at a time, median and range over rounds, and what the paper prints."""
+    """Write a table by batch of times faster than one token at a time, median and range, and what the paper prints."""
     batches = sorted(set(t["batch"]))
     lines = [("times faster than one token at a time", *(f"batch {b}" for b in batches), "paper")]
     for name, rows in t[t["name"] != "target alone"].groupby("name", sort=False):
@@ -268,6 +274,7 @@ def format_continuous_speed(t: pd.DataFrame) -> str:
 
 
 def format_generate(t: pd.DataFrame) -> str:
+    """Write a table of the speeds of plain decoding and of `generate` of transformers, by batch."""
     names = {"generate()": "`generate()`, eager", "plain": "`ar`, eager (the default on a CPU)"}
     lines = [("", "batch", "tokens per CPU-second", "times `generate(guidance_scale=1.8)`")]
     for r in t.itertuples():
@@ -276,7 +283,7 @@ def format_generate(t: pd.DataFrame) -> str:
 
 
 def format_overhead(t: pd.DataFrame) -> str:
-    """Write the share of a step that is not the networks', the smallest first."""
+    """Write a table of the share of a step that is not the networks', by method, the smallest first."""
     lines = [("method", "of a step, not the networks'")]
     for r in t.sort_values("overhead", kind="stable").itertuples():
         lines.append((f"`{r.name}`", f"{100 * r.overhead:.0f}%"))
@@ -284,7 +291,7 @@ def format_overhead(t: pd.DataFrame) -> str:
 
 
 def format_gain(t: pd.DataFrame) -> str:
-    """Write images a second, the fastest first."""
+    """Write a table of images a second by method, in the order of the kept table."""
     lines = [("method", "images a second", "times plain decoding, compiled")]
     for r in t.itertuples():
         lines.append((f"`{r.name}`", f"{r.images_per_second:.2f}", f"{r.ratio:.2f}"))
@@ -295,7 +302,7 @@ PAPER_SPEEDUPS = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8
 
 
 def format_table(lines: list[tuple[str, ...]]) -> str:
-    """Write a table; columns in which no row has a value are left out."""
+    """Write a Markdown table of cells, the head first; columns in which no row has a value are left out."""
     shown = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     lines = [tuple(line[i] for i in shown) for line in lines]
     rows = ["| " + " | ".join(line) + " |" for line in lines]
@@ -303,14 +310,14 @@ def format_table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw_headline(t: pd.DataFrame, file: Path) -> bool:
-    """Draw speed against passes of the image rows into a file, if they have speeds of single images; return whether."""
+    """Draw speed against passes of methods on images into a file; return False, without a file, if none was timed."""
     drawn = draw_speed_by_passes(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})
     return drawn is not None
 
 
-BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
+BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name to its table and what writes it
     "images": ("full", format_images),
     "budgets": ("budget", format_budgets),
     "decoders": ("full", format_decoders),
@@ -324,7 +331,8 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its 
 
 
 def format_block(name: str, root: Path = ROOT) -> str:
-    """Format the block of a name: the figures, and where they come from."""
+    """Write the text of a block by its name: its table, and a line that says where the figures come from and whether
+    the machine was busy; or that they were not measured if their file is missing."""
     source, format_rows = BLOCKS[name]
     file = root / "docs/figures" / f"{source}.csv"
     if not file.exists():
@@ -339,7 +347,7 @@ def format_block(name: str, root: Path = ROOT) -> str:
 
 
 def fill_blocks(text: str, root: Path = ROOT) -> str:
-    """Fill the blocks of a page anew."""
+    """Return a page's text with every block written anew. Exits with an error for a block whose name is unknown."""
     for name in (m[2] for m in BLOCK.finditer(text)):
         if name not in BLOCKS:
             raise SystemExit(f"error: block {name!r} of the docs: allowed: {', '.join(BLOCKS)}")
@@ -347,6 +355,7 @@ def fill_blocks(text: str, root: Path = ROOT) -> str:
 
 
 def main() -> None:
+    """Keep the tables of a run if its folder is named; then write all blocks anew and print each page that changed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", nargs="?", type=Path, help="folder of a run on this machine, results/<experiment>")
     parser.add_argument("--command", default="snakemake --cores all --resources gpu=1", help="the one that made it")

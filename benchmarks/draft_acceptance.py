@@ -26,19 +26,19 @@ from parity.models.continuous.diffusion import HeadSampling, Steps, compute_sing
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import MAR, MARNet
 
-FIRST = 4  # place that `cspd` drafts by default: the target alone draws 5% of 64
+FIRST = 4  # the first place that `cspd` drafts by default: the target alone draws the 5% of 64 before it
 SAMPLING = HeadSampling(steps=25, guidance=3.0, temperature=0.8, clip=4.0)
 
 
 def drop_last_block(net: MARNet, section: str) -> MARNet:
-    """Copy a network without the last block of the encoder, the decoder or the head."""
+    """Copy a network without the last block of a section, "encoder", "decoder" or "head"."""
     net = copy.deepcopy(net)
     del (net.diffloss.net.res_blocks if section == "head" else getattr(net, f"{section}_blocks"))[-1]
     return net
 
 
 def round_weights(net: MARNet, bits: int) -> MARNet:
-    """Copy a network with its matrices rounded row by row to so many bits, as weights are stored in few bits."""
+    """Copy a network with its matrices rounded to so many bits, scaled row by row, as quantised weights are stored."""
     net = copy.deepcopy(net)
     for p in (p for p in net.parameters() if p.ndim == 2):
         scale = p.data.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
@@ -51,7 +51,8 @@ def count_parameters(net: MARNet) -> int:
 
 
 def make_drafts(target: MAR, draft: MARNet, tokens: Tensor, order: Tensor) -> Iterator[tuple[str, float, Steps]]:
-    """Yield each draft's name, its share of the target's weights, and its conditions at the places [n, m]."""
+    """Yield each draft's name, its share of the target's weights, and the conditions of its head at all ranks from
+    FIRST on. `tokens` are the images of plain decoding, and `order` is the order in which they were drawn."""
     ranks = torch.arange(FIRST, target.length).expand(len(tokens), -1)
     nets = {"draft model": draft}
     for section in ("encoder", "decoder", "head"):
@@ -68,7 +69,7 @@ def make_drafts(target: MAR, draft: MARNet, tokens: Tensor, order: Tensor) -> It
 
 
 def describe_acceptance(log_ratio: Tensor) -> str:
-    """Write the median log ratio, and acceptance over all places and in each sixth; log_ratio [images, places]."""
+    """Write the median log ratio [images, places] and mean acceptance min(1, ratio), of all places and each sixth."""
     accepted = log_ratio.clamp(max=0).exp()
     sixths = " ".join(f"{sixth.mean():.3f}" for sixth in accepted.chunk(6, 1))
     return f"{log_ratio.median():,.1f} | {accepted.mean():.3f} | {sixths}"
@@ -76,6 +77,7 @@ def describe_acceptance(log_ratio: Tensor) -> str:
 
 @torch.inference_mode()
 def main() -> None:
+    """Decode images plainly, draw every draft once at each place, and print a table row for each kind of draft."""
     a = parse_flags(__doc__, images=16)
     loaded: Any = load(make_manifest("continuous", "mar"), needs="draft")
     target: Any = loaded.model("target", range(a.images), vars(SAMPLING))
@@ -90,7 +92,8 @@ def main() -> None:
     for name, share, q in make_drafts(target, loaded.network("draft"), tokens, start.order):
 
         def nearest_noise(i: int, steps: int = q.steps) -> Tensor:
-            return path(round(i * target.steps / steps) if i > 1 else i)  # the noise of the target's nearest step
+            """Return the target's noise at its step that is nearest to step i of a walk of `steps` steps."""
+            return path(round(i * target.steps / steps) if i > 1 else i)
 
         draft_walk = walk(q, nearest_noise)
         x = draft_walk.propose(nearest_noise)

@@ -21,6 +21,7 @@ FURTHEST = 64
 
 
 def main() -> None:
+    """Decode captions by each variant and print the share of right guesses by distance; exit if one is not coupled."""
     a = parse_flags(__doc__, DEFAULT, images=32)
     manifest, rows = encode_captions(a.images)
     for variant in a.variants:

@@ -25,9 +25,9 @@ from parity.experiment.schema import Config
 ROOT = Path(__file__).parents[1]
 HEAD = "# About {time} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
 HEADER = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
-SMALL_BATCH = 0.44  # an image of a batch of one took 4 times what one of a batch of 24 takes
+SMALL_BATCH = 0.44  # an exponent: an image decoded alone took 24 ** 0.44 = 4 times as long as one in a batch of 24
 SHARED_STAGES = ("accuracy", "checkpoints", "drafting", "inputs", "reference")  # their jobs belong to no cell
-SMALL_RUN = {"image": 8, "text": 8, "continuous": 4}  # about so many of each section in a small run
+SMALL_RUN = {"image": 8, "text": 8, "continuous": 4}  # images or texts of each section in a small run
 
 
 def read_cost(log: Path) -> float | None:
@@ -37,7 +37,7 @@ def read_cost(log: Path) -> float | None:
 
 
 def count_units(config: Config, cell: C.Cell) -> float:
-    """Count what a cell decodes: its images or texts, for heads times the steps of a walk."""
+    """Count a cell's decoding in units of time: images, for vectors times steps / 25, or texts times length / 64."""
     if cell.kind == "discrete" and config.image:
         return config.image.prompts.limit * config.image.prompts.repeats
     if cell.kind == "continuous":
@@ -48,7 +48,8 @@ def count_units(config: Config, cell: C.Cell) -> float:
 
 
 def list_jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
-    """List (stage, kind, method, units) of an experiment's jobs; the stage is the folder of the job's log."""
+    """List the jobs of an experiment's cells as (stage, kind, method, units). The stage is the folder of the job's log;
+    units are images or texts to decode or measure, and sequences to test, all proportional to time."""
     cells = C.cells(config, prompts)
     jobs = []
     for cell in cells:
@@ -66,8 +67,8 @@ def list_jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, f
 
 
 def measure_rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, ...], float]:
-    """Compute CPU-seconds a unit by (stage, kind, method) of a run's jobs. The key (stage,) holds the seconds of the
-    stage's cheapest job, ("",) those a kind of jobs that belong to no cell."""
+    """Compute CPU-seconds a unit by (stage, kind, method) from a run's logs. The key (stage,) holds the seconds of the
+    stage's cheapest job, and ("",) those of jobs that belong to no cell, divided by the number of kinds."""
     spent: dict[tuple[str, ...], float] = defaultdict(float)
     rates: dict[tuple[str, ...], float] = {}
     shared = 0.0
@@ -93,6 +94,8 @@ def measure_rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[s
 
 
 def estimate(config: Config, prompts: list[str], rates: dict[tuple[str, ...], float]) -> float:
+    """Estimate the CPU-seconds of all jobs of an experiment from the rates of `measure_rates`. A method without a rate
+    counts as the median of its kind, and no job as less than its stage's cheapest."""
     total = rates["",] * len(C.kinds(config))
     for stage, kind, method, n in list_jobs(config, prompts):
         of_kind = [rate for key, rate in rates.items() if key[:2] == (stage, kind)]
@@ -108,7 +111,7 @@ def read_experiment(file: Path) -> tuple[Config, list[str]]:
 
 
 def choose_scale(config: Config) -> float:
-    """Choose the `scale` that leaves a few images or texts of each section."""
+    """Choose the configuration's `scale`, at most .5, that leaves a few images or texts of each section."""
     shares = [0.5]
     if config.image:
         shares.append(SMALL_RUN["image"] / config.image.prompts.limit)
@@ -128,6 +131,7 @@ def format_duration(seconds: float) -> str:
 
 
 def main() -> None:
+    """Print the estimated time of each experiment; with --write put it at the head of its file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--write", action="store_true")
@@ -137,7 +141,7 @@ def main() -> None:
     spent = sum(filter(None, map(read_cost, (a.run / "logs").rglob("*.log"))))
     print(f"default: estimated {estimate(default, prompts, rates):.0f}, its jobs {spent:.0f} CPU-seconds")
     for file in sorted((ROOT / "workflow/experiments").glob("*.yaml")):
-        if "-table" in file.stem:  # on published networks, whose time is a GPU's
+        if "-table" in file.stem:  # left out: they decode published networks, on a GPU
             continue
         config, prompts = read_experiment(file)
         seconds = estimate(config, prompts, rates)

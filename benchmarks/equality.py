@@ -38,7 +38,7 @@ VARIANTS += [
 
 
 def time_distance(images: int, dims: int) -> float:
-    """Time one Frechet distance, the reference's half given: the median of three, in seconds."""
+    """Time a Frechet distance of random features, its reference computed before: the median of three, in seconds."""
     rng = np.random.default_rng(0)
     seconds = []
     real, generated = (rng.standard_normal((images, dims)) * (1 + np.arange(dims)) ** -0.5 for _ in range(2))
@@ -51,8 +51,9 @@ def time_distance(images: int, dims: int) -> float:
 
 
 def main() -> None:
+    """Time the exact layer for each variant, or only for the method --only, and a Frechet distance."""
     a = parse_flags(__doc__, only="", n=1_000_000, images=5000, dims=2048)
-    torch.set_num_threads(1)  # the harness has processes of its own
+    torch.set_num_threads(1)  # the exact layer runs --threads threads of its own
     target = next(t for t in targets() if t.name == "random-0 3x5")
     print(f"exact layer, one (3, 5) model, n = {a.n:,}: seconds, sequences per second, bound on TV, smallest p")
     for variant in VARIANTS:

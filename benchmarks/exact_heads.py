@@ -34,12 +34,13 @@ VARIANTS = [
 
 @torch.inference_mode()
 def decode_plainly(model: Any, start: Start, noise: Tensor) -> Tensor:
-    """Decode plainly under noise [1, L, T + 1, D]: vectors by rank [1, L, D]."""
+    """Decode an image token by token under noise [1, L, T + 1, D], by rank and step; return [1, L, D] by rank."""
     grid, tokens = torch.zeros_like(noise[:, :, 0]), []
     for rank in range(noise.shape[1]):
         ranks = torch.full((1, 1), rank, device=noise.device)
 
         def step_noise(i: int, rank: int = rank) -> Tensor:
+            """Return the noise [1, D] of step i at a rank."""
             return noise[:, rank, i]
 
         tokens.append(model.law(model.conditions(grid, start.order, ranks, ranks), step_noise).sample(step_noise))
@@ -48,13 +49,15 @@ def decode_plainly(model: Any, start: Start, noise: Tensor) -> Tensor:
 
 
 def measure_image(loaded: Any, spec: dict[str, Any], image: int, seed: int, dtype: torch.dtype) -> dict[str, float]:
-    """Decode one image and measure its cost, and its error where the decoder names the noise of its image."""
+    """Decode one image alone and measure depth, seconds, head rows and evaluations of the network; and `error`, the
+    largest difference from plain decoding under the noise that the decoder names for its image, if it does."""
     rows = {name: values[image : image + 1] for name, values in number_images(image + 1).items()}
     noise = batch_noise(seed, [str(image)], dtype=dtype)
     pair, start, steps = loop.start_decoding("continuous", loaded, spec)(rows, noise)
     finals: list[tuple[Tensor, Tensor]] = []
 
     def record_noise() -> Any:
+        """Yield the steps, and append the final vectors of each and their noise to `finals`."""
         for step in steps:
             if step.noise is not None and (k := int(step.kept[0])):
                 finals.append((step.tokens[0, :k], step.noise[0, :k]))
@@ -71,6 +74,7 @@ def measure_image(loaded: Any, spec: dict[str, Any], image: int, seed: int, dtyp
 
 
 def main() -> None:
+    """Decode each image by every variant in a random order, and print a table row with the costs of each."""
     flags = {"steps": 25, "images": 2, "rounds": 1, "dtype": ("float64", "float32"), "only": ""}
     a = parse_flags(__doc__, model=("mar", "xar", "harmon"), **flags)
     manifest = make_manifest("continuous", a.model)

@@ -15,6 +15,7 @@ from parity.decode import loop
 
 
 def main() -> None:
+    """Decode images plainly and by each variant under one noise, and print depths and differences."""
     variants = ["coupled: {law: path, reads: drafts, window: 64, sweeps: 4}"]
     a = parse_flags(__doc__, variants, model=("mar", "xar", "harmon"), steps=25, images=3)
     manifest = make_manifest("continuous", a.model)

@@ -35,19 +35,19 @@ from parity.stand_ins.discrete import sharpen
 
 DRAWS = 1999
 FAMILY = "targets"
-CODES = 4  # of the image tokenizer
-SIDE = 2  # codes of a picture's side
-PROMPT_LENGTH = 8  # the last tokens of a prompt, those that begin a picture among them
+CODES = 4  # codes in the codebook of the image tokenizer
+SIDE = 2  # codes along a side of a picture
+PROMPT_LENGTH = 8  # so many last tokens of a prompt are read; those that begin a picture are among them
 CAPTION = "a red ball"
 SAMPLING = TokenSampling(guidance=2.0, top_k=3)
 SQUARE = {"rows": SIDE, "columns": SIDE}
 WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": PROMPT_LENGTH, "caption_dim": 32}  # LlamaGen's
-STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes of the files, the entry of the network, its drafter
+STAND_INS: dict[str, dict[str, Any]] = {  # `sizes` of the files, `network` of the entry, format of a drafter
     "llamagen": {
         "family": "llamagen", "sizes": {"side": SIDE, "prefix": PROMPT_LENGTH}, "network": WIDTHS,
         "drafter": {"eagle_drafter": {"grid": SIDE}},
     },
-    "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # Lumina-mGPT
+    "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # the family of Lumina-mGPT
     "anole": {
         "family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE | {"line": 0},
         "drafter": {"anole_drafter": {}},
@@ -58,7 +58,7 @@ STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes of the files, the entr
 
 
 def write_stand_in(name: str, folder: Path) -> dict[str, Any]:
-    """Write a stand-in, with a drafter if one was released, to `folder`; return its manifest."""
+    """Write a random network in a family's released format, and a drafter if one was released; return a manifest."""
     stand_in = STAND_INS[name]
     paths: dict[str, Path] = {}
     for format_name, sizes in {name: stand_in["sizes"], **stand_in.get("drafter", {})}.items():
@@ -77,7 +77,7 @@ class Target(Enumerated):
     name: str
     loaded: Loaded
     second: Loaded
-    inputs: dict[str, Tensor]  # of one caption
+    inputs: dict[str, Tensor]  # the caption, encoded
 
     length: ClassVar[int] = SIDE**2  # codes of a picture
     shape: ClassVar[tuple[int, int]] = (CODES, SIDE**2)
@@ -85,13 +85,14 @@ class Target(Enumerated):
     @cached_property
     @torch.inference_mode()
     def prompted_networks(self) -> tuple[Cached, Cached]:
-        """The network and the second one for one picture, guided, after reading the prompt."""
+        """Make the first and the second network as models of one picture, with guidance, that have read the prompt."""
         guided = SAMPLING.guidance != 1
         return tuple(source.family.condition(source.nets, self.inputs, guided) for source in (self.loaded, self.second))
 
     @torch.inference_mode()
     def model(self, rows: int) -> Sampled:
-        """Prepare the network for so many pictures under its settings, with the second one as companion."""
+        """Make the model of `rows` pictures of the caption, with the settings of SAMPLING. The second network is its
+        draft model, and drafts in place of a drafter if the family has none."""
         model, draft = (widen_model(network, rows) for network in self.prompted_networks)
         draft.returns = True
         model.draft, model.drafter = draft, model.drafter or TabularDrafter(draft)
@@ -99,20 +100,20 @@ class Target(Enumerated):
 
     @cached_property
     def forced(self) -> Tensor:
-        """Tokens [L] that the grammar forces, -1 where a code is."""
+        """Tokens [L] that the grammar forces, -1 where a code is drawn."""
         return self.prompted_networks[0].forced
 
     @cached_property
     def law(self) -> np.ndarray:
-        """Law [CODES^4] of the codes, the first most significant, from whole pictures in one pass."""
+        """Law [CODES^4] of a picture's codes, the first most significant, computed from whole pictures in one pass."""
         codes = torch.from_numpy(digits(CODES, self.length))
         cells = self.forced.repeat(len(codes), 1)
         cells[:, self.forced < 0] = codes
         return compute_law(self.name, self.model(len(cells)), cells)
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        """Decode pictures and return their codes as numbers [n]. Raises ParityError for a picture that breaks the
-        grammar, or that took more passes than it has codes."""
+        """Decode a picture for each key of the noise, and return its codes as a number [n]. Raises ParityError for a
+        picture that breaks the grammar, or that took more passes than it has codes."""
         model, start = self.model(len(noise.keys)), torch.zeros_like(noise.keys)
         result = record(model, start, decoder(model, start, noise=noise, **options))
         check_grammar(result, self.forced)
@@ -125,7 +126,7 @@ def repeat_cache(cache: Layers, rows: int) -> Layers:
 
 
 def widen_model(model: Cached, rows: int) -> Cached:
-    """Copy a model that has read one prompt for `rows` pictures of it, its drafter too if it has one."""
+    """Copy a model that has read a prompt, and its drafter, for `rows` pictures of it; weights are shared."""
     wide = copy.copy(model)
     for name in ("on", "last", "prefix_states", "shift"):
         setattr(wide, name, getattr(model, name).repeat_interleave(rows, 0))
@@ -137,12 +138,12 @@ def widen_model(model: Cached, rows: int) -> Cached:
         for name in ("on", "shift"):
             setattr(drafter, name, getattr(drafter, name).repeat_interleave(rows, 0))
         drafter.features = wide.features = model.features.repeat_interleave(rows, 0)
-        drafter.target, drafter.going = wide, wide.going.clone()  # rows leave each in place
+        drafter.target, drafter.going = wide, wide.going.clone()  # a copy: each removes rows that are done in place
     return wide
 
 
 def check_grammar(result: Decoded, forced: Tensor) -> None:
-    """Raise ParityError if a picture lacks a forced token, has one among its codes, or took a pass for one."""
+    """Raise ParityError if a picture lacks a forced token [L], has one in place of a code, or took too many passes."""
     is_wrong = torch.where(forced < 0, result.tokens >= CODES, result.tokens != forced)
     if is_wrong.any():
         row, position = is_wrong.nonzero()[0].tolist()
@@ -157,7 +158,7 @@ def check_grammar(result: Decoded, forced: Tensor) -> None:
 
 
 def make_targets(folder: Path, names: Sequence[str] = tuple(STAND_INS)) -> list[Target]:
-    """Make the targets of the named families; their files are written to `folder`."""
+    """Write stand-ins of the named families to `folder`; load each, and a copy with other weights, as a target."""
     result = []
     for name in names:
         manifest = write_stand_in(name, folder / name)

@@ -23,7 +23,7 @@ from parity.equality.exact import exact
 from parity.experiment import options
 
 MARGIN = 0.1
-# Options are capped as in the exact layer, and besides: candidates are tokens that top-k leaves, look-alikes codes.
+# Largest values of options besides the exact layer's: no more candidates than top-k keeps, nor look-alikes than codes.
 MAXIMA = {"top_k": families.SAMPLING.top_k, "k": families.CODES - 1, "group": families.CODES}
 VARIANTS = [
     *options.methods("discrete"), "sjd: {init: sample_above}", "sjd: {tolerance: 0.2}",
@@ -32,7 +32,8 @@ VARIANTS = [
 
 
 def certify_variant(variant: str, target: families.Target, n: int, threads: int) -> tuple[list[dict[str, Any]], str]:
-    """Run the exact layer for a variant on a family's network; return its rows and the variant's claim."""
+    """Draw n pictures of a family's network by a variant and test them in the exact layer, its options capped to the
+    size of the pictures; return its result rows, and what the variant claims, "lossless" or "lossy"."""
     spec = make_spec("discrete", variant, 0)
     decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
     claim = options.claim("discrete", spec["method"], spec["options"])
@@ -44,7 +45,7 @@ def certify_variant(variant: str, target: families.Target, n: int, threads: int)
 
 
 def format_verdict(verdict: dict[str, Any]) -> str:
-    """Write a cell of the table: the verdict, its total variation, the p-value."""
+    """Write a cell of the table: the verdict, the bound on total variation if certified, the p-value if any."""
     p = verdict.get("p_decoders", {}).get("exact")
     if verdict.get("verdict_kind") == "certified":
         return f"certified, TV ≤ {verdict['tv_bound']:.3f}, p = {p:.2g}"
@@ -52,8 +53,9 @@ def format_verdict(verdict: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Certify every variant on every family and print the table; return 1 if verdicts of a variant differ, else 0."""
     a = parse_flags(__doc__, VARIANTS, families=list(families.STAND_INS), n=2048)
-    torch.set_num_threads(1)  # chunks run side by side instead
+    torch.set_num_threads(1)  # the exact layer decodes chunks in --threads threads instead
     verdicts: dict[str, dict[str, dict[str, Any]]] = {}
     errors: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +66,7 @@ def main() -> int:
                 try:
                     variant_rows, claims[variant] = certify_variant(variant, target, a.n, a.threads)
                     rows += variant_rows
-                except ParityError as error:  # a picture that breaks the grammar, or has probability zero
+                except ParityError as error:  # raised for a picture that breaks the grammar or has probability zero
                     errors[target.name, variant] = str(error)
                 print(f"{target.name}: {variant}: {time.process_time() - start:.0f} s", file=sys.stderr, flush=True)
             verdicts[target.name] = {v["method"]: v for v in judge_decoders(rows, claims, MARGIN)}

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
+    """Print the number of installed packages, the size of their files in uv's lock, and the five largest."""
     tags = {tag: rank for rank, tag in enumerate(sys_tags())}
     installed = {canonicalize_name(d.name): d.version for d in distributions()}
     sizes: dict[str, int] = {}

@@ -27,7 +27,7 @@ from parity.experiment import cells, checks, config_overlay, options, paths, pin
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 10  # a case may take
+SECONDS = 10  # a case that takes longer is a TimeoutError
 STRINGS = (
     "", " ", "x", "\n", "a\nb", "\x00", "\ud800", "\u202e", "é" * 300, "a" * 5000, "../../etc/passwd", "/dev/zero",
     "/dev/null", "/", "~", "$(touch x)", "`x`", "; rm -rf .", "'", '"', "{x}", "{{x}}", "%s", "<script>", "null",
@@ -47,7 +47,7 @@ def load_experiments() -> list[dict[str, Any]]:
 
 
 def list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to each value inside `value`."""
+    """Yield the path, a tuple of keys and indices, to each value inside `value`, which `path` leads to."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
         yield (*path, key)
@@ -62,7 +62,7 @@ def read_value(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def make_strange_value(rng: random.Random, value: Any) -> Any:
-    """Make something to put in place of a value: of another type, or the same beyond its bounds."""
+    """Make a random value to put in place of `value`: of another type, beyond its bounds, or doubled."""
     kind = rng.randrange(6)
     if kind == 0:
         return rng.choice(STRINGS)
@@ -78,7 +78,7 @@ def make_strange_value(rng: random.Random, value: Any) -> Any:
 
 
 def change_configuration(rng: random.Random, raw: dict[str, Any]) -> None:
-    """Make one random change in place."""
+    """Change a configuration in place at one random path: add, remove, move or replace a value."""
     all_paths = list(list_paths(raw))
     if not all_paths:
         return
@@ -97,7 +97,7 @@ def change_configuration(rng: random.Random, raw: dict[str, Any]) -> None:
 
 
 def make_case(number: int, seed: int, experiments: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make the case of a number: an experiment with one to four changes."""
+    """Make the case of a number in a run with this seed: a random experiment with one to four random changes."""
     rng = random.Random(f"{seed} {number}")
     raw = copy.deepcopy(rng.choice(experiments))
     for _ in range(rng.randint(1, 4)):
@@ -106,11 +106,12 @@ def make_case(number: int, seed: int, experiments: list[dict[str, Any]]) -> dict
 
 
 def refuse_stand_ins(names: Sequence[str]) -> dict[str, Any]:
+    """Raise ParityError in place of writing stand-ins."""
     raise ParityError("stand_in: none are written here")
 
 
 def plan_run(raw: dict[str, Any]) -> int:
-    """Plan as the rules do before they plan jobs; return how many cells the run has."""
+    """Plan a configuration before any job; return its number of cells plus of kinds. Raises ParityError if refused."""
     published = sorted((ROOT / "workflow/published").glob("*.csv"))
     plan = checks.make_plan(
         config_overlay.overlay_config(raw, {}), str, refuse_stand_ins, lambda name: pins.NONE, published
@@ -126,7 +127,7 @@ def plan_run(raw: dict[str, Any]) -> int:
 
 
 def try_configuration(raw: dict[str, Any]) -> str:
-    """Return "taken", "refused", or what is wrong with the refusal."""
+    """Plan within SECONDS; return "taken", "refused", "not one line" of a longer refusal, or another error's name."""
 
     def raise_timeout(*_: Any) -> None:
         raise TimeoutError
@@ -146,6 +147,7 @@ def try_configuration(raw: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Try --cases configurations and count outcomes; exit with 1 if any is unexpected. With --case try only that."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

@@ -23,6 +23,7 @@ COMPILED = "ar, compiled"
 
 
 def main() -> None:
+    """Time every lossless method, eager and compiled, and print images a second and the ratio, the fastest first."""
     a = parse_flags(__doc__, batch=1, rounds=3, keep="")
     manifest, captions = encode_captions((a.rounds + 1) * a.batch)
     specs = {name: make_spec("discrete", name, 0, sampling=make_sampling(1.8)) for name in methods("discrete")}
@@ -34,7 +35,7 @@ def main() -> None:
         for fast in (False, True)
     }
     seconds_by_name: dict[str, list[float]] = {}
-    for turn in range(a.rounds + 1):  # the first warms up, and compiles
+    for turn in range(a.rounds + 1):  # the first round warms up, compiles, and is not counted
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in captions.items()}
         for name, fast in itertools.product(specs, (False, True)):
             start = loop.start_decoding("discrete", loaded[needs("discrete", name), fast], specs[name])

@@ -31,7 +31,7 @@ GUIDANCE = 1.8
 
 
 def make_transformers_run() -> Callable[[int], Any]:
-    """Make a function that decodes a batch by transformers' `generate` on a Llama of SIZE."""
+    """Make a function that decodes a batch by transformers' `generate`, with guidance, on a random Llama of SIZE."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": SIZE.dim, "intermediate_size": SIZE.hidden, "num_hidden_layers": SIZE.layers}
@@ -41,6 +41,7 @@ def make_transformers_run() -> Callable[[int], Any]:
     length = SIZE.grid**2
 
     def run(batch: int) -> Any:
+        """Generate for `batch` random prompts; return the tokens with their prompts."""
         prompt = torch.randint(1, SIZE.vocab, (batch, SIZE.prefix), generator=torch.Generator().manual_seed(0))
         flags = {"attention_mask": torch.ones_like(prompt), "do_sample": True, "top_k": 0, "guidance_scale": GUIDANCE}
         tokens = net.generate(prompt, max_new_tokens=length, min_new_tokens=length, **flags)
@@ -51,13 +52,14 @@ def make_transformers_run() -> Callable[[int], Any]:
 
 
 def make_parity_run(fast: bool) -> Callable[[int], Any]:
-    """Make a function that decodes a batch plainly by this project, its passes compiled if `fast`."""
+    """Make a function that decodes a batch plainly by this project's random transformer of SIZE, compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
     run_pass = compile_pass(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
+        """Decode `batch` pictures plainly under random conditions; return the result."""
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
         model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=run_pass)
         noise = batch_noise(0, [str(i) for i in range(batch)])
@@ -68,6 +70,7 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
 
 
 def main() -> None:
+    """Time the decoders in turn at each batch and print tokens per CPU-second and the ratio to `generate`."""
     a = parse_flags(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"), keep="")
     table: list[dict[str, Any]] = []
     runs = {"generate()": make_transformers_run(), "plain": make_parity_run(False)}
@@ -75,7 +78,7 @@ def main() -> None:
         runs["compiled"] = make_parity_run(True)
     for batch in a.batch:
         rates: dict[str, list[float]] = {name: [] for name in runs}
-        for turn in range(a.rounds + 1):  # the first warms up, and compiles
+        for turn in range(a.rounds + 1):  # the first round warms up, compiles, and is not counted
             for name, run in runs.items():
                 start = time.process_time()
                 run(batch)

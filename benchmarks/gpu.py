@@ -46,7 +46,7 @@ from parity.tune.bench import Prompted
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
-# name to sizes: LlamaGenConfig, a continuous family's Config, XLNet's as transformers saves them
+# Each network's name and sizes: LlamaGenConfig, a continuous family's Config, XLNet's dict as transformers saves it.
 DISCRETE = {
     "Lumina-mGPT 7B at 768": LlamaGenConfig(65536, 4096, 32, 32, grid=48, prefix=52, caption_dim=4096),
     "Anole 7B at 512": LlamaGenConfig(65536, 4096, 32, 32, grid=32, prefix=52, caption_dim=4096),
@@ -61,10 +61,10 @@ CONTINUOUS: dict[str, Any] = {
     "Harmon-1.5B": harmon.HarmonConfig(**MAR_H, **QWEN),
 }
 TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "vocab_size": 32000}}
-# networks and methods that are timed compiled, too: as many as there is time for
+# These networks and methods are timed compiled, too, as many as there is time for.
 COMPILED_NETWORKS = ("LlamaGen-XL", "Lumina-mGPT 7B at 768")
 COMPILED_METHODS = ("ar", "mtj", "sjd_coupled", "sjd")
-# what a CPU runs, so that the command is tested
+# A CPU runs these small networks in place of the large ones, only to show that the command works.
 SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
 SMALL_CONTINUOUS = {
     "small MAR": mar.MARConfig(10, 4, 4, 64, 2, 2, 4, 4, 64, 2),
@@ -74,7 +74,7 @@ SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner
 
 
 def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
-    """Build a network on a device in a dtype, with random weights; buffers are those it computes."""
+    """Build a network with normal random weights of deviation .02. Buffers keep their values, floats as float32."""
     with torch.device(device):
         default = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
@@ -107,7 +107,8 @@ class Networks:
 
     @torch.inference_mode()
     def model(self, batch: int, companion: str = "") -> Sampled:
-        """Make the model of `batch` guided prompts; its draft model is the network itself, at the same cost a pass."""
+        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft" or "" for none; the
+        draft model is the network itself, so a pass of it costs the same."""
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
@@ -120,13 +121,13 @@ class Networks:
         return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
 
     def count_bytes(self, batch: int, context: int) -> int:
-        """Count the bytes read in a pass: the weights once, keys and values of both guidance rows of each prompt."""
+        """Count the bytes a pass reads: weights once, keys and values of `context` slots in both rows of a prompt."""
         weights = sum(p.numel() for p in (*self.net.layers.parameters(), *self.net.output.parameters()))
         return (weights + 2 * batch * context * 2 * self.config.dim * self.config.layers) * self.dtype.itemsize
 
 
 def make_random_continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
-    """Make a random MAR, xAR or Harmon of a size as a model of `batch` images, guided."""
+    """Make a random MAR, xAR or Harmon with guidance, by the class of `config`; its head walks `steps` steps."""
     family: Any = next(f for f in (mar, xar, harmon) if isinstance(config, f.Config))
     net = make_random_network(lambda: family.Network(config), device, dtype)
     prompts = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -140,7 +141,7 @@ CAPTIONS = ["a small red circle", "two large squares", "a green star above a blu
 
 
 def measure_ms(run: Callable[[], Any], device: str, times: int = 10) -> float:
-    """Measure one `run`: the mean of `times` after two to warm up; on CUDA by its events."""
+    """Measure the mean milliseconds of a call of `run`, over `times` calls after two to warm up; on CUDA by events."""
     for _ in range(2):
         run()
     if not device.startswith("cuda"):
@@ -158,7 +159,7 @@ def measure_ms(run: Callable[[], Any], device: str, times: int = 10) -> float:
 
 
 def measure_bandwidth(device: str) -> float:
-    """Measure the GB/s that a copy reads and writes."""
+    """Measure how many GB a second a copy on the device reads and writes together."""
     n = 1 << (30 if device.startswith("cuda") else 24)
     source = torch.zeros(n, dtype=torch.uint8, device=device)
     copy = torch.empty_like(source)
@@ -166,9 +167,9 @@ def measure_bandwidth(device: str) -> float:
 
 
 def compare_tokens(device: str) -> list[Row]:
-    """Count the passes of each discrete decoder on the embedded model in float64, and the tokens that are not the
-    CPU's. The last caption takes the place of one that is done where the method refills. On a CPU, where nothing can be
-    compared, two captions are decoded once at small options."""
+    """Decode captions on the CPU and on the device by each discrete decoder, in float64 on the embedded model; return a
+    row for each with its passes and how many tokens differ. Methods that can refill a batch do so on the device. On a
+    CPU two captions are decoded once at small options, and nothing is compared."""
     import numpy as np
 
     from parity.inputs.prompts import encode
@@ -199,7 +200,7 @@ def compare_tokens(device: str) -> list[Row]:
 
 
 def find_fastest(cuda: bool) -> list[Row]:
-    """Measure what `parity tune` does on the embedded model at batches 1 and 32; on a CPU on the smaller one at 1."""
+    """List what `parity tune` measures on the embedded model at batches 1 and 32; on a CPU at 1 on a smaller model."""
     raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
     config = checks.load({**raw, "compile": "auto" if cuda else "off"})
     (case,) = tuned.list_cases(config, "discrete")
@@ -214,11 +215,11 @@ def find_fastest(cuda: bool) -> list[Row]:
 
 
 def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Time a pass over batch x window x context in ms, and its share of the measured bandwidth."""
+    """Yield the ms of a pass by batch, window and context, and its share of bandwidth `gb_s`, while there is time."""
     L = nets.config.grid**2
     cuda = nets.device.startswith("cuda")
     batches = (1, 8) if cuda else (1, 2)
-    for batch in batches[:1] if nets.fast else batches:  # each shape takes half a minute to compile
+    for batch in batches[:1] if nets.fast else batches:  # one batch only if compiled: each shape takes half a minute
         model = nets.model(batch)
         for window in (1, 16, 64) if cuda else (1, 4):
             for context in (L // 2, L - 1 - window):
@@ -231,7 +232,7 @@ def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[],
                 n_bytes = nets.count_bytes(batch, nets.config.prefix + L)  # a static cache is read whole
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
                 yield row | {
-                    "kept": 2 * nets.config.layers * nets.config.dim,  # numbers cached a slot: they name a network
+                    "kept": 2 * nets.config.layers * nets.config.dim,  # numbers that a slot of the cache holds
                     "ms": ms,
                     "GB": n_bytes / 1e9,
                     "share of bandwidth": n_bytes / 1e6 / ms / gb_s,
@@ -245,7 +246,7 @@ def read_peak_memory(cuda: bool) -> float:
 
 
 def time_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, float]:
-    """Time a pass of a decoder after its first two in ms, and count the host's waits for the device in each."""
+    """Time `count` passes of a decoder after its first two: ms a pass, and the host's waits for CUDA in each."""
     for _ in range(2):
         next(steps)
     with warnings.catch_warnings(record=True) as caught:
@@ -264,8 +265,8 @@ def time_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, 
 
 
 def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Time a pass of each decoder and count the host's reads in it; predict the seconds of an image from the passes a
-    token on the embedded model."""
+    """Yield the ms of a pass of each decoder on one random image, the host's waits in it, and the seconds of an image,
+    from `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
     from importlib import import_module
 
     for method in COMPILED_METHODS if nets.fast else methods("discrete"):
@@ -285,8 +286,7 @@ def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time:
 
 
 def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Time a pass of network and head of continuous models, and a pass of XLNet, in ms; in float32, in which the
-    workflow decodes them."""
+    """Yield the ms of a pass of network and head of continuous models, while there is time, and of XLNet's pass."""
     from parity_decoders.protocols.continuous import make_path_noise
 
     from parity.models.anysubset.xlnet import CachedXLNet, build
@@ -318,7 +318,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
         yield {"network": name, "ms network": measure_ms(ask, device)}
 
 
-# seconds an image that papers print, and on which device
+# The seconds that an image takes according to papers, and on which device.
 PAPERS = """| paper | seconds an image |
 |---|---|
 | SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
@@ -329,7 +329,7 @@ PAPERS = """| paper | seconds an image |
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Format rows that have the same keys as a table in Markdown."""
+    """Format rows that have the keys of the first as a Markdown table; "not measured" if there are none."""
     if not rows:
         return "not measured\n"
     names = list(rows[0])
@@ -338,13 +338,14 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 
 def format_value(value: Any) -> str:
+    """Write a cell: "not known" for None, floats with three digits."""
     if value is None:
         return "not known"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def format_page(results: dict[str, Any]) -> str:
-    """Format the results as a page in Markdown."""
+    """Format all results as the page docs/results/gpu.md, which says first if no GPU was measured."""
     conditions = results["how"]
     measured = results["measured"]
     head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`, "
@@ -359,8 +360,6 @@ def format_page(results: dict[str, Any]) -> str:
     head += f" a copy reads and writes {results['bandwidth GB/s']:.0f} GB/s.\n"
     head += (
         "Weights are random: passes are those of the embedded model, seconds an image their product with the time of a"
-    )
-    head += (
         "\npass. `spec` and `mtj_draft` draft by a network as large as the target, which costs more than anyone's.\n"
     )
     head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
@@ -379,7 +378,7 @@ def format_page(results: dict[str, Any]) -> str:
 
 @contextmanager
 def leave_out_what_does_not_fit(name: str, left_out: list[str]) -> Iterator[None]:
-    """Add a network to what is left out, as a context manager, if memory runs out."""
+    """As a context manager, add a network's name to `left_out` if memory runs out inside; raise other errors."""
     try:
         yield
     except Exception as error:
@@ -391,8 +390,8 @@ def leave_out_what_does_not_fit(name: str, left_out: list[str]) -> Iterator[None
 
 
 def read_results(file: Path, how: dict[str, Any]) -> dict[str, Any]:
-    """Read what an earlier run on the same device measured, whose sections are not measured again; empty sections if
-    the file is missing or is of another device."""
+    """Read what an earlier run on the same device measured, so that it is not measured again; empty sections if the
+    file is missing or names another device. `how` describes this run."""
     sections = ("tokens", "forwards", "decoders", "others", "tuned")
     results: dict[str, Any] = {"how": how, **{name: [] for name in sections}}
     if file.exists():
@@ -403,6 +402,7 @@ def read_results(file: Path, how: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Measure as long as --seconds last, writing --out after each part; write the page if --page is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
     add_arguments(parser, "device", "threads", "out?", "page?")
@@ -415,13 +415,14 @@ def main() -> None:
     dtype = torch.bfloat16 if cuda else torch.float32
 
     def has_time() -> bool:
+        """Return whether 90 % of --seconds have not passed yet."""
         return time.monotonic() - start < 0.9 * a.seconds
 
     results = read_results(a.out, provenance(a.device, str(dtype), a.threads))
     results |= {"measured": cuda, "bandwidth GB/s": measure_bandwidth(a.device), "left out": []}
 
     def save() -> None:
-        """Write what was measured so far, for a run that is stopped."""
+        """Write all results so far to --out, in case the run is stopped."""
         a.out.write_text(json.dumps(results, indent=1))
 
     results["tokens"] = results["tokens"] or compare_tokens(a.device)

@@ -16,6 +16,7 @@ QUIET += ["--disable-background-networking", "--disable-component-update", "--di
 
 
 def main() -> None:
+    """Save the first screen of a page in headless Chromium as a PNG of 128 colours; exit if either is missing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("page", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/page.png"))

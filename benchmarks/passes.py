@@ -14,6 +14,7 @@ DEFAULT += ["mtj: {branches: 96, ranks: 6, depth: 12}"]
 
 
 def main() -> None:
+    """Decode the captions by each variant on each seed; print passes, their ratio to the first variant's, and nodes."""
     a = parse_flags(__doc__, DEFAULT, images=128, seeds=[0, 1], guidance=1.8)
     manifest, rows = encode_captions(a.images)
     reference = None

@@ -15,6 +15,7 @@ from parity.metrics.networks.clip import cell_features
 
 
 def main() -> None:
+    """Decode captions plainly and print the mean CLIP-score of the samples, and of renderings of the captions."""
     a = parse_flags(__doc__, images=200, guidance=1.8)
     manifest, rows = encode_captions(a.images)
     captions = rows["captions"]

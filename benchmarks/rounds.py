@@ -18,13 +18,13 @@ from PIL import Image, ImageDraw
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
 
-SCALE = 2  # of a picture's pixels
-GAP = 6  # around pictures
-HEAD = 18  # above a column
+SCALE = 2  # times that pictures are enlarged
+GAP = 6  # pixels between pictures
+HEAD = 18  # pixels above the pictures, for the names of columns
 
 
 def record_rounds(steps: Iterator[Draw], standing: list[torch.Tensor]) -> Iterator[Draw]:
-    """Yield the steps, and append the tokens of all places after each to `standing`."""
+    """Yield the steps, and append to `standing` the tokens of all places after each, where a step has them."""
     for step in steps:
         if step.standing is not None:
             standing.append(step.standing)
@@ -32,7 +32,7 @@ def record_rounds(steps: Iterator[Draw], standing: list[torch.Tensor]) -> Iterat
 
 
 def draw_sheet(pictures: dict[str, np.ndarray]) -> Image.Image:
-    """Draw pictures uint8 [n, H, W, 3] of each column below its name."""
+    """Draw a sheet with a column for each name, and pictures uint8 [n, H, W, 3] below it."""
     n, H, W, _ = next(iter(pictures.values())).shape
     width = SCALE * W + GAP
     height = SCALE * H + GAP
@@ -46,6 +46,7 @@ def draw_sheet(pictures: dict[str, np.ndarray]) -> Image.Image:
 
 
 def main() -> None:
+    """Decode images plainly and by the first variant; draw both, and the state after some rounds, side by side."""
     variants = ["coupled: {reads: drafts, window: 64, sweeps: 4}"]
     a = parse_flags(__doc__, variants, images=4, after=[1, 2, 4, 8], out="docs/rounds.png")
     manifest = make_manifest("continuous", "mar")

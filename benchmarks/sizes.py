@@ -19,16 +19,18 @@ from parity.models.discrete.vq import to_pictures
 
 @torch.inference_mode()
 def reconstruct(loaded: load.Loaded, pixels: np.ndarray, batch: int = 32) -> np.ndarray:
-    """Encode pictures by the tokenizer and decode them again."""
+    """Encode pictures uint8 [n, H, W, 3] by the image tokenizer and decode them again."""
     batches = to_pictures(pixels).split(batch)
     return loaded.pictures(torch.cat([loaded.nets["vq"].encode(images) for images in batches]))
 
 
 def resize_bilinearly(pixels: np.ndarray) -> np.ndarray:
+    """Resize pictures uint8 [n, H, W, 3] to SIZE x SIZE."""
     return np.stack([np.asarray(Image.fromarray(x).resize((SIZE, SIZE), Image.Resampling.BILINEAR)) for x in pixels])
 
 
 def main() -> None:
+    """Print the CLIP cosine of renderings at 64 and 32 pixels, as drawn and through the tokenizer, and its error."""
     a = parse_flags(__doc__, images=200)
     manifest = make_manifest("discrete", "llamagen")
     loaded = load.load(manifest)
@@ -38,11 +40,8 @@ def main() -> None:
     for side in (64, 32):
         pixels = reduce_pictures(real, side)
         rebuilt = reconstruct(loaded, pixels)
-        for name, pictures in {
-            "as drawn": pixels,
-            "as drawn, bilinear": resize_bilinearly(pixels),
-            "tokenizer": rebuilt,
-        }.items():
+        shown = {"as drawn": pixels, "as drawn, bilinear": resize_bilinearly(pixels), "tokenizer": rebuilt}
+        for name, pictures in shown.items():
             score = cell_features(np.array(captions), pictures, net)["cosine"].mean()
             print(f"{side}x{side} {name:18s} cosine {score:.3f}", flush=True)
         error = np.abs(rebuilt / 255 - pixels / 255).mean()

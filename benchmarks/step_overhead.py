@@ -22,6 +22,7 @@ from parity.experiment.options import methods, needs
 
 
 def main() -> None:
+    """Decode captions by every method in turn and print the share of a step that is not spent in networks."""
     a = parse_flags(__doc__, batch=1, rounds=5, keep="")
     names = methods("discrete")
     manifest, captions = encode_captions((a.rounds + 1) * a.batch)
@@ -35,7 +36,7 @@ def main() -> None:
             model, start, steps = loop.start_decoding("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
             with time_calls(networks(model), noise.keys.device) as calls:
                 result = record(model, start, steps)
-            if turn:  # the first warms up
+            if turn:  # the first round warms up and is not counted
                 seconds = [call.seconds for call in calls()]
                 measured[name].append((1 - sum(seconds) / result.seconds, 1000 * result.seconds / len(seconds)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")

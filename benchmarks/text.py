@@ -30,22 +30,24 @@ DECODERS = ["assd: {k: 5}", "assd_ngram: {k: 5}", "assd_quadratic"]
 
 
 def build_infilling(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
-    """Build rows of the task `infilling`."""
+    """Build the rows of an infilling task: `rows` texts of `length` tokens, of which the share `masked` is hidden."""
     settings = {"rows": rows, "length": length, "masked": masked, "prompt": "scattered", "data": ""}
     return make_rows(tasks.build("infilling", settings, models.words))
 
 
 def make_rows(task: tasks.Task) -> Rows:
-    """Convert a task into rows that decoders read."""
+    """Convert a task into the dict of arrays that decoders read."""
     return {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
 
 def decode_texts(models: Loaded, variant: str, seed: int, rows: Rows, batch: int, cache: bool = True) -> Shard:
+    """Decode rows by a variant, `batch` at a time; with `cache` keys and values are kept between passes."""
     return loop.decode("anysubset", models, make_spec("anysubset", variant, seed, cache=cache), rows, batch)
 
 
 def measure_passes(models: Loaded, a: Namespace) -> dict:
-    """Measure passes a token, seconds a row and quality of each decoder against sequential decoding."""
+    """Measure passes a token, seconds a row, perplexity and entropy of each decoder of --decoders; return them by name,
+    with differences from sequential decoding. "control" is sequential decoding on another seed."""
     words = models.words
     results: dict[str, dict[str, float]] = {}
     base: dict[str, np.ndarray] = {}
@@ -74,7 +76,7 @@ def measure_passes(models: Loaded, a: Namespace) -> dict:
 
 
 def measure_batch(models: Loaded, a: Namespace) -> dict:
-    """Measure seconds a row of a batch against rows decoded one by one."""
+    """Measure seconds a row of `assd` in one batch and one by one, their ratio, and whether the tokens are the same."""
     rows = build_infilling(models, a.rows)
     first = {k: v[: a.alone] for k, v in rows.items()}
     decode_texts(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in rows.items()}, 1)  # warm
@@ -87,7 +89,7 @@ def measure_batch(models: Loaded, a: Namespace) -> dict:
 
 
 def measure_cache(models: Loaded, a: Namespace) -> dict:
-    """Measure seconds a pass with keys and values cached and without."""
+    """Measure seconds a pass of `assd` with keys and values cached and without, at lengths 128 and 512."""
     results = {}
     for length, masked in ((128, 0.95), (512, 0.25)):
         rows = build_infilling(models, a.rows, length, masked)
@@ -99,6 +101,7 @@ def measure_cache(models: Loaded, a: Namespace) -> dict:
 
 
 def main() -> None:
+    """Run the named measurements, print what each finds and write it to benchmarks/text-NAME.json."""
     measurements = {"passes": measure_passes, "batch": measure_batch, "cache": measure_cache}
     a = parse_flags(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"), decoders=DECODERS)
     if unknown := set(a.variants) - set(measurements):
