@@ -45,7 +45,7 @@ Arguments = argparse.Namespace
 
 
 def digest_weights(folder: Path) -> str:
-    """Digest the configuration and weights of a model's folder."""
+    """Digest config.json and the safetensors files of a model's folder to 16 hex digits."""
     total = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
         if file.is_file():
@@ -54,7 +54,8 @@ def digest_weights(folder: Path) -> str:
 
 
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
-    """Make the prompts [K, P] of --prompts: a JSON list, or so many different random ones of --prompt-length tokens."""
+    """Make the prompts [K, P] of --prompts: its JSON list, or that many different random ones of --prompt-length
+    tokens, always the same. Raises ParityError if there are not so many."""
     if isinstance(a.prompts, list):
         return np.array(a.prompts)
     if a.prompts > vocab**a.prompt_length:
@@ -67,12 +68,13 @@ def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
 
 
 def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
-    """Select the flags of these names, margin and alpha as keywords of a certification."""
+    """Select the flags `names`, margin and alpha from the command line, as keywords of a certification."""
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
 
 def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
-    """Write a certificate's files if a folder is given, print it, and return the exit code."""
+    """Write the certificate's files to `out` if it is given, with `about` and the command, print it, and return the
+    exit code."""
     if out:
         page.write_files(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
     print(c, *([f"\nreport: {out / 'report.html'}"] if out else []), sep="\n")
@@ -80,7 +82,7 @@ def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
 
 
 def choose_folder(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
-    """Return --out, or a folder under results/certify for the sampler and its settings."""
+    """Return --out, or the folder results/certify/<name>-<digest of spec>."""
     return a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
 
 
@@ -99,8 +101,9 @@ def judge_sampler(
     diagnose: Any = None,
     may_change: bool = False,
 ) -> int:
-    """Certify a sampler whose samples are kept, and diagnose a lossy one. A run with the same `spec` is continued, but
-    not a finished one of an engine that may have changed unseen (`may_change`)."""
+    """Certify a sampler by the flags, write and print the certificate, and return the exit code. Samples are stored in
+    the output folder; a run with the same `spec` continues from them, but not one that is finished, if the engine may
+    have changed unseen (`may_change`). diagnose(certificate) is called for a lossy sampler."""
     spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
     out = choose_folder(a, name, spec)
     if may_change and (out / "certificate.json").is_file():
@@ -145,6 +148,8 @@ def run_transformers(a: Arguments) -> int:
     words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
+        """Diagnose a lossy certificate: by replaying processors with a state, else by comparison with the laws of known
+        faults."""
         located = mending.diagnose_by_mending(sampler, law, min(400, max(c.details["n"])), a.seed + 2)
         return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
 
@@ -158,7 +163,8 @@ def shorten_value(value: Any) -> str:
 
 
 def make_checkpoint(a: Arguments, role: str) -> Path:
-    """Make a tiny checkpoint, the target or its assistant, unless it is there; return its folder."""
+    """Make a tiny checkpoint for a role, "target" or "assistant", in results/certify/models, unless it exists. Returns
+    its folder."""
     from parity_certify.models import write_companion, write_model
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
@@ -184,7 +190,7 @@ def run_server(a: Arguments) -> int:
 
 
 def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
-    """Compute the law of --target behind the prompts."""
+    """Compute the law of the model in --target behind the prompts, under these sampling options of `generate`."""
     from parity_certify.adapters import transformers as adapter
 
     model = adapter.load_model(a.target)
@@ -320,7 +326,8 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     ways = main.add_subparsers(dest="way", required=True)
 
     def add_command(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
-        """Add the command of a function `run_<command>`, its docstring as help; `changes` override FLAGS."""
+        """Add the command that a function `run_<command>` runs, with its docstring as help, --out, --seed and `flags`
+        of FLAGS. changes: settings that replace those in FLAGS, by flag. Returns the command's parser."""
         name = run.__name__.removeprefix("run_")
         about: dict[str, Any] = {"help": run.__doc__, "description": run.__doc__}
         if example := EXAMPLES.get(name):
@@ -353,7 +360,8 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
 
 
 def main(*extensions: Callable[[Any], None]) -> None:
-    """Run the command line; `extensions` add commands of another package, see `make_parser`."""
+    """Run the command of sys.argv and exit with its code. Words after "--" become `a.rest` and, parsed as key=value,
+    `a.options`. Errors of users are printed as one line, with exit code 2. extensions: see `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl

@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of one call: prompt numbers [n], tokens [n, L], and the counts of `Sampled`; -1: not counted."""
+    """The rows of one call: prompt numbers [n], tokens [n, L], and the counts of `Sampled` (-1: not counted)."""
 
     prompts: np.ndarray
     tokens: np.ndarray
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 @dataclass
 class Drawn:
-    """The sample of one seed so far."""
+    """The samples of one seed so far."""
 
     counts: np.ndarray  # [K * V^L]
     max_log_e: float = -math.inf  # largest log e-value at any look
@@ -62,13 +62,13 @@ class Drawn:
         return int(self.counts.sum())
 
     def add(self, batch: Batch, law: Law) -> None:
-        """Add a batch to the counts, and look at the e-process."""
+        """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it."""
         self.batches.append(batch)
         self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
         self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
 
     def count_drafts(self) -> tuple[int | None, int | None, int | None]:
-        """Count drafts offered, drafts accepted and rounds; None for what the engine does not count."""
+        """Sum drafts offered, drafts accepted and rounds over all batches; None for what any batch did not count."""
         counted = bool(self.batches) and min(min(b.drafted, b.accepted) for b in self.batches) >= 0
         drafted, accepted, rounds = (sum(getattr(b, key) for b in self.batches) for key in COUNTS)
         if not counted:
@@ -77,12 +77,13 @@ class Drawn:
 
 
 def compute_codes(batch: Batch, law: Law) -> np.ndarray:
-    """Compute the cell of each row [n], a number into the law's `cells`."""
+    """Compute the cell [n] of each row: the number of its prompt and sequence in `law.cells`."""
     return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
 
 
 def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
-    """Return the tokens [rows, L] of a sampler's answer; an end token fills the rest. Raises ParityError for others."""
+    """Return a sampler's answer, an array or a list of `rows` token rows, as int64 [rows, L], filled up with the end
+    token after the first one. Raises ParityError for a wrong shape, type, length or token."""
     L, V, end = law.length, law.vocab, law.end
     allowed = f"allowed: {L}, the law's length (--length, in Python length=)"
     if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
@@ -112,19 +113,21 @@ def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
 
 @dataclass
 class Store:
-    """The batches of one sampler, a file for each seed and number; without a folder none are kept."""
+    """The batches of one sampler on disk, a file for each seed and batch number; without a folder nothing is stored."""
 
     folder: Path | None = None
 
     @property
     def where(self) -> str:
+        """Where the samples are, in words for messages."""
         return f"kept in {self.folder}" if self.folder else "not kept: no folder was given"
 
     def locate_batch(self, seed: int, number: int) -> Path | None:
-        """Return the file of a batch; None without a folder."""
+        """Return the path of a batch's file, whether it exists or not; None without a folder."""
         return self.folder and self.folder / "samples" / f"{seed}-{number:05d}.npz"
 
     def read_batch(self, seed: int, number: int) -> Batch | None:
+        """Read a stored batch; None if there is none."""
         file = self.locate_batch(seed, number)
         if file is None or not file.exists():
             return None
@@ -132,29 +135,33 @@ class Store:
         return Batch(arrays["prompts"], arrays["tokens"], *(int(arrays.get(key, -1)) for key in COUNTS))
 
     def write_batch(self, seed: int, number: int, batch: Batch) -> None:
+        """Write a batch, if there is a folder."""
         if file := self.locate_batch(seed, number):
             write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
 
     def read_looks(self, seed: int) -> dict[int, float] | None:
-        """Read the sizes at which the tests were made, with the p-value of `all four`; None without a folder."""
+        """Read the earlier looks of a seed: sample sizes at which the tests were made, with the p-value of `all four`
+        at each; {} if there were none, None without a folder."""
         if self.folder is None:
             return None
         file = self.folder / f"looks-{seed}.json"
         return {int(n): p for n, p in read_json(file)} if file.exists() else {}
 
     def write_looks(self, seed: int, looks: dict[int, float] | None) -> None:
+        """Write the looks of a seed (see `read_looks`), if there are any and a folder."""
         if self.folder and looks:
             write_json(self.folder / f"looks-{seed}.json", list(looks.items()))
 
     def forget(self) -> None:
-        """Remove the samples and the files made from them; other files of the folder stay."""
+        """Remove the samples and the files made from them (looks, certificate.json); the folder's other files stay."""
         if self.folder:
             for name in ("samples/[0-9]*-[0-9]*.npz", "looks-[0-9]*.json", "certificate.json"):
                 for file in self.folder.glob(name):
                     file.unlink()
 
     def check(self, spec: dict[str, Any]) -> None:
-        """Write what the sampler is. Raises ParityError if the folder holds the samples of another sampler."""
+        """Write the description of the sampler to spec.json. Raises ParityError if the folder holds samples of another
+        sampler."""
         if self.folder is None:
             return
         file = self.folder / "spec.json"
@@ -168,7 +175,9 @@ class Store:
 
 
 def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
-    """Draw batch `number` of a seed; it depends on the two alone, if the sampler heeds its seed."""
+    """Call the sampler for batch `number` of a seed, with `size` prompts drawn evenly, in two of four batches sorted.
+    The batch depends on seed and number alone if the sampler uses only its seed. Raises ParityError for an answer of
+    another form."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # vary the order of prompts, too: sorted, up or down
@@ -181,15 +190,16 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
 
 
 def choose_batch_size(seed: int, number: int, batch: int) -> int:
-    """Choose how many rows batch `number` has: every second batch has fewer than `batch`, some a single one. A sampler
-    that is right at one size alone is found by this."""
+    """Choose how many rows batch `number` has: `batch` if it is even; else fewer, at random, and a single one in one of
+    16. This exposes samplers that are right at one size alone."""
     if number % 2 == 0:
         return batch
     return 1 if number % 16 == 7 else int(np.random.default_rng([seed, number, 1]).integers(1, batch + 1))
 
 
 def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[[int, int], int]) -> Iterator[Task]:
-    """Yield seed, number and size of each batch from `number` on; fits(size, rows so far): how many may be drawn."""
+    """Yield seed, number and size of each batch from `number` on, until none fits. fits(size, rows planned so far) cuts
+    a size to what may still be drawn. Sizes are all `batch` unless `vary`."""
     planned = 0
     for k in itertools.count(number):
         size = fits(choose_batch_size(seed, k, batch) if vary else batch, planned)
@@ -203,17 +213,20 @@ _worker: tuple[Sample, Law]  # of a process of the pool
 
 
 def _load_worker(pickled: bytes) -> None:
+    """Set the sampler and law of this process of the pool."""
     global _worker
     _worker = pickle.loads(pickled)
 
 
 def _run(task: Task) -> Batch:
+    """Draw a batch in a process of the pool."""
     return draw_batch(*_worker, *task)
 
 
 @contextmanager
 def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
-    """Context manager: yield a function that draws the batches of tasks, in their order, in so many processes."""
+    """Context manager: yield a function that turns tasks into their batches, in order, in `processes` processes (1: in
+    this one). Raises ParityError if the sampler cannot be sent to another process or fails to load there."""
     if processes == 1:
         yield lambda tasks: (draw_batch(sample, law, *task) for task in tasks)
         return
@@ -225,6 +238,7 @@ def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _load_worker, (pickled,))
 
     def run(tasks: Iterator[Task]) -> Iterator[Batch]:
+        """Yield the batches of tasks in order, with two tasks a process under way."""
         waiting = deque(pool.submit(_run, task) for task in itertools.islice(tasks, 2 * processes))
         while waiting:
             yield waiting.popleft().result()

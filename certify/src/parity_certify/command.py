@@ -28,12 +28,14 @@ from parity_certify.sampler import certify_sampler
 
 
 def shorten(line: str) -> str:
+    """Cut a line to 120 characters for a message."""
     line = line.strip()
     return line if len(line) <= 120 else line[:120] + "..."
 
 
 class Engine:
-    """A running command as a sampler; `errors` receives its stderr."""
+    """A running command as a sampler; `errors` is the file that receives its stderr, `timeout` seconds for an
+    answer."""
 
     def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
         self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
@@ -42,18 +44,20 @@ class Engine:
         threading.Thread(target=self.queue_lines, daemon=True).start()
 
     def queue_lines(self) -> None:
-        """Put the lines of the engine's stdout into `lines`, until it ends."""
+        """Put each line of the engine's stdout into the queue `lines`, then b"" when it ends. Runs in a thread."""
         assert self.process.stdout is not None
         for line in iter(self.process.stdout.readline, b""):
             self.lines.put(line)
         self.lines.put(b"")
 
     def send_request(self, request: dict[str, Any]) -> str:
-        """Send a request, return the line that answers it. Raises ParityError if the engine is late, or has ended."""
+        """Send a request as a line of JSON and return the line that the engine answers. Raises ParityError if it does
+        not answer within the timeout, or has ended."""
         stdin = self.process.stdin
         line = json.dumps(request).encode() + b"\n"
 
         def send() -> None:
+            """Write the request to the engine's stdin."""
             assert stdin is not None
             with contextlib.suppress(OSError, ValueError):  # the engine has ended: its stdout says so
                 stdin.write(line)
@@ -75,7 +79,8 @@ class Engine:
         raise ParityError(f"the engine ended without an answer (exit code {code}){stderr}")
 
     def parse_answer(self, line: str, rows: int) -> Sampled:
-        """Parse an answer for so many rows. Raises ParityError if it does not hold tokens that the law allows."""
+        """Parse an answer line for `rows` prompts. Raises ParityError if it is no JSON, has another request's id,
+        reports an error, or does not hold tokens that the law allows."""
         try:
             answer = json.loads(line)
         except ValueError:
@@ -95,6 +100,8 @@ class Engine:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
+        """Ask the engine for tokens behind prompts [n, P]. Raises ParityError, with the command and number of the
+        request."""
         request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
         try:
             sampled = self.parse_answer(self.send_request(request), len(prompts))
@@ -106,7 +113,8 @@ class Engine:
 
 @contextlib.contextmanager
 def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
-    """Context manager: start a command and yield it as a sampler; its process ends with the block."""
+    """Context manager: start a command and yield it as a sampler; it is killed at the end. Raises ParityError if it
+    does not start."""
     name = " ".join(command)
     with tempfile.TemporaryFile() as errors:
         try:
@@ -124,10 +132,9 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
 
 
 def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **settings: Any) -> Certificate:
-    """Certify an engine that answers requests line by line; settings as in `certify_sampler`.
-
-    timeout   seconds for an answer
-    """
+    """Certify an engine that answers requests line by line; settings as in `certify_sampler`, but one process and by
+    default batches of 500. timeout: seconds for an answer. Raises ParityError for a command that is no list, or
+    fails."""
     if isinstance(command, str) or not command:
         raise ParityError(f'command {command!r}: allowed: a list, as ["./engine", "--flag"]')
     if not timeout > 0:

@@ -5,5 +5,6 @@ class ParityError(ValueError):
     """What was given cannot be used: data, files, models. The message is one line, which a command shows."""
 
     def __str__(self) -> str:
-        """One line, and one that any terminal or log can hold, whatever the key or value holds that it names."""
+        """Return the message in one line of printable characters; others are escaped, since keys and values in it may
+        hold any."""
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())

@@ -12,7 +12,8 @@ from parity_certify.errors import ParityError
 
 
 def import_named_module(module: str) -> Any:
-    """Import a module by its name. Raises ParityError if there is no such module."""
+    """Import a module by its name. Raises ParityError if there is no such module, ModuleNotFoundError if one that it
+    imports is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -22,7 +23,8 @@ def import_named_module(module: str) -> Any:
 
 
 def load(name: str) -> Any:
-    """Load the object that `package.module:name` or `path/file.py:name` names. Raises ParityError if there is none."""
+    """Load the object that `package.module:name` or `path/file.py:name` names; this runs the module. A module is also
+    searched for in the current folder. Raises ParityError if there is no such module, file or name."""
     module, colon, function = name.rpartition(":")
     if not colon:
         raise ParityError(f"{name}: allowed: MODULE:FUNCTION or FILE.py:FUNCTION")
@@ -42,7 +44,8 @@ def load(name: str) -> Any:
 
 
 class Loaded:
-    """A function with the name it was loaded by, so that another process loads it by that name."""
+    """A function loaded by name ("FILE.py:FUNCTION") that is pickled as this name, so that another process loads it
+    again."""
 
     def __init__(self, name: str):
         self.name, self.function = name, load(name)
@@ -68,7 +71,8 @@ def parse_duration(text: str) -> float:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Parse `key=value`; a value that is JSON (4, 0.5, true) is read as JSON, any other is text."""
+    """Parse `key=value` to the pair; a value that is JSON (4, 0.5, true) is read as JSON, any other is text. Raises
+    ArgumentTypeError without "="."""
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: expected key=value")
@@ -79,5 +83,6 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def get_function_name(function: Any) -> str:
-    """Return the name of a function, also of one inside functools.partial."""
+    """Return the name of a function, of the one inside functools.partial, or of the class of an object without a
+    name."""
     return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

@@ -4,5 +4,5 @@ import hashlib
 
 
 def derive_row_key(seed: int, prompt: str) -> int:
-    """Derive the 64-bit key of a row from the run's seed and the prompt's id."""
+    """Derive the key of a row, a signed 64-bit integer, from the run's seed and the prompt's id, by SHA-256."""
     return int.from_bytes(hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()[:8], "little", signed=True)

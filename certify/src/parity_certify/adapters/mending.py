@@ -19,19 +19,24 @@ STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWaterm
 
 
 def copy_processor(processor: Any) -> Any:
-    """Copy a processor and its state; what it only reads (models, keys) is shared."""
+    """Copy a logits processor and the dicts that hold its state; everything else in it (models, keys) is shared."""
     copied = copy.copy(processor)
     vars(copied).update({k: dict(v) for k, v in vars(copied).items() if isinstance(v, dict)})
     return copied
 
 
 class Replayed:
-    """A logits processor as it would be had it been called once for each token since the prompt's end (`start`)."""
+    """A logits processor in the state it would have if it had been called once for each token since the prompt's end.
+
+    start: tokens of the prompt. The wrapped processor is copied, and never changed.
+    """
 
     def __init__(self, processor: Any, start: int):
         self.first, self.start = copy_processor(processor), start
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the processor's scores [B, V] behind input_ids [B, P + t], after calling a fresh copy of it on each
+        shorter prefix from the prompt's end on."""
         processor = copy_processor(self.first)
         for t in range(self.start, input_ids.shape[1]):
             processor(input_ids[:, :t], torch.zeros_like(scores))
@@ -39,17 +44,20 @@ class Replayed:
 
 
 class Mended(Generate):
-    """The same sampler with its stateful processors, whose names it collects, replayed."""
+    """The same sampler, but each of its processors that keep a state (STATEFUL) is `Replayed`; `names` collects which
+    were."""
 
     def __init__(self, sampler: Generate):
         vars(self).update(vars(sampler))
         self.names: set[str] = set()
 
     def __call__(self, prompts: Any, seed: int) -> Any:
+        """Sample as `Generate` does, with the model's maker of processors replaced during the call."""
         make = self.model._get_logits_processor
 
         def make_replayed(*args: Any, **kwargs: Any) -> Any:
-            """Make the model's processors, those with a state wrapped so that they replay it for each call."""
+            """Make the model's processors, wrap those that keep a state in `Replayed`, and add their class names to
+            `names`."""
             processors = make(*args, **kwargs)
             start = kwargs.get("input_ids_seq_length", args[1] if len(args) > 1 else prompts.shape[1])
             for i, p in enumerate(processors):
@@ -66,7 +74,9 @@ class Mended(Generate):
 
 
 def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
-    """Return a diagnosis if mending makes n sequences consistent; None if it does not, or nothing can be mended."""
+    """Sample n sequences with stateful processors replayed. Returns a diagnosis (as `diagnose_counts` does: `says`,
+    `name`, ...) if these are consistent with the law, so that a stale state was the fault; None if they are not, or if
+    the sampler has no such processor."""
     mended = Mended(sampler)
     mended(law.prompts[:1], seed)
     if not mended.names:

@@ -23,10 +23,7 @@ COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_acc
 
 
 class Server:
-    """A sampler: one request for each prompt, `parallel` side by side.
-
-    options  fields of the request; `prompt_as` ("text", "ids") and `parallel` (8) are ours, OF_LAW change the law
-    """
+    """A sampler that sends one completion request for each prompt, `parallel` of them side by side."""
 
     def __init__(
         self,
@@ -39,6 +36,12 @@ class Server:
         options: dict[str, Any] | None = None,
         end: int | None = None,
     ):
+        """Set up the sampler, without sending anything. Raises ParityError without a tokenizer.
+
+        length: tokens to draw; tokenizer: gives the letter of each token; model: name in requests, "" leaves it out;
+        timeout: seconds for an answer; options: fields of the request, where `prompt_as` ("text" or "ids") and
+        `parallel` (8) are read here and not sent; end: the end token that is put behind shorter answers.
+        """
         fields = dict(options or {})
         self.url, self.length, self.timeout, self.end = url.rstrip("/"), length, timeout, end
         self.ids, self.parallel = fields.pop("prompt_as", "text") == "ids", int(fields.pop("parallel", 8))
@@ -49,7 +52,8 @@ class Server:
         self.__name__ = "server"
 
     def send_request(self, path: str, body: dict[str, Any] | None = None) -> str:
-        """Send a request, return the answer's text. Raises ParityError if the server is absent, slow, or refuses."""
+        """Send `body` as JSON by POST (None: GET) and return the answer's text. Raises ParityError if the server is
+        absent, slow, or refuses."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
@@ -65,7 +69,8 @@ class Server:
             raise ParityError(f"server {self.url}: not there ({reason})") from None
 
     def describe_engine(self) -> str:
-        """Ask the server for its version, else for its models."""
+        """Return the server's version as text, else the list of its models, else "unknown". Raises ParityError if none
+        of the paths answers."""
         for path in ("/version", "/props", "/v1/models"):
             try:
                 answer = json.loads(self.send_request(path))
@@ -77,7 +82,8 @@ class Server:
         return "unknown"
 
     def read_counters(self) -> list[int] | None:
-        """Read vLLM's counts of drafts offered and accepted so far; None if the server has none."""
+        """Read vLLM's counts of drafts offered and accepted since it started; None if the server does not publish
+        them."""
         try:
             page = self.send_request("/metrics")
         except ParityError:
@@ -86,13 +92,16 @@ class Server:
         return [round(sum(map(float, n))) for n in numbers] if all(numbers) else None
 
     def parse_tokens(self, text: str) -> list[int]:
-        """Parse an answer, one letter a token. Raises ParityError for a letter that is no token."""
+        """Turn an answer's text, a letter a token, into token numbers. Raises ParityError for a letter that is no
+        token."""
         if any(c not in self.letters for c in text):
             raise ParityError(f"server: answered {text!r}; allowed: letters of {''.join(self.letters)}")
         return [self.letters.index(c) for c in text]
 
     def complete_prompt(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
-        """Complete a prompt: return tokens, and drafts offered and accepted (-1: not counted)."""
+        """Request the completion of one prompt [P]. Returns its tokens, with `end` behind them if they are fewer than
+        `length`, and the drafts offered and accepted (-1: not counted). Raises ParityError for an answer of another
+        form."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:
             answer = json.loads(self.send_request("/v1/completions", self.body | {"prompt": text, "seed": seed}))
@@ -109,6 +118,9 @@ class Server:
         return tokens, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
+        """Complete prompts [n, P], each with a request seed drawn from `seed`. Returns a list of n token lists, or
+        `Sampled` with the counts of drafts, from vLLM's counters or the answers' timings, if the server gives
+        either."""
         first = self.read_counters()
         seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(prompts)).tolist()
         with ThreadPoolExecutor(self.parallel) as pool:

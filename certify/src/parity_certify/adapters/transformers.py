@@ -38,7 +38,8 @@ OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assist
 
 
 def load_model(folder: Path | str) -> Any:
-    """Load a model of transformers from a folder, for generation. Raises ParityError if it is absent or damaged."""
+    """Load a model of transformers from a folder, in float32, and silence the library. No network is used. Raises
+    ParityError if the folder has no config.json or cannot be loaded."""
     import transformers
 
     folder = Path(folder)
@@ -56,8 +57,8 @@ def load_model(folder: Path | str) -> Any:
 
 
 def patch_gemma4_config() -> None:
-    """Patch the configuration so that a Gemma 4 assistant can be made: transformers 5.23.0 asks for a layer that stores
-    keys, but all layers of the assistant read the target's."""
+    """Replace `kv_sharing_modes` of Gemma 4's configuration class, once, so that an assistant can be made: transformers
+    5.23.0 asks for a layer that stores keys, but all layers of the assistant read the target's."""
     from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
     Config: Any = Gemma4TextConfig
@@ -66,6 +67,7 @@ def patch_gemma4_config() -> None:
         return
 
     def modes(self: Any) -> list[str | None]:
+        """Return "reuse" for each layer if all of them share keys, else what transformers returns."""
         layers = self.num_hidden_layers
         return ["reuse"] * layers if self.num_kv_shared_layers == layers else original(self)
 
@@ -82,9 +84,9 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 
 def sort_vocabulary(tokenizer: Any) -> Any:
-    """Copy a tokenizer so that it gives its vocabulary in one order, highest number first; the original's order differs
-    by process. Universal assisted decoding records its drafts' laws in that order; if the order were that of the token
-    numbers, the fault would not show."""
+    """Copy a tokenizer so that `get_vocab` lists tokens by falling number; the original's order differs by process.
+    Universal assisted decoding records its drafts' laws in that order; if it were that of the token numbers, the fault
+    would not show."""
 
     class Descending(type(tokenizer)):  # type: ignore[misc]
         def get_vocab(self) -> dict[str, int]:
@@ -110,7 +112,8 @@ def get_vocab_size(model: Any) -> int:
 
 
 def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
-    """Make the keywords of `generate` to sample `length` tokens, with no top-k or top-p but those in the options."""
+    """Make the keywords of `generate` to sample `length` tokens: no top-k, top-p or end token but those in the options
+    and `end`. A dict under `watermarking_config` becomes the configuration that it describes."""
     import transformers
 
     keywords = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
@@ -124,7 +127,8 @@ def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict
 
 @contextlib.contextmanager
 def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
-    """Context manager: give the model the end token of the test and no other."""
+    """Context manager: give the model a copy of its generation settings in which `end` is the only end token (None: no
+    end)."""
     original = model.generation_config
     model.generation_config = copy.deepcopy(original)
     model.generation_config.eos_token_id = end
@@ -135,13 +139,17 @@ def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
 
 
 def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
-    """Compute the laws [B, V] of plain sampling at each of the L positions of paths [B, L] behind inputs [B, P].
-    Options that only say how to draft are ignored."""
+    """Compute the laws of plain sampling along given tokens, by one forward of the model: a list of L tensors [B, V],
+    the law at each position of paths [B, L] behind inputs [B, P]. Options that only say how to draft are ignored.
+    Raises ParityError for options that `generate` refuses."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
     sampled = options.get("do_sample", True)  # otherwise greedy: the likeliest token has probability 1
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
+        """Append the law at each position to `laws`: the model's logits along the paths, after the logits processors,
+        which are called step by step as in sampling. It stands in for sampling in `generate`, and returns the paths
+        behind the inputs."""
         start = input_ids.shape[1]
         sequences = torch.cat([input_ids, paths], 1)
         fed = sequences[:, :-1]
@@ -168,7 +176,8 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
 def compute_law(
     model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None
 ) -> Law:
-    """Compute the law of plain sampling with the options behind prompts [K, P], in float64."""
+    """Enumerate the law of plain sampling with the options, behind prompts [K, P], on a float64 copy of the model.
+    Raises ParityError if there are too many sequences of `length` tokens to enumerate."""
     V = get_vocab_size(model)
     prompts = check_prompts(prompts, V)
     check_size(V, length, len(prompts))
@@ -185,7 +194,9 @@ def compute_law(
 
 
 class Counting:
-    """A candidate generator that counts drafts offered, drafts accepted and rounds (`drafts`)."""
+    """A candidate generator of transformers that passes all calls on to `inner` and counts: drafts offered, drafts
+    accepted and rounds, in the list `drafts`. Into `log`, if given, go the ids and the draft laws [d, V] of each
+    round."""
 
     def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
         self.inner, self.drafts, self.log = inner, drafts, log
@@ -194,6 +205,7 @@ class Counting:
         return getattr(self.inner, name)
 
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> Any:
+        """Draft tokens, count them and the round, and log the draft laws if the generator has any."""
         ids, logits = self.inner.get_candidates(input_ids, **kwargs)
         self.drafts[0] += ids.shape[1] - input_ids.shape[1]
         self.drafts[2] += ids.shape[1] > input_ids.shape[1]
@@ -202,18 +214,21 @@ class Counting:
         return ids, logits
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: Any) -> Any:
+        """Count num_matches, the accepted drafts of the round, and pass the call on."""
         self.drafts[1] += int(num_matches)
         return self.inner.update_candidate_strategy(input_ids, scores, num_matches)
 
 
 class Generate:
-    """A sampler: one `generate` for each prompt, as assisted generation takes one at a time, seeded by torch.
+    """A sampler that calls `generate` once for each prompt, because assisted generation takes one at a time.
 
-    options  keywords of `generate`; of drafting, those of the assistant's configuration are set there as well
-    candidate_generator (an option)  a function of transformers' own candidate generator that returns another one
+    options  keywords of `generate`; those of OF_ASSISTANT are also set in the assistant's generation settings
+    candidate_generator (an option)  a function of transformers' candidate generator that returns another one
     """
 
     def __init__(self, model: Any, length: int, options: dict[str, Any] | None = None, end: int | None = None):
+        """Set up the sampler of `length` tokens. end: the end token, None for none. Changes the assistant's generation
+        settings."""
         silence_transformers()
         self.model, self.length, self.end = model, length, end
         self.options = dict(options or {})
@@ -233,13 +248,15 @@ class Generate:
 
     @contextlib.contextmanager
     def count_drafts(self, drafts: list[int]) -> Iterator[bool]:
-        """Context manager: count the drafts of the model's candidate generators; yield whether it has any."""
+        """Context manager: make the model's candidate generators count into `drafts` (see `Counting`), and replace them
+        by those of `wrap_generator` if it is set. Yields whether the model drafts at all."""
         make = getattr(self.model, "_get_candidate_generator", None)
         if make is None or not self.speculates:
             yield False
             return
 
         def make_counting(*args: Any, **kwargs: Any) -> Any:
+            """Make the model's candidate generator, wrapped."""
             inner = make(*args, **kwargs)
             return Counting(self.wrap_generator(inner) if self.wrap_generator else inner, drafts, self.log)
 
@@ -250,6 +267,9 @@ class Generate:
             del self.model._get_candidate_generator
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
+        """Sample behind prompts [n, P] on one thread, after seeding torch's global generator. Returns `Sampled` with
+        the counts of drafts if the model drafts, else a list of n token arrays, which may end early at the end
+        token."""
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         drafts, rows = [0, 0, 0], []
@@ -266,10 +286,11 @@ class Generate:
 
 
 class Continuous(Generate):
-    """A sampler by continuous batching (`cache_implementation="paged"`): all prompts of a batch in one call, requests
-    that share steps. Pages are so few that requests wait and pages are reused."""
+    """A sampler by continuous batching (`cache_implementation="paged"`): all prompts of a batch in one call of
+    `generate_batch`, whose requests share steps. Pages are so few that requests wait and pages are reused."""
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
+        """Sample behind prompts [n, P]; returns a list of n token arrays. Drafts are not counted."""
         import transformers
 
         keywords = {"eos_token_id": -1} | make_keywords(self.options, self.length, self.end)
@@ -285,8 +306,9 @@ class Continuous(Generate):
 
 
 def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
-    """Record what the engine drafts in n more runs: the law that it records for its drafts, by prefix (a mean if it
-    depends on where the block began), the prefixes [K, N] behind which it drafts at all, and its block length."""
+    """Record what the engine drafts in about n more runs. Returns the law that it records for its drafts by prefix (a
+    mean if it depends on where the block began; the target's where it drafts nothing), bool [K, N] the prefixes behind
+    which it drafts, and the most drafts of a round."""
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
     for k in range(K):
@@ -309,7 +331,8 @@ def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law,
 
 
 def list_suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
-    """List the faults that a sampler of transformers may have; of drafts without laws (look-up), the target's."""
+    """List the faults that a sampler of transformers may have, with their laws, from drafts recorded in 200 more
+    runs."""
     draft, offered, block = record_draft_law(sampler, target)
     bare = compute_law(sampler.model, target.prompts, target.length, end=target.end)
     return diagnosis.list_suspects(target, draft, block, bare=bare, offered=offered)
