@@ -21,7 +21,8 @@ SIZES = ("steps", "batch", "examples")
 
 
 def train(a: argparse.Namespace) -> None:
-    """Run one recipe. Raises ParityError if a size is below 1 or the recipe has no scheme to change."""
+    """Train the recipe that the command line `a` names: its weights and log are written to the folder `a.work`. Raises
+    ParityError if a size is below 1, or for a scheme of a recipe other than xlnet."""
     run = RUNS[a.recipe]
     sizes = {name: getattr(run, name) if getattr(a, name) is None else getattr(a, name) for name in SIZES}
     for name, value in sizes.items():
@@ -37,6 +38,7 @@ def train(a: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Parse the command line and train the recipe that it names, or install the trained weights of a kind of model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="recipe", required=True)
     for name, run in RUNS.items():

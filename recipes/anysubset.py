@@ -38,15 +38,15 @@ class Scheme:
     """Which words are masked, and in which order they are learned."""
 
     start: float = 0.05  # masking rate of the first step
-    low: float = 0.15  # least and greatest rate after the warm-up
-    high: float = 0.99
-    warmup: int = 300  # steps
-    permutations: float = 0.5  # share of rows that are learned in any order instead of the lattice's
-    independent: bool = False  # independent rates instead of stratified ones
+    low: float = 0.15  # lowest masking rate after the warm-up
+    high: float = 0.99  # highest masking rate after the warm-up
+    warmup: int = 300  # steps in which the bounds of the masking rate move from `start` to `low` and `high`
+    permutations: float = 0.5  # share of rows that are learned in a random order instead of the lattice's
+    independent: bool = False  # whether a batch's masking rates are independent instead of stratified
 
 
 def make_scheme(changes: dict[str, Any]) -> Scheme:
-    """Make the default scheme with changes. Raises ParityError for a key that a scheme does not have."""
+    """Make the default scheme with `changes` of its fields. Raises ParityError for a key that is not a field."""
     names = [f.name for f in fields(Scheme)]
     if unknown := sorted(set(changes) - set(names)):
         raise ParityError(f"--scheme {unknown[0]}: unknown key; allowed: {', '.join(names)}")
@@ -54,7 +54,7 @@ def make_scheme(changes: dict[str, Any]) -> Scheme:
 
 
 def draw_masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw the share of each row that is masked [batch]."""
+    """Draw the share of words to mask in each row of the batch of a training step: [batch], in 0 .. 1."""
     progress = 1.0 if step >= scheme.warmup else step / scheme.warmup
     low, high = (scheme.start + progress * (bound - scheme.start) for bound in (scheme.low, scheme.high))
     u = rng.random(batch) if scheme.independent else (rng.random() + rng.permutation(batch) / batch) % 1
@@ -62,7 +62,9 @@ def draw_masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Gen
 
 
 def draw_order(scheme: Scheme, step: int, shape: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Draw the order [B, N] and prompt length m [B] of a batch: a uniform permutation, its two parts sorted."""
+    """Draw, for a batch of shape (B, N), orders of decoding [B, N] (positions by rank) and prompt lengths m [B]. A
+    row's first m positions, a random set, are its prompt. The order is the lattice's, which sorts the prompt and the
+    masked positions, or, for a share `scheme.permutations` of rows, a uniform permutation."""
     B, N = shape
     m = torch.from_numpy(np.round((1 - draw_masking_rates(scheme, step, B, rng)) * N).astype(np.int64)).clamp(1, N - 1)
     shuffled = torch.from_numpy(rng.random((B, N)).argsort(1))
@@ -77,13 +79,14 @@ def compute_joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: T
     ranks = torch.arange(N).expand(B, N)
     blocked = make_permutation_mask(order, m, ranks, ranks.maximum(m[:, None]))
     logits = net(tokens, perm_mask=blocked, target_mapping=torch.eye(N).expand(B, N, N)).logits.float()
-    logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # the mask is word 0
+    logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # 0 is the mask
     nats = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view(B, N)
     return torch.where(invert_order(order) < m[:, None], 0.0, nats)
 
 
 def xlnet(job: Job) -> Recipe:
-    """Make the recipe of XLNet. Its log: nats per masked word, also of held-out texts at 95 % masking."""
+    """Make the recipe of XLNet. Its log: nats per masked word, also of held-out texts at 95 % masking. Raises
+    ParityError if `job.scheme` has a key that is not a field of `Scheme`."""
     scheme = make_scheme(job.scheme)
     tokens = draw_texts(job)
     test = draw_texts(job, test=True)
@@ -92,6 +95,7 @@ def xlnet(job: Job) -> Recipe:
     net = xlnet_network(len(words))
 
     def loss(step, rng):
+        """Compute the nats per masked word of a random batch, masked as the scheme says for this step."""
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
         order, m = draw_order(scheme, step, (job.batch, rows.shape[1]), rng)
         with torch.autocast("cpu", torch.bfloat16):
@@ -99,6 +103,7 @@ def xlnet(job: Job) -> Recipe:
         return nats.sum() / (rows.numel() - m.sum()), {}
 
     def measure_held_out():
+        """Measure the nats per masked word of the held-out texts, 95 % of each masked, in the lattice's order."""
         fixed = Scheme(low=0.95, high=0.95, warmup=0, permutations=0)
         order, m = draw_order(fixed, 0, (len(test), test.shape[1]), np.random.default_rng(job.seed))
         batches = zip(test.split(32), order.split(32), m.split(32), strict=True)
@@ -126,7 +131,7 @@ def judge(job: Job) -> Recipe:
     test = draw_texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.list_words()
-    # one position more than a text has: the first input is the separator
+    # The network has one position more than a text has words, because its first input is the separator.
     sizes: dict[str, Any] = {"vocab_size": len(words), "n_positions": stories.LENGTH + 1}
     sizes |= {"n_embd": 128, "n_layer": 3, "n_head": 4}
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}

@@ -17,21 +17,21 @@ from parity.embedded.scenes import Scene, draw_scene
 
 
 def is_plain(scene: Scene) -> bool:
-    """Tell whether a scene is one thing without a texture on an even ground."""
+    """Tell whether a scene is a single thing without a texture on a plain background."""
     return not scene.relation and not scene.count and scene.background == "plain" == scene.things[0].texture
 
 
 def is_detailed(scene: Scene) -> bool:
-    """Tell whether a scene is two things, both textured, on a ground that varies."""
+    """Tell whether a scene has a relation between things, all of them textured, and a background that is not plain."""
     return bool(scene.relation) and scene.background != "plain" and all(t.texture != "plain" for t in scene.things)
 
 
 KINDS = {"plain": is_plain, "detailed": is_detailed}
-TRIES = 200_000  # seeds tried: 127 plain captions are held out, and about one draw in 36 is plain
+TRIES = 200_000  # number of seeds to try; enough, as 127 held-out captions are plain and one draw in 36 is plain
 
 
 def find_captions(kind: str, count: int) -> list[str]:
-    """Find the first `count` distinct held-out captions of a kind, by seed. Raises ParityError if fewer exist."""
+    """Find `count` distinct held-out captions of a kind, in the order of seeds. Raises ParityError if fewer exist."""
     chosen: dict[str, None] = {}
     for seed in range(TRIES):
         scene, _ = draw_scene(seed, test=True)
@@ -43,6 +43,7 @@ def find_captions(kind: str, count: int) -> list[str]:
 
 
 def main() -> None:
+    """Parse the command line and write the captions of the chosen kind to the file `--out`, one a line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--count", type=int, default=100)

@@ -35,12 +35,12 @@ from recipes.loop import UNCONDITIONAL, Job, Recipe
 KL_CONFIG = KLConfig(
     dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0
 )
-KL_WEIGHT = 3e-4  # of the mean over entries; at 3e-3 colours shift and textures blur
+KL_WEIGHT = 3e-4  # weight of the KL divergence, a mean over latent entries; at 3e-3 colours shift and textures blur
 
 
 def kl(job: Job) -> Recipe:
-    """Make the recipe of the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out
-    pictures; the header has the scale that gives latents a deviation of one."""
+    """Make the recipe of the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the mean absolute error
+    on held-out pictures; the weights' header has the scale that gives latents a deviation of one."""
     _, pixels = draw_pictures(job)
     torch.manual_seed(job.seed)
     net = KL(KL_CONFIG).to(memory_format=torch.channels_last)
@@ -52,6 +52,7 @@ def kl(job: Job) -> Recipe:
         return mean, log_variance, net.decoder(net.post_quant_conv(z)).float()
 
     def loss(step, rng):
+        """Compute the reconstruction error of a random batch plus the weighted KL divergence of its latents."""
         x = draw_autoencoder_batch(job, pixels, step, rng)
         side = x.shape[-1] // KL_CONFIG.stride
         noise = torch.from_numpy(rng.standard_normal((len(x), KL_CONFIG.dim, side, side), np.float32))
@@ -63,6 +64,7 @@ def kl(job: Job) -> Recipe:
         return value + KL_WEIGHT * nats, figures
 
     def finish():
+        """Measure error and deviation of latents on 256 held-out pictures; return them and the configuration."""
         net.eval()
         batches = to_pictures(draw_pictures(job, test=True)[1][:256]).split(64)
         z = [net.encode(batch) for batch in batches]
@@ -87,6 +89,7 @@ def classifier(job: Job) -> Recipe:
     net = Classifier().to(memory_format=torch.channels_last)
 
     def loss(step, rng):
+        """Compute the cross-entropy of a random batch, half of it decoded from latents, and the share that is right."""
         chosen = rng.integers(0, len(labels), job.batch)
         half = job.batch // 2
         with torch.autocast("cpu", torch.bfloat16):
@@ -94,8 +97,8 @@ def classifier(job: Job) -> Recipe:
                 decoded = tokenizer.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
             x = torch.cat([to_pictures(pixels[chosen[:half]]), decoded])
             if rng.random() < 0.5:
-                x = x.flip(3)  # every shape is its own mirror image
-            # a drawn thing is not always where training put it
+                x = x.flip(3)  # mirroring keeps the class, as every shape is its own mirror image
+            # Random shifts, because the things that models draw are not always where training pictures have them.
             x = torch.roll(x, tuple(rng.integers(-6, 7, 2)), (2, 3)).to(memory_format=torch.channels_last)
             logits = net(x).float()
         targets = torch.from_numpy(labels[chosen])
@@ -103,6 +106,7 @@ def classifier(job: Job) -> Recipe:
         return F.cross_entropy(logits, targets, label_smoothing=0.05), {"right": right}
 
     def finish():
+        """Measure the accuracy on held-out pictures, as drawn and through `kl`; return it and the names of classes."""
         net.eval()
         targets, _, pixels = draw_class_pictures(job, test=True)
         x = to_pictures(pixels)
@@ -116,24 +120,25 @@ def classifier(job: Job) -> Recipe:
     return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, log_every=100)
 
 
-# --- pairs of target and draft over the latents of `kl`
+# --- Recipes of a target and its draft model, over the latents of `kl`
 
-REPEATS = 2  # noise levels a token is trained at in one step (diffusion_batch_mul, 4 in the published recipe)
-# Deviation of the noise on the latents of a mixture. Without it a mixture fits the training tokens so closely that a
-# drawn token that is a little off leads it astray.
+REPEATS = 2  # noise levels at which a token is trained in one step (diffusion_batch_mul, 4 in the published recipe)
+# Deviation of the noise that is added to latents when a mixture model is trained. Without noise it fits the training
+# tokens so closely that a drawn token that is a little off leads it astray.
 MIXTURE_NOISE = 0.15
 
 
 @contextmanager
 def use_bf16() -> Iterator[None]:
-    """Compute in bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8
-    times as long backwards on a CPU."""
+    """Context manager: compute in bf16 (CPU autocast), with attention as matrix products, because the fused kernel's
+    backward pass takes 8 times as long on a CPU for sequences of tens of tokens."""
     with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         yield
 
 
 def draw_mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
-    """Draw how many tokens of n rows are masked: the share is normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
+    """Draw how many of the `length` tokens of each of n rows are masked, int [n]: the share is normal(1, 0.25)
+    truncated to [0.7, 1], rounded up (MAR, sec. 4.2)."""
     share = np.empty(n)
     for i in range(n):
         while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
@@ -143,8 +148,8 @@ def draw_mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarra
 
 
 def compute_diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Compute the training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error
-    of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
+    """Compute the training loss [N] of tokens x [N, D] given z [N, W] at times t [N] in 0 .. 999 and noise [N, D]:
+    squared error of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
     s = diffusion.make_schedule(diffusion.TRAINED)
     constants = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
     ab, ab_before, beta, log_posterior = (v[t, None].to(x.dtype) for v in constants)
@@ -153,6 +158,7 @@ def compute_diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, nois
     log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
 
     def compute_mean(start: Tensor) -> Tensor:
+        """Compute the mean of the posterior of the step before, given x_t and the clean token."""
         return beta * ab_before.sqrt() / (1 - ab) * start + (1 - ab_before) * (1 - beta).sqrt() / (1 - ab) * x_t
 
     error = (compute_mean(x) - compute_mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
@@ -162,8 +168,8 @@ def compute_diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, nois
 
 
 def compute_masked_loss(net: Any, tokens: Tensor, condition: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute the diffusion loss of tokens [n, L, D], of which a random share is masked, given labels or prompts: a
-    scalar."""
+    """Compute the mean diffusion loss of random masked tokens among `tokens` [n, L, D] given the others and
+    `condition`, labels [n] or token ids of captions [n, PREFIX]: a scalar."""
     n, L = tokens.shape[:2]
     masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < draw_mask_counts(rng, n, L)[:, None])
     with use_bf16():
@@ -175,7 +181,8 @@ def compute_masked_loss(net: Any, tokens: Tensor, condition: Tensor, rng: np.ran
 
 
 def compute_velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute the velocity's squared error, at a logit-normal time for each cell."""
+    """Compute the mean squared error of the velocity (flow matching) that `net` predicts for the noised cells of tokens
+    [n, L, D] given labels [n], at an independent logit-normal time for each cell: a scalar."""
     cells = fold(tokens, net.config.cell)
     t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
     noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
@@ -185,7 +192,8 @@ def compute_velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.r
 
 
 def compute_mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute nats per number of noisy latents."""
+    """Compute -log density, in nats per number, of tokens [n, L, D] with Gaussian noise, each given the noisy ones
+    before it and labels [n]: a scalar."""
     noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
     with use_bf16():
         noisy = tokens + MIXTURE_NOISE * noise
@@ -194,8 +202,7 @@ def compute_mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.ra
 
 
 def encode_captioned_pictures(job: Job, test: bool) -> tuple[Tensor, Tensor]:
-    """Encode class-conditional Scenes: tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for
-    padding."""
+    """Encode class-conditional Scenes: pictures [n, L, D] float32, and captions' token ids [n, PREFIX], -1 padding."""
     ids, valid = encode_ids(draw_class_pictures(job, test)[1], PREFIX)
     return encode_class_pictures(job, test)[0], ids.masked_fill(valid == 0, -1)
 
@@ -205,11 +212,11 @@ class Family:
     """How the target and the draft of a family are trained."""
 
     network: Callable[[Any], nn.Module]
-    target: Any  # its sizes
-    draft: dict[str, int]  # the sizes that differ
-    loss: Callable[[Any, Tensor, Tensor, np.random.Generator], Tensor]  # net, tokens, labels or prompts, rng
+    target: Any  # configuration of the target's network
+    draft: dict[str, int]  # the sizes in which the draft model's configuration differs from the target's
+    loss: Callable[[Any, Tensor, Tensor, np.random.Generator], Tensor]  # of (net, tokens, labels or captions, rng)
     stream: int
-    tested: tuple[tuple[int, ...], ...]  # streams of the draws whose mean is the held-out figure
+    tested: tuple[tuple[int, ...], ...]  # seeds of the random draws over which the held-out loss is averaged
     hidden: str = r"_blocks\."
     data: Callable[[Job, bool], tuple[Tensor, Tensor]] = encode_class_pictures
     unconditional: float = UNCONDITIONAL
@@ -259,8 +266,8 @@ FAMILIES = {
 
 
 def make_pair_recipe(job: Job) -> Recipe:
-    """Make the recipe of the target or the draft of a family. Its log: the loss on training and on held-out pictures.
-    The header names the latents, because a draft must draw its target's."""
+    """Make the recipe of a family's target, or of its draft model if the job's name ends in "-draft". Its log: the loss
+    on training and held-out pictures. The weights' header has the digest of `kl`, whose latents both must draw."""
     family = FAMILIES[job.name.removesuffix("-draft")]
     tokens, conditions = family.data(job, False)
     test = family.data(job, True)
@@ -269,6 +276,7 @@ def make_pair_recipe(job: Job) -> Recipe:
     net = family.network(config)
 
     def loss(step, rng):
+        """Compute the family's loss on a random batch, a share of whose conditions is dropped (-1) for guidance."""
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
         condition = conditions[rows]
         if family.unconditional:
@@ -277,6 +285,7 @@ def make_pair_recipe(job: Job) -> Recipe:
         return family.loss(net, tokens[rows], condition, rng), {}
 
     def measure_held_out():
+        """Measure the family's loss on the held-out pictures, averaged over the draws of `family.tested`."""
         draws = (np.random.default_rng([job.seed, *stream]) for stream in family.tested)
         return float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))
 

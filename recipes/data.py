@@ -16,7 +16,7 @@ from parity.models.discrete import vq
 from parity.models.discrete.vq import to_pictures
 from recipes.loop import Job
 
-FIRST = 1_000_000  # seed of the first picture; seeds below are free for other uses
+FIRST = 1_000_000  # seed of the first training picture; lower seeds are free for other uses
 FIRST_TEST = 3_000_000
 PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
 CROP = 32
@@ -24,8 +24,8 @@ CROP = 32
 
 @cache
 def draw_examples(generator: ModuleType, count: int, test: bool, threads: int) -> list[Any]:
-    """Draw `count` examples of a generator from consecutive seeds; return their columns, pictures and numbers as
-    arrays."""
+    """Draw `count` examples of a generator module of `parity.embedded` from consecutive seeds, in `threads` processes;
+    `test`: held-out ones. Returns their columns, as arrays, or as lists where they are strings. Results are cached."""
     first = FIRST_TEST if test else FIRST
     with Pool(threads) as pool:
         rows = pool.starmap(generator.draw_example, [(first + i, test) for i in range(count)], chunksize=256)
@@ -33,20 +33,21 @@ def draw_examples(generator: ModuleType, count: int, test: bool, threads: int) -
 
 
 def draw_pictures(job: Job, test: bool = False) -> tuple[list[str], np.ndarray]:
-    """Draw captions and pictures uint8 [n, 64, 64, 3] of Scenes, with training captions or held-out ones."""
+    """Draw captions and pictures uint8 [n, 64, 64, 3] of Scenes: `job.examples`, or 1000 held-out ones if `test`."""
     captions, pixels = draw_examples(scenes, PICTURES_TESTED if test else job.examples, test, job.threads)
     return captions, pixels
 
 
 def draw_class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Draw classes [n], captions and pictures uint8 [n, 64, 64, 3] of class-conditional Scenes."""
+    """Draw classes [n], captions and pictures of class-conditional Scenes, like `draw_pictures`, but 500 if `test`."""
     labels, captions, pixels = draw_examples(classes, CLASSES_TESTED if test else job.examples, test, job.threads)
     return labels, captions, pixels
 
 
 @torch.no_grad()
 def encode_scenes(job: Job, grid: int, test: bool = False) -> Tensor:
-    """Encode Scenes as tokens int64 [n, grid^2], their pictures reduced to what so many tokens cover."""
+    """Encode pictures of Scenes with `vq` as tokens int64 [n, grid^2]; pictures are first reduced to the pixels that
+    these cover. `test`: 256 held-out ones."""
     net = vq.load(job.find_weights("vq"))
     pixels = draw_pictures(job, test)[1][: TOKENS_TESTED if test else None]
     side = grid * net.config.stride
@@ -57,7 +58,7 @@ def encode_scenes(job: Job, grid: int, test: bool = False) -> Tensor:
 
 @torch.no_grad()
 def encode_class_pictures(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
-    """Encode class-conditional Scenes as tokens float32 [n, L, D]; return them and the classes [n]."""
+    """Encode pictures of class-conditional Scenes with `kl`: tokens float32 [n, L, D] and the classes [n]."""
     net = kl.load(job.find_weights("kl"))
     labels, _, pixels = draw_class_pictures(job, test)
     latents = [net.encode(to_pictures(pixels[i : i + 64])) for i in range(0, len(pixels), 64)]
@@ -65,7 +66,7 @@ def encode_class_pictures(job: Job, test: bool = False) -> tuple[Tensor, Tensor]
 
 
 def draw_texts(job: Job, test: bool = False) -> Tensor:
-    """Draw packed texts as word numbers [n, 128]."""
+    """Draw Stories and Snippets as word numbers int64 [n, 128]: `job.examples` for training, 128 held-out if `test`."""
     first, count = (10_000_000, TEXTS_TESTED) if test else (0, job.examples)
     numbers = {w: i for i, w in enumerate(stories.list_words())}
     return torch.tensor([[numbers[w] for w in stories.draw_text(first + i, test)] for i in range(count)])
@@ -87,7 +88,8 @@ def draw_autoencoder_batch(job: Job, pixels: np.ndarray, step: int, rng: np.rand
 
 
 def compute_reconstruction_error(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean absolute error of pictures y made from x, and the loss: this, squares and edges."""
+    """Compute two scalars: the mean absolute error of reconstructions y of pictures x [B, C, H, W], and the training
+    loss, which is this error plus twice the squared error plus the absolute error of differences between neighbours."""
     edges = (y.diff(dim=-1) - x.diff(dim=-1)).abs().mean() + (y.diff(dim=-2) - x.diff(dim=-2)).abs().mean()
     l1 = (y - x).abs().mean()
     return l1, l1 + 2 * F.mse_loss(y, x) + edges

@@ -23,17 +23,18 @@ VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_bl
 
 def vq(job: Job) -> Recipe:
     """Make the recipe of LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment
-    losses, codes in use."""
+    losses, number of codes in use."""
     _, pixels = draw_pictures(job)
     torch.manual_seed(job.seed)
     net = VQ(VQ_CONFIG).to(memory_format=torch.channels_last)
     codebook = net.quantize.embedding.weight
     torch.nn.init.normal_(codebook)
     used = torch.zeros(VQ_CONFIG.codebook)
-    recent: list[torch.Tensor] = []  # latents of the last batch, which replace unused codes
+    recent: list[torch.Tensor] = []  # one entry: the last batch's latents, which replace unused codes
 
     @torch.compile
     def reconstruct(x):
+        """Compute latents, nearest codes, their numbers, and the decoded pictures (straight-through gradients)."""
         z = net.latents(x)
         codes = net.quantize.codes.float()
         tokens = (z @ codes.T).argmax(-1)
@@ -41,6 +42,7 @@ def vq(job: Job) -> Recipe:
         return z, e, tokens, net.decode_latents(z + (e - z).detach()).float()
 
     def loss(step, rng):
+        """Compute the loss of a random batch; note how often each code was used, and keep the latents for `revive`."""
         x = data.draw_autoencoder_batch(job, pixels, step, rng)
         with torch.autocast("cpu", torch.bfloat16):
             z, e, tokens, y = reconstruct(x)
@@ -53,7 +55,7 @@ def vq(job: Job) -> Recipe:
         return value + learned + 0.25 * commit, figures
 
     def revive(step):
-        """Move codes that nothing chose lately to latents that occurred: a small codebook must not waste entries."""
+        """Replace codes that are hardly used by latents of the last batch, every 25 steps in 70 % of the training."""
         if step % 25 == 24 and step < 0.7 * job.steps:
             dead = (used < 0.05 * used.mean()).nonzero().flatten()
             rows = np.random.default_rng([job.seed, step, 1]).integers(0, len(recent[0]), len(dead))
@@ -83,7 +85,7 @@ QUESTIONS = {
 
 
 def list_answers(scene: scenes.Scene) -> list[int]:
-    """List the index of each question's answer."""
+    """List the index of each question's answer for a scene, in the order of QUESTIONS."""
     words = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
     for i in (0, 1):
         for aspect in THING_QUESTIONS:
@@ -101,6 +103,7 @@ def text(job: Job) -> Recipe:
     """
 
     def draw_questions(first, count, test):
+        """Draw scenes from `count` seeds on; return their captions' token ids, masks and answers [count, questions]."""
         drawn_scenes = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
         return *encode_ids([s.caption for s in drawn_scenes], PREFIX), torch.tensor(
             [list_answers(s) for s in drawn_scenes]
@@ -120,6 +123,7 @@ def text(job: Job) -> Recipe:
         return torch.stack([x.argmax(-1) == labels[:, k] for k, x in enumerate(logits)]).float().mean().item()
 
     def loss(step, rng):
+        """Compute the cross-entropy, summed over questions, of a random batch, and the share of right answers."""
         rows = torch.from_numpy(rng.integers(0, job.examples, job.batch))
         logits = describe(ids[rows], valid[rows])
         answers = labels[rows]
@@ -139,13 +143,13 @@ LLAMAGEN = LlamaGenConfig(
 )
 LLAMAGENS = {
     "llamagen": LLAMAGEN,
-    "draft": replace(LLAMAGEN, dim=128, layers=3, heads=2, multiple_of=32),  # over the same tokens
-    "llamagen8": replace(LLAMAGEN, grid=8),  # of pictures of half the size
+    "draft": replace(LLAMAGEN, dim=128, layers=3, heads=2, multiple_of=32),  # a draft model shares its target's tokens
+    "llamagen8": replace(LLAMAGEN, grid=8),  # llamagen8 draws pictures of half the side, 32x32
 }
 
 
 def initialise(net: Transformer) -> None:
-    """Initialise small normal weights, smaller where a layer writes to the sum; all tokens as likely at first."""
+    """Initialise weights in place: small normal ones, smaller if they write to the residual stream; the output is 0."""
     for name, p in net.named_parameters():
         if p.ndim > 1:
             writes = name.endswith(("wo.weight", "w2.weight"))
@@ -154,13 +158,15 @@ def initialise(net: Transformer) -> None:
 
 
 def encode_captioned_scenes(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Encode Scenes: ids and masks [n, PREFIX] of captions, and the tokens [n, grid^2] of pictures."""
+    """Encode Scenes, the first 256 held-out ones if `test`: token ids and masks [n, PREFIX] of captions, and the tokens
+    [n, grid^2] of pictures."""
     captions = draw_pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
     return *encode_ids(captions, PREFIX), encode_scenes(job, grid, test)
 
 
 def embed_captions(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Embed captions as the transformer reads them: left-padded [B, PREFIX, caption_dim], and their mask."""
+    """Embed captions (token ids and masks [B, PREFIX]) with the text encoder, without gradients: left-padded float32
+    [B, PREFIX, caption_dim], and the mask after padding."""
     with torch.no_grad():
         e, v = pad_left(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
     return e.float(), v
@@ -175,8 +181,8 @@ def llamagen(job: Job) -> Recipe:
     torch.manual_seed(job.seed)
     net = Transformer(config)
     t5 = make_t5_encoder()
-    # Frozen, because an encoder trained together with an untrained image model forgets which colour is the ground's
-    # (right for 61 % of captions instead of all).
+    # The text encoder is frozen, because one that is trained together with an untrained image model forgets which
+    # colour is the ground's (it is right for 61 % of captions instead of all).
     load_weights(t5.requires_grad_(False), job.find_weights("text"))
     initialise(net)
     compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
@@ -201,20 +207,20 @@ def llamagen(job: Job) -> Recipe:
 
 
 def load_target(job: Job) -> tuple[Transformer, nn.Module]:
-    """Load the trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
+    """Load the trained `llamagen` and its text encoder, frozen, which drafters and draft models learn from."""
     target = load_network(Transformer, LlamaGenConfig, job.find_weights("llamagen"))
     t5 = make_t5_encoder().eval()
     load_weights(t5, job.find_weights("text"))
     return target.requires_grad_(False), t5.requires_grad_(False)
 
 
-SCALES = 1.0, 3.0  # guidance of a draft model's training
+SCALES = 1.0, 3.0  # bounds of the guidance scale that is drawn for each row when a draft model is trained
 
 
 def draft(job: Job) -> Recipe:
     """Make the recipe of a draft model that learns the target's guided law (distillation for speculative decoding: Zhou
     et al. 2024), at scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats
-    per token, in the end on held-out captions, in the middle of SCALES."""
+    per token, in the end on held-out captions at the mean scale."""
     target, t5 = load_target(job)
     config = LLAMAGENS[job.name]
     ids, valid, tokens = encode_captioned_scenes(job, config.grid)
@@ -225,7 +231,7 @@ def draft(job: Job) -> Recipe:
 
     @torch.compile
     def compute_law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
-        """Compute log-probabilities [B, L, V] under guidance."""
+        """Compute log-probabilities [B, L, V] at guidance `scale` given captions e, their mask v, and tokens x."""
         dropped = torch.arange(2 * len(e)) >= len(e)
         logits = model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)).float()
         conditional, unconditional = logits.chunk(2)
@@ -233,6 +239,7 @@ def draft(job: Job) -> Recipe:
 
     @torch.autocast("cpu", torch.bfloat16)
     def compute_divergence(ids, valid, tokens, scale):
+        """Compute KL(target || draft model) in nats per token of a batch; gradients reach the draft model alone."""
         e, v = embed_captions(t5, ids, valid)
         with torch.no_grad():
             p = compute_law(target, e, v, tokens[:, :-1], scale)
@@ -245,6 +252,7 @@ def draft(job: Job) -> Recipe:
         return compute_divergence(ids[rows], valid[rows], tokens[rows], scale), {}
 
     def finish():
+        """Measure the divergence on held-out captions at the mean scale; return it and the configuration."""
         scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2)
         batches = zip(*(x.split(job.batch) for x in tested), strict=True)
         nats = [compute_divergence(*batch, scale[: len(batch[0])]).item() for batch in batches]
@@ -253,7 +261,7 @@ def draft(job: Job) -> Recipe:
     return Recipe(net, loss, finish, (6,), peak=2e-3, hidden=r"^layers\.")
 
 
-UNROLLED = 2  # how often the drafter reads its own features in training, as it does in a tree below the first level
+UNROLLED = 2  # calls of the drafter in a training step: all but the first read its own features, as in a draft tree
 
 
 def drafter(job: Job) -> Recipe:
@@ -271,14 +279,14 @@ def drafter(job: Job) -> Recipe:
     mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
 
     def compute_targets(rows, rng):
-        """Compute the target's features [B, L + 1, dim] and law [B, L, V] of pictures, a share of them without
-        captions."""
+        """Compute the target's features [B, L + 1, dim] and laws [B, L, V] of pictures, a few without captions."""
         dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
         features = target.features(*embed_captions(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
 
     @torch.autocast("cpu", torch.bfloat16)
     def loss(step, rng):
+        """Compute the cross-entropy to the target's laws plus the error of features, summed over UNROLLED calls."""
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
         with torch.no_grad():
             true_features, law = compute_targets(rows, rng)
@@ -301,20 +309,21 @@ def drafter(job: Job) -> Recipe:
 
 def clip(job: Job) -> Recipe:
     """Make the recipe of the embedded CLIP, an open_clip model from a custom configuration. Its log ends with the
-    held-out retrieval rate: the share of pictures whose own caption is the nearest of 100."""
+    held-out retrieval rate: the share of pictures whose caption is the nearest of 100."""
     captions, pixels = draw_pictures(job)
     ids, _ = encode_ids(captions, CONTEXT)
     torch.manual_seed(job.seed)
     net = build()
 
     def loss(step, rng):
+        """Compute the symmetric contrastive loss of a random batch. Figures: the retrieval rate and the logit scale."""
         rows = rng.integers(0, len(pixels), job.batch)
         with torch.autocast("cpu", torch.bfloat16):
             image = F.normalize(net.encode_image(to_pictures(pixels[rows])).float(), dim=-1)
             text = F.normalize(net.encode_text(ids[rows]).float(), dim=-1)
         logits = net.logit_scale.exp().clamp(max=100) * image @ text.T
         is_equal = torch.from_numpy((ids[rows][:, None] == ids[rows][None]).all(-1).numpy())
-        # equal captions are not each other's negatives
+        # Two pictures with equal captions are not negatives of each other, so their logits are masked.
         logits = logits.masked_fill(is_equal & ~torch.eye(job.batch, dtype=torch.bool), float("-inf"))
         labels = torch.arange(job.batch)
         value = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
@@ -322,6 +331,7 @@ def clip(job: Job) -> Recipe:
         return value, {"hits": hits, "scale": net.logit_scale.exp().item()}
 
     def finish():
+        """Measure the retrieval rate on batches of 100 distinct held-out captions; return it and the configuration."""
         net.eval()
         captions, pixels = draw_pictures(job, test=True)
         distinct = list({caption: i for i, caption in enumerate(captions)}.values())

@@ -18,9 +18,9 @@ from parity.base import files
 from parity.base.errors import ParityError
 
 BETAS = (0.9, 0.95)
-FLOOR = 0.02  # of the peak rate: the last rate
+FLOOR = 0.02  # final learning rate, as a share of the peak rate
 SAVED_EVERY = 180.0  # seconds between two checkpoints
-UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, for guidance
+UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, so that the model can be guided
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,22 @@ class Recipe:
     """What `fit` needs to know of a model."""
 
     net: nn.Module
-    # a step: (step, rng) to the loss and figures for the log; `rng` depends on (seed, step, *stream) alone, so that a
-    # killed run continues with the same batches
+    # `loss(step, rng)` gives a training step's loss and figures for the log; `rng` is seeded by (seed, step, *stream)
     loss: Callable[[int, np.random.Generator], tuple[Tensor, dict[str, float]]]
-    # of the trained net, in inference mode: figures for the log, and the configuration for the header
+    # `finish()` is called once, in inference mode, after training: figures for the log, and the weights' header.
     finish: Callable[[], tuple[dict[str, float], dict[str, Any]]]
-    stream: tuple[int, ...]  # tells a recipe's draws from another's
+    stream: tuple[int, ...]  # numbers in the random seed that differ from recipe to recipe
     peak: float  # learning rate after `warmup` steps; from there it falls as half a cosine
-    average: float = 0.998  # of the weights: the exponential mean that replaces them in the end; 0 for none
+    average: float = 0.998  # decay of the moving average of the weights, which replaces them in the end; 0 for none
     warmup: int = 100
     weight_decay: float = 0.02
     hidden: str | None = None  # pattern of the names of matrices that Muon trains; AdamW trains all else
     after_step: Callable[[int], None] = lambda step: None  # called after each step, with its number
-    held_out: Callable[[], float] | None = None  # a figure for the log, every `held_out_every` steps
-    held_out_every: int = 500
+    held_out: Callable[[], float] | None = None  # measures a figure on held-out data for the log
+    held_out_every: int = 500  # steps between two calls of `held_out`, if a multiple of `log_every`
     log_every: int = 50  # steps between two rows of the log
     published: nn.Module | None = None  # the part of `net` whose weights are written; None for all of it
-    memory: tuple[Tensor, ...] = ()  # tensors outside the net that belong to the checkpoint
+    memory: tuple[Tensor, ...] = ()  # tensors outside the net that a checkpoint holds too
 
 
 def compute_rate(step: int, steps: int, warmup: int, peak: float) -> float:
@@ -80,8 +79,8 @@ def compute_rate(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 def make_optimisers(recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Make Muon, at AdamW's rate, for the hidden matrices, and AdamW for the rest, without decay for what is no
-    matrix."""
+    """Make AdamW for all trainable parameters, without weight decay for vectors; matrices whose names match
+    `recipe.hidden` get Muon instead, scaled to AdamW's rate. Returns one optimiser, or two."""
     hidden: list[nn.Parameter] = []
     matrices: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
@@ -102,6 +101,7 @@ class Training:
     """The state of a run: the net, its optimisers, the mean of its weights, the recipe's memory, the log."""
 
     def __init__(self, recipe: Recipe):
+        """Start at step 0 with an empty log and a copy of the weights as their mean (none if `recipe.average` is 0)."""
         self.net = recipe.net
         self.optimisers = make_optimisers(recipe)
         self.memory = recipe.memory
@@ -112,14 +112,15 @@ class Training:
         self.log: list[dict[str, float]] = []
 
     def save(self, file: Path, request: dict[str, Any]) -> None:
-        """Replace the checkpoint, whole or not at all."""
+        """Replace the checkpoint `file`, whole or not at all, by the state and `request`, the settings of the run."""
         state = {"asked": request, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
         state |= {"optimisers": [o.state_dict() for o in self.optimisers], "net": self.net.state_dict()}
         with files.replace_whole(file) as partial:
             torch.save(state | {"memory": list(self.memory)}, partial)
 
     def resume(self, file: Path, request: dict[str, Any]) -> None:
-        """Continue from a checkpoint, if one exists. Raises ParityError for a checkpoint of another run."""
+        """Restore the state from the checkpoint `file`; do nothing if it does not exist. Raises ParityError for a
+        checkpoint of a run whose settings differ from `request`."""
         if not file.exists():
             return
         state = torch.load(file, weights_only=True)
@@ -134,7 +135,7 @@ class Training:
             tensor.copy_(saved)
 
     def learn(self, value: Tensor, rate: float, average: float) -> None:
-        """Take one step along the gradient of `value`."""
+        """Take a step at learning rate `rate` down the clipped gradient of `value`; update the mean of the weights."""
         value.backward()
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for optimiser in self.optimisers:
@@ -149,8 +150,8 @@ class Training:
 def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict[str, float]]:
     """Train `recipe.net` for `job.steps`; print the log as it grows, and return it.
 
-    Continues from the checkpoint beside `job.out`, which is replaced every `saved_every` seconds: a killed run ends
-    with the weights of one that was not killed.
+    The run continues from the checkpoint beside `job.out`, if any, which is replaced every `saved_every` seconds: a
+    killed run ends with the same weights. In the end the mean of the weights, if the recipe takes one, replaces them.
     """
     training = Training(recipe)
     checkpoint = job.out.with_suffix(".pt")
@@ -184,13 +185,13 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
 
 
 def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
-    """Write weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
+    """Write a module's weights to `file` as fp16 safetensors, whole or not at all, with `config` in the header."""
     state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
     files.publish(file, save(state, metadata={"config": json.dumps(config, sort_keys=True)}))
 
 
 def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
-    """Train, write the weights and the log beside them, remove the checkpoint, and return the log."""
+    """Train; write the weights to `job.out`, the log beside them as JSON; remove the checkpoint; return the log."""
     log = fit(recipe, job)
     with torch.inference_mode():
         figures, config = recipe.finish()

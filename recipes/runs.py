@@ -13,7 +13,7 @@ from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, sums
 
-INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # targets
+INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # of Snakemake
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"
 DATA = {
     "scenes": f"Scenes, {{:,}} procedural pictures (src/parity/embedded/scenes.py); {HELD_OUT}",
@@ -23,7 +23,7 @@ DATA = {
 }
 
 
-SIZES = {  # recipe: kind, data, examples, steps, batch, threads, recipes whose weights it needs
+SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, and the recipes whose weights it reads
     "vq": ("discrete", "scenes", 48_000, 2800, 48, 2, ()),
     "text": ("discrete", "scenes", 20_000, 1200, 128, 1, ()),
     "llamagen": ("discrete", "scenes", 48_000, 6500, 32, 1, ("vq", "text")),
@@ -44,7 +44,7 @@ SIZES = {  # recipe: kind, data, examples, steps, batch, threads, recipes whose 
     "xlnet": ("anysubset", "texts", 30_000, 3000, 16, 1, ()),
     "judge": ("anysubset", "texts", 30_000, 600, 16, 1, ()),
 }
-CARDS = {  # the first lines of the model cards
+CARDS = {  # the first paragraph of each recipe's model card
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
     " (recipe `text`).",
@@ -82,8 +82,8 @@ class Run:
     """A row of SIZES with its card; the command may change the numbers of steps, rows a step and examples."""
 
     name: str
-    kind: str  # of model: the module of its recipe, and where `install` puts the weights
-    data: str  # a key of DATA
+    kind: str  # kind of model, which is also the module of its recipe and the folder that its weights are installed in
+    data: str  # the key of DATA that describes what it is trained on
     examples: int
     steps: int
     batch: int
@@ -93,11 +93,11 @@ class Run:
 
     @property
     def weights_name(self) -> str:
-        """Name of the weights' file in the package."""
+        """Name the weights' file in the package, without suffix: the recipe's name, but "t5" for `text`."""
         return "t5" if self.name == "text" else self.name
 
     def make_recipe(self, job: Any) -> Any:
-        """Make the `loop.Recipe` of a `loop.Job`."""
+        """Make this run's `loop.Recipe` for a `loop.Job`; imports the recipe's module, and so torch."""
         return importlib.import_module(f"recipes.{self.kind}").RECIPES[self.name](job)
 
 
@@ -105,12 +105,13 @@ RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
 
 
 def list_runs(kind: str) -> list[Run]:
-    """List the runs whose weights are installed together."""
+    """List the runs of one kind of model, whose weights are installed together."""
     return [run for run in RUNS.values() if run.kind == kind]
 
 
 def format_log(log: list[dict[str, float]]) -> list[str]:
-    """Write lines of Markdown: what was measured at the end, then about eight rows of the log."""
+    """Format a training log as lines of Markdown: a list of what was measured after training (entries without a step),
+    then a table of about eight rows of the log."""
     rows = [r for r in log if "step" in r]
     shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
     columns = list(dict.fromkeys(k for r in rows for k in r))
@@ -121,7 +122,7 @@ def format_log(log: list[dict[str, float]]) -> list[str]:
 
 
 def write_model_card(run: Run, record: dict[str, Any]) -> str:
-    """Write a model card in Markdown: the weights, the data, and the record of the run."""
+    """Format a model card as Markdown: the weights, their data, and `record`, the JSON that training wrote."""
     facts = [
         f"# {run.weights_name}",
         "",
@@ -136,11 +137,9 @@ def write_model_card(run: Run, record: dict[str, Any]) -> str:
 
 
 def install(kind: str, work: Path, out: Path) -> None:
-    """Copy the weights of a kind into `out`, a card beside each, and SHA256SUMS last, since the workflow reads it.
-
-    Raises ParityError before anything is written if a recipe has not run.
-    """
-    total = sums(out)  # a revision depends on their order
+    """Copy the weights of a kind from `work` into `out`, a model card beside each, and write SHA256SUMS last, since the
+    workflow reads it. Raises ParityError before anything is written if a recipe has not run."""
+    total = sums(out)  # existing entries keep their places, because a revision depends on their order
     for run in list_runs(kind):
         for file in (work / f"{run.name}.safetensors", work / f"{run.name}.json"):
             if not file.exists():

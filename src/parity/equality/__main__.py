@@ -41,7 +41,8 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 def run_exact(a: argparse.Namespace) -> dict[str, Any]:
-    """Run the exact layer. Returns its rows."""
+    """Run the exact layer for one decoder. Returns {"rows": its result rows}, with `a.pathwise` also those that compare
+    its tokens with plain decoding's under the same noise."""
     module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
     decoder = getattr(module, a.method)
@@ -57,7 +58,7 @@ def run_exact(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_long(a: argparse.Namespace) -> dict[str, Any]:
-    """Run the long layer. Returns its rows."""
+    """Run the long layer for one decoder, on models long enough for its options. Returns {"rows": its result rows}."""
     module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
@@ -69,7 +70,8 @@ def run_long(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_layers(a: argparse.Namespace) -> dict[str, Any]:
-    """Run those of the two layers that the specification has settings of: {"exact": {...}, "long": {...}}."""
+    """Run the layers "exact" and "long", each only if the specification `a.spec` has settings for it. Returns the
+    result of each by name: {"exact": {"rows": [...]}, "long": {"rows": [...]}}."""
     shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None}
     commands = {"exact": run_exact, "long": run_long}
     return {name: commands[name](argparse.Namespace(**shared, **settings)) for name, settings in a.spec.items()}
@@ -80,10 +82,12 @@ def run_self_tests(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the commands exact, long, tests and self_tests; the function that runs one is its `run`."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
     def add_command(name: str, run: Any, help: str, *flags: str, **defaults: Any) -> argparse.ArgumentParser:
+        """Add a command that `run` carries out, with --threads, --out and the given FLAGS; return its parser."""
         c = commands.add_parser(name, help=help)
         add_arguments(c, "threads", "out")
         for flag in flags:
@@ -101,8 +105,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Run the command of the command line and write its result and the seconds that it took to the JSON file --out."""
     a = make_parser().parse_args()
-    pin_threads(1)  # tensors are small: chunks run side by side instead
+    pin_threads(1)  # torch gets one thread, since its tensors are small; chunks of a sample run side by side instead
     start = time.perf_counter()
     result = a.run(a)
     write_json(a.out, {"seconds": round(time.perf_counter() - start, 1), **result})

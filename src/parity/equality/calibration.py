@@ -1,7 +1,7 @@
 """Measure the size of every test on data for which its null hypothesis is true.
 
 The nominal size is .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share
-adds sqrt(.0475 / draws). Functions return p-values of each replicate by test.
+adds sqrt(.0475 / draws). `replicate_...` functions return, by name of the test, its p-value in each replicate.
 """
 
 from collections import defaultdict
@@ -28,7 +28,8 @@ P = dict[str, list[float]]
 
 
 def replicate_exact(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
-    """Compute the joint statistics and the e-value on (3, 5), of counts drawn from the law itself."""
+    """Compute the null p-values of the joint tests and of the e-value: n sequences of 5 tokens out of 3, drawn from
+    their law itself, in each replicate. draws: of the Monte-Carlo null, which all replicates share."""
     law = next(t.law for t in targets() if t.name == "random-0 3x5")
     t = C.make_tables(law, 3, 5, n)
     null = C.simulate_null(t, draws, rng)
@@ -40,7 +41,8 @@ def replicate_exact(replicates: int, rng: np.random.Generator, draws: int, n: in
 
 
 def replicate_teacher_forced(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
-    """Run the battery on plain autoregressive samples of a prefix-dependent model of 8 codes on a 2 x 2 grid."""
+    """Compute the null p-values of the teacher-forced battery and its smallest Holm-corrected one, on plain
+    autoregressive samples of `images` images from a prefix-dependent model of 8 codes on a 2 x 2 grid."""
     target = Target("calibration", random_table(8, 4, torch.Generator().manual_seed(0)), 4, 2)
     rows = images * replicates
     model = target.make_model(rows)
@@ -60,8 +62,8 @@ def replicate_teacher_forced(replicates: int, rng: np.random.Generator, seed: in
 
 
 def replicate_paired(replicates: int, rng: np.random.Generator) -> P:
-    """Compare two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: at
-    a difference of one margin."""
+    """Compute the null p-values of the paired tests, on two samples that share a strong effect of the prompt and do not
+    differ otherwise. TOST is tested where its null is true: at a difference of one margin."""
     ps_of_test: P = defaultdict(list)
     n, d, real = 200, 4, None
     ids = [f"{i}/0" for i in range(n)]
@@ -81,8 +83,8 @@ def replicate_paired(replicates: int, rng: np.random.Generator) -> P:
 
 
 def replicate_continuous(replicates: int, rng: np.random.Generator, draws: int) -> P:
-    """Compute the p-values of KS, energy and binned tests on exact samples of a mixture of three 1-D tokens; draws: of
-    the null distribution of the binned tests."""
+    """Compute the null p-values of KS, energy and binned tests on exact samples of a mixture of three 1-D tokens.
+    draws: of the Monte-Carlo null of the binned tests."""
     n = 1000
     model = random_mixture(np.random.default_rng(0))
     samples = exact_sampler(model, n * replicates, rng)
@@ -125,8 +127,8 @@ def make_size_row(test: str, ps: list[float], seed: int) -> Row:
 
 
 def calibrate(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
-    """Measure the size of every test. Returns its row and its null p-values [replicates]; five times the replicates for
-    the exact statistics, which cost least."""
+    """Measure the size of every test. Returns a row for each, and by test its null p-values [replicates]; the joint
+    tests, which cost least, get five times the replicates. draws: of the Monte-Carlo null."""
     streams = iter(np.random.default_rng(seed).spawn(5))
     ps_of_test: P = {}
     for n in (10_000, 1_000_000):

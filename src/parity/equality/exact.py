@@ -20,18 +20,19 @@ from parity.equality.targets import Decoder
 
 
 def adjust_over_targets(rows: list[Row]) -> list[Row]:
-    """Correct the rows of each test as one family."""
+    """Set the Holm-corrected p-values and verdicts of rows in place, over all models of a test; return the rows."""
     for test in dict.fromkeys(r["test"] for r in rows):
         R.adjust_family(r for r in rows if r["test"] == test)
     return rows
 
 
 def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Decoder:
-    """Make the decoder append to `counts`, for each batch, the drafts that it accepts and its passes over all rows;
-    nothing if it does not draft. A pass of a discrete decoder draws one token itself, so what it makes final beyond
-    that are accepted drafts."""
+    """Make a decoder that decodes likewise and, after each batch, appends to `counts` (accepted drafts, passes), each
+    summed over rows; passes are None unless it is of discrete tokens, and nothing is appended if it does not draft. A
+    pass of a discrete decoder draws one token itself, so what it makes final beyond that are accepted drafts."""
 
     def decode(model: Any, start: Any, **options: Any) -> Iterator[Any]:
+        """Yield the decoder's steps unchanged and append the counts when it has ended."""
         passes = torch.zeros((), dtype=torch.int64)
         accepted = None
         for step in decoder(model, start, **options):
@@ -62,18 +63,20 @@ def exact(
     family: str = "targets",
     layer: str = "exact",
 ) -> list[Row]:
-    """Test one decoder on every target, and a second time, on the next seed, on those that reject it.
+    """Test one decoder on every target, and a second time, on the next seed, on those that reject it; return all rows.
 
-    options  of the decoder
+    options  the decoder's options
     claim    a decoder that claims to be "lossless" may not draw what has probability zero (ParityError); of a "lossy"
              one it is a rejection, and the note counts how often
-    draws    of the Monte-Carlo null
-    family   what Holm's correction runs over: see parity.equality.targets
-    layer    of the rows
+    n        number of sequences drawn from the decoder for each target
+    draws    number of draws of the Monte-Carlo null
+    family   what Holm's correction runs over: "targets" (all models of a test) or "all" deciding rows of a run
+    layer    name of the layer, a column of the rows
     """
     about = {"method": method or get_function_name(decoder)}
 
     def run(selected: Sequence[Any], repeat: int) -> list[Row]:
+        """Test the decoder on targets with seed number `repeat`; return the rows, corrected for multiple tests."""
         seed = seeds[repeat]
         rows = []
         for target in selected:

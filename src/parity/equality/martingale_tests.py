@@ -33,8 +33,8 @@ from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 from scipy import optimize, special, stats
 
-LEAST = 20.0  # variance of a token's count (about its expected number), for the normal limit; rarer ones are pooled
-CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of 2,000 tables is far out in the tail
+LEAST = 20.0  # least variance of a token's count for the normal limit to hold; rarer tokens are pooled
+CELL = 40.0  # least expected count of a cell of two tokens; so many, because the smallest p of 2,000 tables is tested
 PARTS = 8
 TESTS = (
     "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
@@ -46,9 +46,9 @@ class Tables(NamedTuple):
     """One entry per table [T]."""
 
     chi2: np.ndarray
-    df: np.ndarray  # degrees of freedom
-    tv: np.ndarray  # the largest total variation per token
-    weight: np.ndarray  # gives the smallest total variation that the table finds (`compute_detectable_tv`)
+    df: np.ndarray  # degrees of freedom of the table's chi-square
+    tv: np.ndarray  # total variation per token between counts and laws, averaged over contexts
+    weight: np.ndarray  # tokens times the inverse probabilities of the two likeliest, see `compute_detectable_tv`
 
 
 def multiply_pairs(p: np.ndarray) -> np.ndarray:
@@ -128,12 +128,14 @@ def compute_detectable_tv(t: Tables) -> float:
 
 
 def compute_detectable_z(error: float, tests: int = 1) -> float:
-    """Compute what `result_rows.compute_detectable_z` does, Bonferroni-corrected for a number of tests."""
+    """Compute the smallest effect that the largest of `tests` two-sided z-tests finds with probability POWER at the
+    Bonferroni-corrected level, if its estimate has the standard error `error`."""
     return float((special.ndtri(R.POWER) - special.ndtri(R.get_alpha() / 2 / tests)) * error)
 
 
 def make_table_row(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **columns: Any) -> Row:
-    """Make the row of a test of many tables; its note names the table of the smallest p."""
+    """Make the result row of a test of many tables: its p-value is the smallest one's times their number, and the note
+    names that table by names(index). n: number of tokens. A row "not run" if no table has degrees of freedom."""
     has_freedom = t.df > 0
     if not has_freedom.any():
         return R.make_not_run_row(layer, test, n, f"tokens that vary by {LEAST:g}", **columns)
@@ -146,7 +148,8 @@ def make_table_row(layer: str, test: str, n: int, t: Tables, names: Callable[[in
 
 
 def make_z_row(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
-    """Make the row of z-scores [T], two-sided; `values` hold its effect."""
+    """Make the result row of a test of z-scores [T], two-sided: its p-value is the smallest one's times T, and the note
+    names that score by names(index). n: number of tokens; `values`: further columns, such as the effect."""
     p = 2 * special.ndtr(-np.abs(z))
     best = int(p.argmin())
     note = f"least of {len(z)}: {names(best)}" if len(z) > 1 else ""
@@ -156,13 +159,16 @@ def make_z_row(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[in
 def make_slot_row(
     layer: str, tokens: np.ndarray, slot: np.ndarray, terms: Sequence[np.ndarray], free: np.ndarray, **columns: Any
 ) -> Row:
-    """Test every slot by itself, and by the token before. terms [n, L, ...]: indicators, laws and `multiply_pairs`."""
+    """Test the tokens of every slot, slot [n, L] of each token in its pass, and those of every slot and token before.
+
+    terms  [n, L, ...] each: one-hot tokens, laws and their `multiply_pairs`; zero where nothing is drawn
+    """
     V, S = terms[0].shape[2], int(slot.max()) + 1
     token_before = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
     context = (slot * V + token_before)[:, free].ravel()
     order, present = np.argsort(context, kind="stable"), np.unique(context)
     starts = np.searchsorted(context[order], present)
-    by_token = []  # sums of the terms [S V, ...]
+    by_token = []  # for each term, its sums [S V, ...] by slot and token before
     for x in terms:
         sums = np.zeros((S * V, x.shape[2]))
         sums[present] = np.add.reduceat(x[:, free].reshape(len(context), -1)[order], starts, 0)
@@ -184,12 +190,13 @@ def make_context_rows(
     skip_pairs: bool,
     **columns: Any,
 ) -> list[Row]:
-    """Make the rows of positions, slots, transitions and, unless `skip_pairs`, distances."""
+    """Make the rows of positions, slots (if slot [n, L] is given), transitions and, unless `skip_pairs`, distances."""
     L, V = p.shape[1:]
     free, count = np.asarray(is_drawn.any(0)), int(is_drawn.sum())
     rows = []
 
     def add_row(test: str, sums: Sequence[np.ndarray], table: np.ndarray, names: Callable[[int], str]) -> None:
+        """Append the row of a test from the sums of its contexts, see `add_contexts`; names(i) is that of table i."""
         rows.append(make_table_row(layer, test, count, add_contexts(sums, table), names, **columns))
 
     indicators = encode_one_hot(tokens, V)
@@ -209,7 +216,7 @@ def make_context_rows(
     add_row("transitions", sums, np.repeat(np.arange(PARTS), V), lambda i: f"part {i + 1} of {PARTS}")
     if not skip_pairs:
         i = np.arange(L)
-        sums = [  # [(L - 1) V, ...]
+        sums = [  # for each term, its sums [(L - 1) V, ...] by distance and earlier token
             np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)])
             for x in sum_by_earlier_token(tokens, p, is_drawn)
         ]
@@ -218,7 +225,8 @@ def make_context_rows(
 
 
 def compute_log_scores(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute log p(x) less its mean, and its variance, [n, L]; zero where nothing is drawn."""
+    """Compute log p(x) of each token less its expectation given the past, and its variance, both [n, L]; zero where
+    nothing is drawn."""
     logs = np.log(np.where(p > 0, p, 1))
     entropy = -(p * logs).sum(2)
     variance = np.where(is_drawn, (p * logs**2).sum(2) - entropy**2, 0)
@@ -227,8 +235,8 @@ def compute_log_scores(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) 
 
 
 def make_log_p_rows(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **columns: Any) -> list[Row]:
-    """Test log p less its mean, score [n, L] of variance [n, L]: its mean over all `count` tokens, its spread over
-    sequences, and its correlation with itself at every distance."""
+    """Make three rows that test log p less its mean, score [n, L] of variance [n, L]: its mean over all `count` drawn
+    tokens, the spread of its sum over sequences, and its correlation with itself at every distance."""
     L = score.shape[1]
     of_sequence, expected = score.sum(1), variance.sum(1)
     error = math.sqrt(expected.sum()) / count
@@ -241,7 +249,7 @@ def make_log_p_rows(layer: str, score: np.ndarray, variance: np.ndarray, count: 
     score_products, variance_products = score.T @ score, (score**2).T @ variance
     products = np.array([np.trace(score_products, d) for d in lags])
     errors = np.sqrt([np.trace(variance_products, d) for d in lags])
-    scale = np.array([variance[:, d:].sum() for d in lags])  # so that the effect is a correlation
+    scale = np.array([variance[:, d:].sum() for d in lags])  # products divided by these variances are correlations
     is_normal = errors > math.sqrt(LEAST) * variance.max()
     z = np.where(is_normal, products / np.maximum(errors, 1e-9), 0.0)
     best = int(np.abs(z).argmax())
@@ -317,7 +325,8 @@ def make_agreement_row(
 
 
 def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np.ndarray, **columns: Any) -> Row:
-    """Test the counts of every two positions' tokens by chi-squares; cells that expect too few are pooled into one."""
+    """Test the counts of every two free positions' tokens by chi-squares against pair_law [L, V, L, V]; cells that
+    expect fewer than CELL are pooled into one."""
     n, L = tokens.shape
     V = pair_law.shape[1]
     indicators = encode_one_hot(tokens, V).reshape(n, -1)
@@ -327,7 +336,7 @@ def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np
     i, j = i[both_free], j[both_free]
     drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * pair_law))
     is_pooled = mean < CELL
-    is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # too few even together: with the smallest of the others
+    is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # pairs whose pool needs the smallest other cell too
     smallest = np.where(is_pooled, np.inf, mean).argmin(1)
     is_pooled[np.arange(len(is_pooled))[is_small], smallest[is_small]] = True
     pooled_drawn, pooled_mean = (np.where(is_pooled, x, 0).sum(1, keepdims=True) for x in (drawn, mean))
@@ -336,21 +345,22 @@ def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np
     chi2 = ((cells - cell_means) ** 2 / np.where(cell_means > 0, cell_means, np.inf)).sum(1)
     df = (cell_means > 0).sum(1) - 1
     top = np.sort(np.where(is_pooled, 0, mean), 1)[:, -2:]
-    top = np.where(top > 0, top, np.maximum(pooled_mean, CELL))  # of one likely cell and all others together
+    top = np.where(top > 0, top, np.maximum(pooled_mean, CELL))  # if one cell is likely: it and the pool
     weight = np.where(df > 0, n**2 * (1 / top).sum(1), 0)
     t = Tables(chi2, df, 0.5 * np.abs(cells - cell_means).sum(1) / n, weight)
     return make_table_row(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **columns)
 
 
 def make_support_row(layer: str, is_impossible: np.ndarray, **columns: Any) -> Row:
-    """Make the row that rejects because tokens of probability zero were drawn, is_impossible [n, L]."""
+    """Make the row that rejects because tokens of probability zero were drawn, those of is_impossible [n, L] bool."""
     note = f"{int(is_impossible.sum())} of {is_impossible.size} tokens have probability zero"
     values = {"effect": float(is_impossible.mean()), "p_value": R.SMALLEST, "note": note, **columns}
     return R.make_row(layer, "support", is_impossible.size, **values)
 
 
 def find_drawn(p: np.ndarray, is_known: np.ndarray) -> np.ndarray:
-    """Find the tokens [n, L] that no prompt holds and no grammar forces (by a law that is certain in every row)."""
+    """Find the tokens, [n, L] bool, that are not in the prompt, `is_known` [n, L], and not forced by a grammar, whose
+    law p [n, L, V] is certain in all rows."""
     return ~is_known & ~((p.max(2) == 1) | is_known).all(0)
 
 
@@ -365,11 +375,11 @@ def make_sequence_rows(
     skip_pairs: bool = False,
     **columns: Any,
 ) -> list[Row]:
-    """Make one row a test.
+    """Make a result row for each test that can be run on tokens [n, L] with laws p [n, L, V].
 
     pair_law    [L, V, L, V] law of any two tokens, whatever stands between them, where it can be computed
     slot        [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
-    is_known    [n, L] tokens of the prompt, drawn from the law: they stand as contexts alone. p is given them all
+    is_known    [n, L] tokens of the prompt, which are not tested and only serve as contexts. p is given them all
     scores      log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts
                 of a density's range
     skip_pairs  leaves out the tests of every pair of positions, whose number grows with the square of the length

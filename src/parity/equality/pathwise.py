@@ -21,7 +21,8 @@ from parity.equality.targets import Decoder
 
 
 def make_token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same tokens", **columns: Any) -> Row:
-    """Compare tokens a, b [n, L] made under the same noise. `exact` (float64) makes a difference a rejection.
+    """Make the row that compares tokens a, b [n, L] made under the same noise. A difference rejects if `exact`
+    (float64), else it is called rounding. `columns` are further columns of the row.
 
     effect: share of sequences that differ; the note adds the first difference. After one differing token the rest of
     the row differs too, so positions are not counted. Minimum detectable effect: the rate that shows at least once
@@ -39,7 +40,7 @@ def make_token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "sa
         values["note"] = f"{differs.sum()} of {n} differ (rate {rate}); first: row {row}, position {position}"
         values["verdict"] = "rejected" if exact else "differs by rounding"
     result = R.make_row("pathwise", test, n, **columns | values)
-    if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest one
+    if exact:  # the comparison is certain: identical tokens have p-value 1, a difference has the smallest one
         result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
     return result
 
@@ -54,8 +55,8 @@ def compare_tokens(
     seeds: Sequence[int] = (0,),
     threads: int = 1,
 ) -> list[Row]:
-    """Compare a decoder with plain decoding under the same noise: two rows (float64, float32) a discrete target and
-    seed."""
+    """Compare the tokens of n sequences of a decoder with plain decoding's under the same noise. Returns two rows,
+    float64 and float32, for each discrete target and seed. `method` names the decoder in them."""
     rows = []
     for target in targets:
         sequences = digits(target.vocab, target.length)

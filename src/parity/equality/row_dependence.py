@@ -33,7 +33,7 @@ from parity_certify.teacher_forced import assign_slots
 from scipy import special
 from torch import Tensor
 
-SHARES = 2.0 ** -np.arange(1, 9)  # of the stake
+SHARES = 2.0 ** -np.arange(1, 9)  # shares of the stake that are bet
 BETS = {"agreement": SHARES, "ranks": np.concatenate([SHARES, -SHARES])}
 
 
@@ -78,8 +78,9 @@ def match_numbers(earlier: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray,
 
 
 def compute_growth(chance: np.ndarray, limit: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Compute by how much bets on agreement raise the log e-value [S, m] on average, for each share of draws that are
-    shared and of the stake. chance, limit, scale [m, L]: as in `RowDependence._add_row`."""
+    """Compute by how much bets on agreement raise the log e-value [S, m] on average, where a share s of the draws is
+    shared and a share s of the stake is bet, for each of the S SHARES. For each token of m earlier rows [m, L]: chance
+    and limit, the probabilities of agreement if rows are independent and if one number draws both; the bet's scale."""
     s = SHARES[:, None, None]
     p_agree = chance + s * (limit - chance)
     won, lost = (np.log1p(s * (agrees - chance) * scale) for agrees in (1, 0))
@@ -91,28 +92,32 @@ class RowDependence:
     how many of these at once; step [n, L]: passes, of decoders whose passes end in a correction."""
 
     def __init__(self, tokens: np.ndarray, batch: np.ndarray, at_once: np.ndarray, step: np.ndarray | None):
+        """Start without evidence: zeros by bet, numbering of tokens and distance of rows. If `step` is None, only
+        tokens of the same position are paired."""
         self.tokens = torch.as_tensor(tokens).long()
-        self.rank, self.probability = np.zeros((2, *tokens.shape))  # of each token: mid-rank less 1/2, and p
+        self.rank, self.probability = np.zeros((2, *tokens.shape))  # a token's mid-rank less 1/2, and its probability
         self.batch_starts = find_batch_starts(batch)
         self.numbers = {"place": np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))}
         if step is not None:
             self.numbers |= number_by_pass(step.astype(int))
-        n_distances = int(at_once.max())  # rows as far apart were not decoded at once
+        n_distances = int(at_once.max())  # rows at this distance or further apart were never decoded at once
         self.log_e = {(bet, key): np.zeros((len(BETS[bet]), n_distances)) for bet in BETS for key in self.numbers}
-        self.growth = np.zeros((len(SHARES), n_distances))  # expected of agreement, by share of draws that are shared
-        # how many tokens agree beyond chance, how many could, and of how many the law leaves a choice
+        self.growth = np.zeros((len(SHARES), n_distances))  # sums of `compute_growth` by share and distance
+        # By distance: how many tokens agree beyond chance, how many could at most, how many are not certain.
         self.excess, self.largest_excess, self.n_drawn = np.zeros((3, n_distances))
 
     def add(self, first: int, p: Tensor) -> None:
-        """Bet on rows first..first + b - 1 by the target's laws p [b, L, V]."""
+        """Add the bets on rows first..first + b - 1, each against the rows before it in its batch, under the target's
+        laws p [b, L, V], which are normalised. Rows must be added in order."""
         for j, law in enumerate(p.double(), first):
             self._add_row(j, law / law.sum(-1, keepdim=True))
 
     def _add_row(self, j: int, law: Tensor) -> None:
+        """Add the bets on row j, whose laws are `law` [L, V], against the rows before it that were decoded with it."""
         index = self.tokens[j].to(law.device)[:, None]
         self.probability[j] = law.gather(-1, index)[:, 0].cpu().numpy()
         self.rank[j] = law.cumsum(-1).gather(-1, index)[:, 0].cpu().numpy() - self.probability[j] / 2 - 0.5
-        earlier = np.arange(max(self.batch_starts[j], j - len(self.n_drawn) + 1), j)  # m rows
+        earlier = np.arange(max(self.batch_starts[j], j - len(self.n_drawn) + 1), j)  # the m rows to bet against
         if not len(earlier):
             return
         distance = j - earlier
@@ -120,7 +125,7 @@ class RowDependence:
         tokens = self.tokens[earlier]
         for key, numbers in self.numbers.items():
             position, is_paired = match_numbers(numbers[earlier], numbers[j])
-            # [m, L]: the probability of agreement if rows are independent, and the largest if one number drew both
+            # `chance` [m, L] is the probability of agreement if rows are independent, `limit` if one number drew both.
             chance = law[torch.as_tensor(position, device=law.device), tokens.to(law.device)].cpu().numpy()
             limit = np.minimum(1, chance / self.probability[earlier])
             excess = (tokens.numpy() == self.tokens[j].numpy()[position]) - chance
@@ -134,8 +139,8 @@ class RowDependence:
                 self.growth[:, distance] += compute_growth(chance, limit, scale)
 
     def make_row(self, **columns: Any) -> Row:
-        """Make the row of the test. The effect is the share of draws that are shared, by agreement at the distance with
-        most evidence."""
+        """Make the result row of the test, or one that says that it was not run if no bet was made. The effect is the
+        share of draws that are shared, by agreement at the distance with most evidence."""
         distances = np.flatnonzero(self.n_drawn)
         if not len(distances):
             needs = "two rows in a batch, and tokens that are drawn"

@@ -21,27 +21,27 @@ from torch import Tensor
 from parity.equality.targets import Decoder
 from parity.experiment.options import measure_reach
 
-FAR = 128  # the position from which late faults begin
-NO_FAULT = "none"  # the fault of a correct decoder
-ENOUGH = 30_000  # tokens in which every fault of long sequences shows
-Correct = dict[str, tuple[Decoder, dict[str, Any]]]  # a decoder and its options, by name
-Faulty = dict[str, tuple[Decoder, str, str]]  # a decoder, its fault, and the model on which the fault is looked for
+FAR = 128  # position from which late faults change the decoder
+NO_FAULT = "none"  # what a trial of a correct decoder has in place of its fault
+ENOUGH = 30_000  # number of sampled tokens in which the tests must find each fault of long sequences
+Correct = dict[str, tuple[Decoder, dict[str, Any]]]  # correct decoders and their options, by name
+Faulty = dict[str, tuple[Decoder, str, str]]  # by name: a decoder, its fault, and the model on which that is looked for
 
 
 class Trial(NamedTuple):
     """A decoder on a target."""
 
     method: str
-    fault: str  # NO_FAULT for a correct decoder
-    sample: Callable[[int], list[Row]]  # rows of the sample of a seed
-    must_show: bool = True  # whether the sample is large enough for the fault to show
+    fault: str  # description of the planted fault; NO_FAULT for a correct decoder
+    sample: Callable[[int], list[Row]]  # draws a sample with the given seed, tests it and returns the result rows
+    must_show: bool = True  # whether the sample is large enough that the tests must find the fault
 
     def is_faulty(self) -> bool:
         return self.fault != NO_FAULT
 
 
 def is_rejected(rows: Iterable[Row]) -> bool:
-    """Tell whether one of the rows that decide rejects."""
+    """Tell whether the verdict of any row that decides is "rejected"."""
     return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
 
 
@@ -49,15 +49,15 @@ class Outcome(NamedTuple):
     """What the tests say of a trial."""
 
     trial: Trial
-    samples: list[list[Row]]  # a seed each
-    hits: int  # samples that were rejected
-    # whether it goes as it must: a fault is found on every seed (None if its sample is too small); a correct decoder is
-    # not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
+    samples: list[list[Row]]  # result rows of each seed's sample
+    hits: int  # number of samples that were rejected
+    # Whether the outcome is what it must be: a fault is found on every seed (None if its sample is too small for that),
+    # and a correct decoder is not rejected on every seed (a rejection by chance, one in twenty, does not repeat).
     as_required: bool | None
 
 
 def try_out(trial: Trial, seeds: Sequence[int] = (0, 1)) -> Outcome:
-    """Test a sample of every seed."""
+    """Run a trial with each seed, and judge whether its rejections are as they must be (see `Outcome.as_required`)."""
     samples = [trial.sample(seed) for seed in seeds]
     hits = sum(map(is_rejected, samples))
     always = hits == len(samples)
@@ -69,10 +69,12 @@ def try_out(trial: Trial, seeds: Sequence[int] = (0, 1)) -> Outcome:
 def make_trials_on_long(
     kind: str, correct: Correct, faulty: Faulty, targets: Callable[..., Sequence[Any]], n: int
 ) -> Iterator[Trial]:
-    """Yield trials on the long targets of a kind, a correct decoder's on all of them. All tests of a trial are one
-    family; nothing that a decoder draws is an error."""
+    """Yield trials of about n tokens on the long targets of a kind, which targets(lengths, n) makes: a correct decoder
+    on all of them, a faulty one on those whose name begins with its model's. All tests of a trial are one family for
+    Holm's correction; impossible tokens are rejected, but raise no error."""
 
     def sample(decoder: Decoder, options: dict[str, Any], models: Sequence[Any], seed: int) -> list[Row]:
+        """Draw a sample of each model with the decoder and return the rows of all tests, corrected as one family."""
         rows: list[Row] = []
         for model in models:
             drawn = model.draw(decoder, 0, seed, options)._replace(predictable=True)
@@ -89,7 +91,7 @@ def make_trials_on_long(
 
 
 def patch_module(module: str, **names: Any) -> ModuleType:
-    """Load a second copy of a decoder's module and replace the given names in it.
+    """Load a second copy of a decoder's module, replace the given names in it, and return it; the module itself stays.
 
     Raises AttributeError for a name that the module does not have: the fault would be planted nowhere.
     """
@@ -117,7 +119,7 @@ class Overridden:
 
 
 def change_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
-    """Make the decoder run on change(model)."""
+    """Make a decoder that runs `decoder` on change(model) in place of the model."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(change(model), start, noise=noise, **options)
@@ -126,7 +128,7 @@ def change_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
 
 
 def change_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
-    """Make the decoder read change(noise)."""
+    """Make a decoder that runs `decoder` with change(noise) in place of the noise."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(model, start, noise=change(noise), **options)
@@ -135,7 +137,7 @@ def change_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
 
 
 def swap_in_small(decoder: Decoder, wrong: Decoder, largest: int) -> Decoder:
-    """Replace the decoder by `wrong` in batches of up to `largest` rows."""
+    """Make a decoder that runs `wrong` on batches of up to `largest` rows, and `decoder` on larger ones."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return (wrong if len(noise.keys) <= largest else decoder)(model, start, noise=noise, **options)
@@ -144,7 +146,7 @@ def swap_in_small(decoder: Decoder, wrong: Decoder, largest: int) -> Decoder:
 
 
 class Renumbered(Noise):
-    """Noise that reads its numbers at another index: those of one use, or all."""
+    """Noise that reads its numbers at index(index) instead: those of the use `only`, or all if it is empty."""
 
     def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], only: str = ""):
         super().__init__(noise.keys, noise.dtype)
@@ -155,15 +157,16 @@ class Renumbered(Noise):
 
 
 def renumber(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:
-    """Make the decoder read its numbers at another index: those of one use, or all."""
+    """Make a decoder that reads its random numbers at index(index): those of the use `only`, or all if it is empty."""
     return change_noise(decoder, lambda noise: Renumbered(noise, index, only))
 
 
 def share_noise(noise: Noise) -> Noise:
-    """Give every second row the numbers of the one before."""
+    """Make noise in which every second row of a batch has the random numbers of the row before."""
     return Noise(noise.keys[torch.arange(len(noise.keys)) // 2 * 2], noise.dtype)
 
 
 def share_noise_in_runs(noise: Noise) -> Noise:
-    """Share noise in batches of 9 to 64 rows, which a run's own are."""
+    """Make noise that pairs of rows share, as by `share_noise`, in batches of 9 to 64 rows, the sizes of a run's
+    batches; return the noise itself in others."""
     return share_noise(noise) if 9 <= len(noise.keys) <= 64 else noise

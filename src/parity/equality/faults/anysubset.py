@@ -36,41 +36,42 @@ from parity.equality.faults import (
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, long_targets, targets
 
-# On consistent 3x5 the smallest of the faults is a TV of .009, below what n finds.
+# The targets of short trials. Not consistent 3x5, where the smallest fault is a TV of .009, too small for n sequences.
 ON = ("random 3x5", "consistent 3x4")
-NEEDED = 10_000  # sequences with which every fault is found
-LENGTH = 64  # words of the long models at k = 5, except "far"
-AGAIN = 20  # the rank from which acceptance uniforms are used again
-LATE = 32  # the rank from which all noise is used again
-SIGHT = 8  # positions that a short-sighted decoder sees
-Select = Callable[[Tensor, Tensor], Tensor]  # where a fault is
+NEEDED = 10_000  # number of sequences in which the tests must find each fault
+LENGTH = 64  # number of words of the long models for k = 5, except the model "far"
+AGAIN = 20  # rank from which the fault "accept reuse" reads the same acceptance uniforms again
+LATE = 32  # rank from which late faults begin: noise read again, flatter laws
+SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no words
+Select = Callable[[Tensor, Tensor], Tensor]  # says, bool by ranks [B, S] and n_prompt [B], where a fault changes laws
 
 
 def verify_without_residual(
     q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
 ) -> Verified:
-    """Verify, but resample from the target instead of the residual."""
+    """Verify drafts, but replace a rejected one by a draw from the target's law q instead of the residual (a fault)."""
     accepted = u * probability(p, draft) < probability(q, draft)
     return finish(q, torch.zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
 
 
 def keep_rejected(q: Tensor, p: Tensor, draft: Tensor, *rest: Any) -> Verified:
-    """Verify, but keep the draft that has just been rejected."""
+    """Verify drafts, but keep a rejected draft as the corrected token (a fault)."""
     return Verified(draft, verify(q, p, draft, *rest).kept)
 
 
 def replace_verify(faulty: Callable[..., Verified]) -> Decoder:
-    """Put another function in the place of assd's `verify`."""
+    """Make the decoder assd with `faulty` in the place of its function `verify`."""
     return patch_module("parity_decoders.anysubset.assd", verify=faulty).assd
 
 
 def replace_laws(decoder: Decoder, laws: Callable[..., Tensor]) -> Decoder:
-    """Put laws(model, tokens, order, n_prompt, ranks, n_seen) in the place of the model's."""
+    """Make the decoder see laws(model, tokens, order, n_prompt, ranks, n_seen) in the place of the model's laws."""
     return change_model(decoder, lambda model: Overridden(model, "laws", laws))
 
 
 def show_drafts(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-    """Condition the joint density of drafts on later drafts, too."""
+    """Compute the model's laws, but let drafts that are scored jointly see the later drafts too, themselves included (a
+    fault): n_seen is raised in rows whose ranks all equal it."""
     is_joint = (ranks == n_seen).all(1, keepdim=True)
     n_seen = torch.where(is_joint, n_seen.amax(1, keepdim=True) + 1, n_seen)
     return model.laws(tokens, order, n_prompt, ranks, n_seen)
@@ -79,7 +80,7 @@ def show_drafts(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ran
 def ignore_words(
     model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor, *, right: bool
 ) -> Tensor:
-    """Compute laws that ignore words more than SIGHT positions away, or all words to the `right`."""
+    """Compute laws [B, S, V] that ignore words to the right if `right`, else words more than SIGHT positions away."""
     positions = order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
     offset = torch.arange(tokens.shape[1]) - positions[..., None]
     in_sight = (offset < 0) if right else (offset.abs() <= SIGHT)
@@ -90,9 +91,11 @@ def ignore_words(
 
 
 def flatten_laws(decoder: Decoder, share: float, select: Select = lambda ranks, _: ranks >= 0) -> Decoder:
-    """Mix laws with the uniform law over possible words, by a share, where select(ranks [B, S], n_prompt [B]) holds."""
+    """Make the decoder see laws that are mixed with a share of the uniform law over possible words, where
+    select(ranks [B, S], n_prompt [B]) holds; by default everywhere."""
 
     def laws(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute the model's laws, flattened where `select` holds."""
         p = model.laws(tokens, order, n_prompt, ranks, n_seen)
         possible = p > 0
         flat = (1 - share) * p + share * possible / possible.sum(-1, keepdim=True).clamp(min=1)
@@ -102,7 +105,8 @@ def flatten_laws(decoder: Decoder, share: float, select: Select = lambda ranks, 
 
 
 def reuse_from(rank: int) -> Callable[[Tensor], Tensor]:
-    """Make loops that begin at `rank` or later read the numbers of the loop that begins at `rank`."""
+    """Make a map of noise indices (LENGTH * first rank of the loop + rank) by which loops that begin at `rank` or later
+    read the numbers of the loop that begins at `rank`."""
 
     def renumber(index: Tensor) -> Tensor:
         first_rank = index // LENGTH
@@ -113,14 +117,14 @@ def reuse_from(rank: int) -> Callable[[Tensor], Tensor]:
 
 
 def fill_backwards(model: Any, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """Fill words in from right to left."""
+    """Decode as `sequential` does, but fill in the missing words in reversed order, from right to left (a fault)."""
     rank = torch.arange(start.order.shape[1])
     is_missing = (rank >= start.begin[:, None]) & (rank < start.end[:, None])
     reversed_rank = torch.where(is_missing, (start.begin + start.end)[:, None] - 1 - rank, rank)
     return sequential(model, start._replace(order=start.order.gather(1, reversed_rank)), noise=noise)
 
 
-VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders of short trials and their faults, by name
     "sequential": (sequential, "none"),
     "assd": (partial(assd, k=3), "none"),
     "assd: accept +0.05": (partial(assd, k=3, tolerance=0.05), "accept +0.05"),
@@ -151,7 +155,7 @@ LONG: Faulty = {
     "assd: beyond 32": (
         flatten_laws(assd, 0.15, lambda ranks, _: ranks >= LATE), f"laws flatter from rank {LATE} on", "hidden"
     ),
-    "assd: other prompts": (  # of rows whose prompts are longer than the batch's shortest
+    "assd: other prompts": (  # changes the rows whose prompts are longer than the batch's shortest
         flatten_laws(assd, 0.1, lambda _, n_prompt: (n_prompt > n_prompt.min())[:, None]),
         "laws flatter where prompts differ", "hidden",
     ),
@@ -171,9 +175,11 @@ LONG: Faulty = {
 
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Yield every variant on an inconsistent and on a consistent target."""
+    """Yield a trial of n sequences for each of VARIANTS on an inconsistent and on a consistent target. draws: of the
+    Monte-Carlo null; `seeds` is not read."""
 
     def sample(decoder: Decoder, target: Target, seed: int) -> list[Row]:
+        """Draw n sequences with the decoder and return the rows of their tests, corrected for multiple tests."""
         drawn = target.draw(decoder, n, seed, {}, threads)
         return adjust_over_targets(target.make_rows(drawn, "any-order", seed, draws))
 
@@ -183,4 +189,5 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
 
 
 def make_long_trials(n: int) -> Iterator[Trial]:
+    """Yield a trial of about n tokens on long targets for each decoder of CORRECT and LONG."""
     yield from make_trials_on_long("anysubset", CORRECT, LONG, long_targets, n)

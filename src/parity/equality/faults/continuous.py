@@ -38,10 +38,10 @@ from parity.equality.targets import Decoder
 from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
 from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
-NEEDED = 5000  # samples with which every fault is found
-LATE = 32  # the rank from which noise is used again
-SIGHT = 8  # positions that a short-sighted decoder sees
-Select = Callable[[Tensor], Tensor]  # where a fault is
+NEEDED = 5000  # number of samples in which the tests must find each fault
+LATE = 32  # rank from which late faults begin: noise read again, wider laws
+SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no tokens
+Select = Callable[[Tensor], Tensor]  # says, bool by ranks [B, n], where a fault changes the laws
 FAULTS = (
     "none", "residual p", "accept +0.05", "shared uniform", "draft temperature", "bonus from q", "square-root ratio",
     "never rejects",
@@ -59,7 +59,7 @@ def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: s
     K, L, D = model.means.shape
     draft = random_mixture(np.random.default_rng(1), K, L, D)
     x = np.empty((rows, 0, D))
-    run = np.zeros(rows, int)  # drafts accepted one after the other
+    run = np.zeros(rows, int)  # number of drafts that a row has accepted one after the other
     u = rng.random(rows)
     for _ in range(L):
         y = draft.draw(x, rng, 0.8 if fault == "draft temperature" else 1.0)
@@ -87,7 +87,7 @@ couple_by_inverse = patch_module("parity_decoders.coupling", log_ratio=lambda n,
 
 
 def couple_without_residual(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
-    """Keep x with probability min(1, p / q), else draw from p instead of the residual."""
+    """Keep drafts x with probability min(1, p / q), else draw from p instead of the residual (a fault)."""
     target, draft = (torch.distributions.Normal(mean, std) for mean, std in (p, q))
     is_kept = noise.uniform("accept", index).log() < (target.log_prob(x) - draft.log_prob(x)).sum(-1)
     drawn = p[0] + p[1] * noise.normal("retry", index, x.shape[-1])
@@ -97,27 +97,28 @@ def couple_without_residual(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, i
 def sweep_peeking(
     walks: coupled.Walks, chain: Any, noise: Noise, index: Tensor, theta: float | None, eps: float
 ) -> coupled.Walks:
-    """Sweep, but couple steps only where the token that they lead to, a later coordinate, is above 0."""
+    """Run a sweep of `coupled`, but couple only walks that lead to a token whose first number is above 0 (a fault)."""
     mask = walks.x[:, -1, 0] > 0
     swept = (coupled.sweep(walks, chain, noise, index, theta, eps) for theta in (10.0, -1.0))
     return coupled.Walks(*(torch.where(mask.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(*swept, strict=True)))
 
 
 def sweep_once(walks: coupled.Walks, *rest: Any) -> coupled.Walks:
-    """Sweep, and count all steps as verified."""
+    """Run a sweep of `coupled`, and count all steps of the walks as verified (a fault)."""
     swept = coupled.sweep(walks, *rest)
     return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
 
 
 def count_one_more(holds: Tensor) -> Tensor:
-    """Count the leading ones, and the next."""
+    """Count the leading True of `holds`, plus one (a fault: one unverified draft is kept)."""
     return count_leading(holds) + 1
 
 
 def widen_laws(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks >= 0) -> Decoder:
-    """Multiply the target's scales by a factor where select(ranks [B, n]) holds."""
+    """Make the decoder see a target whose scales are `factor` times wider where select(ranks [B, n]) holds."""
 
     def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        """Compute the target's laws, widened where `select` holds."""
         law = model.conditions(tokens, order, ranks, n_known)
         is_wide = select(ranks).expand_as(ranks).flatten()[:, None, None]
         return law._replace(scales=torch.where(is_wide, factor * law.scales, law.scales))
@@ -126,40 +127,42 @@ def widen_laws(decoder: Decoder, factor: float, select: Select = lambda ranks: r
 
 
 def replace_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
-    """Put conditions(model, tokens, order, ranks, n_known) in the place of the target's."""
+    """Make the decoder see conditions(model, tokens, order, ranks, n_known) in the place of the target's conditions."""
     return change_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
 
 
 def ignore_distant_tokens(model: Any, *arguments: Tensor) -> MixtureLaw:
-    """Compute laws that ignore tokens more than SIGHT positions away; in the copying model all that matter are."""
+    """Compute laws N(0, 1) whatever the tokens. So a decoder of the copying model behaves that sees no tokens more than
+    SIGHT positions away, because none nearer matter there."""
     law = model.conditions(*arguments)
     return law._replace(means=0 * law.means, scales=torch.ones_like(law.scales))
 
 
 def reuse_late_index(index: Tensor) -> Tensor:
-    """Give every second rank from LATE on the numbers of the one before (two a rank: a walk of one step)."""
+    """Map noise indices, two a rank, so that from LATE on every second rank reads the numbers of the rank before."""
     return torch.where((index >= 2 * LATE) & (index // 2 % 2 == 1), index - 2, index)
 
 
 def shift_rare_tokens(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
-    """Decode by mar, but write one token in a thousand five off."""
+    """Decode as `mar` does, but add 5.0 to the numbers of one token in a thousand (a fault)."""
     for rank, drawn in enumerate(mar(models, start, noise=noise)):
         u = noise.uniform("branch", torch.full_like(start.order[:, :1], rank))
         yield drawn._replace(tokens=drawn.tokens + 5.0 * (u < 0.001)[..., None])
 
 
 def sample_target(p: Any, q: Any, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, *rest: Any) -> Any:
-    """Replace a rejected draft by a draw from the target instead of the residual."""
+    """Replace `sample_residual` of cspd: draw from the target p instead of the residual (a fault). Returns the tokens,
+    one try each, and that none gave up."""
     x = p.propose(lambda i: noise.normal("retry", 2 * ranks[:, None] + i, dim).flatten(0, 1))
     return x, torch.ones_like(ranks), torch.zeros_like(ranks) > 0
 
 
-VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, and its fault
+VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # samplers of short trials and their faults, by name
     "exact sampling": (exact_sampler, "none"),
     **{f"speculative: {fault}": (partial(speculative, fault=fault), fault) for fault in FAULTS},
 }
 CSPD, HEAD, JACOBI = (f"parity_decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
-WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of a walk
+WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of walks, and their faults, by name
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
     "spec_head: redrawn": (
         partial(patch_module(HEAD, couple=couple_without_residual).spec_head, ahead=3),
@@ -198,7 +201,7 @@ LONG: Faulty = {
     "mar: twins of 9 to 64": (
         change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
     ),
-    "cspd: ahead": (  # of rows that are ahead of the slowest
+    "cspd: ahead": (  # changes the rows that are ahead of the slowest of their batch
         widen_laws(cspd, 1.08, lambda ranks: ranks[:, :1] > ranks[:, :1].min()),
         "laws wider where rows differ in place", "turning",
     ),
@@ -216,11 +219,11 @@ LONG: Faulty = {
 
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Yield a trial for each fault: samplers on a mixture of three tokens of one number, and of two; decoders that
-    couple steps on their walks. A trial is given its seed when it runs; seeds and threads
-    belong to the signature of all kinds and are not read here."""
+    """Yield a trial of n samples for each fault: of samplers on a mixture of three tokens of one number, and of two; of
+    decoders that couple steps on the walks. draws: of the Monte-Carlo null; `seeds` and `threads` are not read here."""
 
     def sample(sampler: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
+        """Draw n samples of three tokens of D numbers and return the rows of their tests."""
         model = random_mixture(np.random.default_rng(0), 3, 3, D)
         rng = np.random.default_rng([seed, D])
         settings: dict[str, Any] = {"model_name": f"mixture 3 x {D}-D", "bins": bins, "draws": draws}
@@ -237,4 +240,5 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
 
 
 def make_long_trials(n: int) -> Iterator[Trial]:
+    """Yield a trial of about n tokens on long targets for each decoder of CORRECT and LONG."""
     yield from make_trials_on_long("continuous", CORRECT, LONG, long_targets, n)

@@ -45,31 +45,32 @@ from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import Target, long_targets
 from parity.models.discrete.tabular import TabularModel, random_table
 
-BLOCK = 3  # drafts of `classical`
-TEAM = 4  # rows of the lockstep fault that advance together
-# Sequences in which a fault must show; an acceptance .01 too large is a TV of about .01.
+BLOCK = 3  # number of drafts in a pass of `classical`
+TEAM = 4  # number of rows that advance together under the lockstep fault
+# Sequences in which the tests must find a fault, if not 10,000; an acceptance .01 too large is a TV of about .01.
 NEEDED = {"accept +0.01": 100_000}
 WINDOW = 16
-LATE = 6  # the pass from which noise is used again
+LATE = 6  # pass from which faults of reused noise read the same numbers again
 SJD = "parity_decoders.discrete.sjd"
-Select = Callable[[Tensor, int], Tensor]  # where a fault is
+Select = Callable[[Tensor, int], Tensor]  # says, bool by positions [B, S] and last position, where laws are changed
 
 
 class Carried(NamedTuple):
     """Drafts that stand from the pass before: the first n[b] of row b."""
 
-    n: Tensor  # [B]
+    n: Tensor  # [B] number of drafts that stand
     drafts: Tensor  # [B, BLOCK]
     laws: Tensor  # [B, BLOCK, V]
 
 
 def finish_pass(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Assemble the tokens of a pass from drafts and the tokens drawn behind them [B, S]; also count the final ones."""
+    """Assemble the tokens [B, S] of a pass: the first n_accepted [B] drafts, then drawn tokens. Returns them and the
+    number of final ones [B], one more than n_accepted."""
     return torch.where(torch.arange(drafts.shape[1]) < n_accepted[:, None], drafts, drawn), n_accepted + 1
 
 
 def finish_with_unverified(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Assemble the tokens of a pass, but keep the draft behind the rejected one, too."""
+    """Assemble the tokens of a pass like `finish_pass`, but keep the draft behind the rejected one, too (a fault)."""
     tokens, n_kept = finish_pass(drafts, drawn, n_accepted)
     slots = torch.arange(drafts.shape[1])
     tokens = torch.where((slots == n_kept[:, None]) & (slots < BLOCK), drafts, tokens)
@@ -77,7 +78,8 @@ def finish_with_unverified(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) ->
 
 
 def advance_in_lockstep(n_kept: Tensor, drafts: Tensor, q: Tensor) -> tuple[Tensor, Carried | None]:
-    """Hold rows back to the slowest of their team; their accepted drafts are put to the test again."""
+    """Hold rows back to the slowest of their team of TEAM rows (a fault). Returns how many tokens each row keeps [B],
+    and the accepted drafts beyond, with their laws q [B, BLOCK, V], which the next pass tests again."""
     padded = torch.cat([n_kept, n_kept.new_full((-len(n_kept) % TEAM,), BLOCK + 1)])
     slowest = padded.view(-1, TEAM).amin(1).repeat_interleave(TEAM)[: len(n_kept)]
     source = (slowest[:, None] + torch.arange(BLOCK)).clamp(max=BLOCK - 1)
@@ -88,17 +90,17 @@ def advance_in_lockstep(n_kept: Tensor, drafts: Tensor, q: Tensor) -> tuple[Tens
 class Rules(NamedTuple):
     """What `classical` and `jacobi` do at each point of a pass."""
 
-    # the numbers of slots [1, S], by which noise is read
+    # number(step, slots) gives the index of the noise of slots [1, S] in a pass.
     number: Callable[[int, Tensor], Tensor] = lambda step, slots: step * slots.shape[1] + slots
     uniforms: Callable[[Noise, Tensor], Tensor] = lambda noise, index: noise.uniform("accept", index)
-    draft: Callable[[Tensor], Tensor] = lambda q: q  # the law that drafts are drawn from; q is recorded
+    draft: Callable[[Tensor], Tensor] = lambda q: q  # law to draw drafts from, though q is recorded
     accept: Callable[[Tensor, Tensor], Tensor] = lambda u, ratio: u < ratio
-    correct: Callable[[Tensor, Tensor], Tensor] = residual  # the unnormalised law that replaces a rejected draft
-    bonus: Callable[[Tensor, Tensor], Tensor] = lambda p, q: p[:, BLOCK]  # the law behind the drafts, of p and of q
+    correct: Callable[[Tensor, Tensor], Tensor] = residual  # of (p, q): a rejected draft is redrawn from it
+    bonus: Callable[[Tensor, Tensor], Tensor] = lambda p, q: p[:, BLOCK]  # of p and q: law of the bonus token
     finish: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = finish_pass
-    # how many tokens a row keeps, and which drafts it carries into the next pass
+    # advance(n_kept, drafts, q) gives how many tokens a row keeps, and which drafts it carries into the next pass.
     advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Carried | None]] = lambda n_kept, *_: (n_kept, None)
-    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: p  # the law of each token of a window
+    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: p  # law to record for a window's tokens
 
 
 CORRECT_RULES = Rules()
@@ -124,7 +126,8 @@ JACOBI = {
 
 
 def compute_laws(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Compute laws at `positions` [B, S] after the tokens [B, S] before each; past the end, those of the last one."""
+    """Compute the laws [B, S, V] of the tokens at `positions` [B, S], given the token before each, tokens [B, S]. For
+    positions past the end, any laws of the right shape."""
     return model.logits(tokens, (positions - 1).clamp(max=model.length - 1)).softmax(-1)
 
 
@@ -132,8 +135,9 @@ def propose(
     draft_model: TokenModel, token: Tensor, positions: Tensor, index: Tensor, noise: Noise, carried: Carried | None,
     rules: Rules,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Draft tokens [B, BLOCK] for all positions [B, BLOCK + 1] but the last, after `token` [B]. Also returns their
-    laws and the draft model's law [B, V] of the last position."""
+    """Draft tokens for all positions [B, BLOCK + 1] but the last, after `token` [B], one by one; carried drafts stand.
+    Returns them [B, BLOCK], their laws [B, BLOCK, V] and the draft model's law of the last position [B, V]. index
+    [1, BLOCK + 1] numbers the noise of each slot."""
     drafts, laws = [], []
     for k in range(BLOCK):
         q = compute_laws(draft_model, token[:, None], positions[:, k : k + 1])[:, 0]
@@ -155,7 +159,8 @@ def find_last_token(previous: Tensor, tokens: Tensor, n_kept: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def classical(model: TokenModel, start: Tensor, *, noise: Noise, rules: Rules = CORRECT_RULES) -> Iterator[Step]:
-    """Draft BLOCK tokens from a random draft model, verify them in one pass, draw one more from p if all stand."""
+    """Decode by speculative sampling (Leviathan et al. 2023) with a random table as draft model: draft BLOCK tokens,
+    verify them in one pass, draw one more from p if all are accepted. Other `rules` plant a fault."""
     B, L, V = len(start), model.length, model.vocab
     draft_model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, B)
     slots = torch.arange(BLOCK + 1)[None]
@@ -183,8 +188,8 @@ def classical(model: TokenModel, start: Tensor, *, noise: Noise, rules: Rules = 
 def jacobi(
     model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, rules: Rules = CORRECT_RULES
 ) -> Iterator[Step]:
-    """Verify a window of drafts by maximal coupling: a later draft, too, is kept with probability min(1, p / q) and
-    otherwise redrawn from the residual. Either way its law is now p."""
+    """Decode by speculative Jacobi, verifying a window by maximal coupling: each draft, also a later one, is kept with
+    probability min(1, p / q), else redrawn from the residual, so its law is now p. Other `rules` plant a fault."""
     B, L, V = len(start), model.length, model.vocab
     slots = torch.arange(window)[None]
     frontier, last_token = torch.zeros_like(start), start
@@ -209,17 +214,19 @@ def jacobi(
         q = torch.where(is_new[..., None], 1 / V, stored.gather(1, source[..., None].expand(-1, -1, V)))
 
 
-VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders of short trials and their faults, by name
     **{f"classical: {fault}": (partial(classical, rules=rules), fault) for fault, rules in CLASSICAL.items()},
     **{f"jacobi: {fault}": (partial(jacobi, rules=rules), fault) for fault, rules in JACOBI.items()},
 }
 
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Yield every variant at n on a random table of (V, L) = (3, 5), and a fault that needs more at 10 n as well."""
+    """Yield a trial of n sequences for each of VARIANTS on a random table of 5 tokens out of 3, and one of 10 n as well
+    for a fault of NEEDED. draws: of the Monte-Carlo null; `seeds` is not read."""
     target = Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5)
 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
+        """Draw `size` sequences with the decoder and return the rows of the joint tests of their counts."""
         rng = np.random.default_rng([seed, size])
         counts = np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(target.law))
         return make_joint_rows("mutants", counts, target.law, 3, 5, rng=rng, draws=draws, model=target.name)
@@ -229,29 +236,31 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
             yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000))
 
 
-# Faults that short sequences do not show
+# --- Faults that short sequences do not show, planted in the shipped decoders
 
 
 def reuse_late_index(index: Tensor) -> Tensor:
-    """Give the passes from LATE on the numbers of pass LATE."""
+    """Map noise indices, WINDOW a pass, so that passes from LATE on read the numbers of pass LATE."""
     return torch.where(index < LATE * WINDOW, index, LATE * WINDOW + index % WINDOW)
 
 
 def replace_logits(decoder: Decoder, logits: Callable[..., Tensor]) -> Decoder:
-    """Put logits(model, tokens, positions) in the place of the model's, after guidance."""
+    """Make the decoder see logits(model, tokens, positions) in the place of the model's logits, after guidance."""
     return change_model(decoder, lambda model: Overridden(model, "logits", logits))
 
 
 def flatten(logits: Tensor, share: float) -> Tensor:
-    """Mix the law with the uniform law over possible tokens, by a share."""
+    """Compute the logits [..., V] of laws mixed with a share of the uniform law over tokens of finite logits."""
     p, possible = logits.softmax(-1), logits > float("-inf")
     return ((1 - share) * p + share * possible / possible.sum(-1, keepdim=True)).log()
 
 
 def flatten_laws(decoder: Decoder, share: float, select: Select = lambda positions, _: positions >= 0) -> Decoder:
-    """Flatten the laws by a share where select(positions [B, S], last position) holds."""
+    """Make the decoder see laws flattened by a share (see `flatten`) where select(positions [B, S], last) holds, given
+    the positions of the tokens to draw and the last position; by default everywhere."""
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Compute the model's logits, flattened where `select` holds."""
         right = model.logits(tokens, positions)
         return torch.where(select(positions + 1, model.length - 1)[..., None], flatten(right, share), right)
 
@@ -259,16 +268,17 @@ def flatten_laws(decoder: Decoder, share: float, select: Select = lambda positio
 
 
 def mix_uniform(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Compute logits under which one token in a thousand is any token, possible or not."""
+    """Compute logits of the model's laws mixed with .001 of the uniform law over all tokens, impossible ones too."""
     logits = model.logits(tokens, positions)
     return (0.999 * logits.softmax(-1) + 0.001 / logits.shape[-1]).log()
 
 
 def flatten_after_rollback(model: TokenModel) -> Overridden:
-    """Flatten the laws after a pass in which all tokens of the window but two were dropped."""
-    previous: Tensor | None = None  # first position of the pass before
+    """Make a model whose laws are flattened by .3 in a row's pass after one that kept two tokens or fewer."""
+    previous: Tensor | None = None  # first position of each row in the previous pass
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Compute the model's logits, flattened in rows whose first position moved by 2 at most since the last call."""
         nonlocal previous
         right = model.logits(tokens, positions)
         first = positions[:, 0]
@@ -280,19 +290,20 @@ def flatten_after_rollback(model: TokenModel) -> Overridden:
 
 
 def change_sampling(decoder: Decoder, **settings: Any) -> Decoder:
-    """Change the sampling settings of a guided model."""
+    """Make the decoder run on the guided model with changed sampling settings, such as guidance=1.6."""
     return change_model(decoder, lambda model: Sampled(model.model, replace(model.sampling, **settings)))
 
 
 def accept_last(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, *rest: Any) -> Verified:
-    """Verify, but accept the last draft of a window as it is, wherever it is possible."""
+    """Verify drafts, but accept the last one of a window whenever p allows it at all (a fault)."""
     is_last = torch.arange(u.shape[1]) == WINDOW - 1
     return verify(p, torch.where(is_last[:, None], p, q), draft, point & ~is_last, u, *rest)
 
 
 def decode_with_late_fault(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-    """Decode by sjd, whose residual is replaced by the target's law from position FAR on."""
-    asked_positions = torch.zeros(0)  # of the last pass
+    """Decode as `sjd` does, but redraw rejected drafts from the target's law instead of the residual from position FAR
+    on (a fault)."""
+    asked_positions = torch.zeros(0)  # positions of the tokens that the last call of `logits` gave the laws of
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
         nonlocal asked_positions
@@ -300,6 +311,7 @@ def decode_with_late_fault(model: TokenModel, start: Tensor, *, noise: Noise, **
         return model.logits(tokens, positions)
 
     def verify_late(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, e: Tensor, *rest: Any) -> Verified:
+        """Verify drafts, but redraw a rejected one at or beyond position FAR from p."""
         right = verify(p, q, draft, point, u, e, *rest)
         is_corrected = (torch.arange(p.shape[1]) == right.kept[:, None] - 1) & (right.tokens != draft) & ~point
         is_late = asked_positions[:, : p.shape[1]] >= FAR
@@ -331,7 +343,7 @@ LONG: Faulty = {
     "sjd: row border": (
         flatten_laws(sjd, 0.3, lambda positions, _: positions % 16 == 0), "first law of every row flatter", "order 2"
     ),
-    "sjd: ahead": (  # of rows that are ahead of the slowest
+    "sjd: ahead": (  # changes the rows that are ahead of the slowest of their batch
         flatten_laws(sjd, 0.1, lambda positions, _: positions[:, :1] > positions[:, :1].min()),
         "laws flatter where rows differ in place", "chain",
     ),
@@ -349,4 +361,5 @@ LONG: Faulty = {
 
 
 def make_long_trials(n: int) -> Iterator[Trial]:
+    """Yield a trial of about n tokens on long targets for each decoder of CORRECT and LONG."""
     yield from make_trials_on_long("discrete", CORRECT, LONG, long_targets, n)
