@@ -22,7 +22,7 @@ from parity_decoders.sampling import Sampled, TokenSampling
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 
@@ -55,7 +55,7 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
     """Make a function that decodes a batch plainly by this project's random transformer of SIZE, compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    run_pass = compile_pass(logits_pass, "cpu") if fast else logits_pass
+    run_pass = CompiledPass(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:

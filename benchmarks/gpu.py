@@ -36,7 +36,7 @@ from parity.decode.output_buffer import now
 from parity.experiment import checks, tuned
 from parity.experiment.options import cap_small, declaration, methods, needs, options
 from parity.models import fetch
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, logits_pass
@@ -103,7 +103,7 @@ class Networks:
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
         self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
-        self.run = compile_pass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
+        self.run = CompiledPass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
 
     @torch.inference_mode()
     def model(self, batch: int, companion: str = "") -> Sampled:

@@ -46,6 +46,7 @@ def make_columns(length: int) -> dict[str, np.ndarray]:
         "network_seconds": np.where(first, 1.0, 0.5),
         "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
         "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
+        "compiled_speedup": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "single_pass_cost": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "load": np.full(N, 1.5),
         "draft_calls": np.where(first, 4, 2),

@@ -297,7 +297,8 @@ def write_cell(tmp_path, pixels):
         "at_once": np.full(n, n),
         "step": np.tile(np.arange(1, 5, dtype=np.int16), (n, 1)), "seconds": np.ones(n), "network_seconds": np.ones(n),
         "plain_seconds": np.ones(n), "single_seconds": np.ones(n), "plain_single_seconds": np.ones(n),
-        "single_pass_cost": np.ones(n), "load": np.ones(n), "draft_calls": np.zeros(n), "draft_tokens": np.zeros(n),
+        "single_pass_cost": np.ones(n), "compiled_speedup": np.ones(n),
+        "load": np.ones(n), "draft_calls": np.zeros(n), "draft_tokens": np.zeros(n),
         "passes": np.full(n, 4), "nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16),
     }  # fmt: skip
     folder = tmp_path / "xl/ar-00000000"

@@ -1,13 +1,14 @@
 """Compiled passes compute what eager ones do, in batches that shrink as rows are done."""
 
 import numpy as np
+import pytest
 import torch
 
 from parity.decode import loop
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import SlotCache
 
 
@@ -40,6 +41,29 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
     assert 0 < torch._dynamo.utils.counters["stats"]["unique_graphs"] < 6  # no graph for each size of the batch
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_compiled_passes_are_timed_only_where_they_compile(monkeypatch, tmp_path, fails):
+    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": 8}, tmp_path)
+    rows = {"ids": np.array(["0", "1"]), "captions": np.array(["a circle", "two rings"])}
+    rows |= encode(manifest, rows["captions"].tolist())
+    spec = {"method": "ar", "options": {}, "seed": 0}
+    spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float32"}
+
+    def compile_nothing(function, **settings):
+        def run(*arguments):
+            if fails:
+                raise torch._dynamo.exc.Unsupported("no compiler")
+            return function(*arguments)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    loaded, compiled = (loop.load("discrete", manifest, spec, fast=fast) for fast in (False, True))
+    speedups = loop.time_compiled("discrete", loaded, compiled, spec, rows)
+    assert len(speedups) == 2
+    assert np.isnan(speedups).all() == fails
+
+
 def test_each_network_computes_with_its_own_weights():
     """A compiled pass holds its network's weights as constants, folded in for wide inputs."""
 
@@ -47,7 +71,7 @@ def test_each_network_computes_with_its_own_weights():
         return net(x)
 
     nets = [torch.nn.Linear(8, 8) for _ in range(2)]
-    passes = [compile_pass(forward, "cpu") for _ in nets]
+    passes = [CompiledPass(forward, "cpu") for _ in nets]
     with torch.inference_mode():
         for rows in (64, 2):  # both networks share one graph
             x = torch.randn(1, rows, 8)

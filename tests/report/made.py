@@ -144,7 +144,7 @@ def write_tokens(
     provenance["parameters"] = {"target": 3_200_000, "draft": 400_000}
     clock = {"seconds": 2.0, "network_seconds": 1.0, "plain_seconds": 2.0, "single_seconds": 1.0}
     clock |= {"plain_single_seconds": 1.0, "batch": n, "at_once": n, "passes": 9}
-    clock |= {"single_pass_cost": 1.0, "load": 1.0, "draft_calls": 0, "draft_tokens": 0}
+    clock |= {"single_pass_cost": 1.0, "compiled_speedup": np.nan, "load": 1.0, "draft_calls": 0, "draft_tokens": 0}
     columns |= {name: np.full(n, value) for name, value in clock.items()}
     tokens = np.zeros_like(step) if tokens is None else tokens
     write_shard(path, {"ids": np.array(ids), "tokens": tokens, "step": step, **columns}, provenance)
@@ -176,7 +176,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
         "ms_per_forward": 62.5, "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0,
         "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "pairs": 2, "singles": 2,
         "load": 1.0, "machine": "a processor, 2 cores", "speedup_low": 0.9 * speed, "speedup_high": 1.1 * speed, 
-        "pass_cost": 2.0,
+        "pass_cost": 2.0, "speedup_compiled": 1.5, "speedup_compiled_low": 1.4, "speedup_compiled_high": 1.6,
         "speedup_single": 0.8 * speed, "speedup_single_low": 0.7 * speed, "speedup_single_high": 0.9 * speed,
         "calls": nfe.mean() + 6 * nfe.mean() * drafts, "draft_calls": 6 * nfe.mean() * drafts, "draft_nodes": 8.0,
         "draft_share": 0.125 if drafts else None,

@@ -80,6 +80,8 @@ def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
     assert "target 3.2 million" in answers["Networks"]
     assert "draft model 400 thousand" in answers["Networks"]
     assert "trained here" in answers["Who judges it"]
+    assert answers["Plain decoding compiled"].startswith("one image at 1.50 times the speed of plain decoding")
+    assert front_table.find_reference(gathered, rows[0])["method"] == "ar"
     best = max((r for r in rows if r["verdict_kind"] == "certified"), key=lambda r: r["speedup_single"])
     assert answers["Fastest lossless, one image"].startswith(best["label"])
     gallery = summary_page.make_gallery(gathered, rows)

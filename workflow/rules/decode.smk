@@ -36,6 +36,7 @@ rule decode:
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, find_cell(w).kind),
         compile=EXPERIMENT.compile,
         refill=EXPERIMENT.refill,
+        compiled=lambda w: "--time-compiled" if is_timed_compiled(find_cell(w)) else "",
         digest=lambda w: digest_decoding(w).split()[0],
         code=digest_decoding,
     message:
@@ -44,6 +45,6 @@ rule decode:
         r"""
         python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} \
             --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
-            --batch {params.batch} --shards {params.shards} --compile {params.compile} --refill {params.refill} \
+            --batch {params.batch} --shards {params.shards} --compile {params.compile} --refill {params.refill} {params.compiled} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

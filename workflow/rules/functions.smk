@@ -125,6 +125,12 @@ def gpu(wildcards):
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
+def is_timed_compiled(cell):
+    """Return whether a cell's job times compiled passes, too: plain decoding of images, once a model, where passes are not
+    compiled anyway."""
+    return cell.kind == "discrete" and cell.role == "reference" and EXPERIMENT.compile == "auto"
+
+
 def memory(wildcards, attempt):
     """Estimate the MB of a job that loads a model; of one that measures a cell, with its pictures."""
     measured_cell = find_cell(wildcards) if "name" in wildcards.keys() else None

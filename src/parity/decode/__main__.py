@@ -42,6 +42,9 @@ def main() -> None:
     )
     parser.add_argument("--shards", type=int, default=1, help="parts in which the rows are decoded and stored")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
+    parser.add_argument(
+        "--time-compiled", action="store_true", help="time the first images alone with compiled passes, too"
+    )
     add_arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
@@ -64,6 +67,10 @@ def main() -> None:
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
                     shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, paced, refill)
+                    if a.time_compiled and paced and not fast:
+                        compiled = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast=True)
+                        speedups = loop.time_compiled(a.kind, loaded, compiled, a.spec, piece)
+                        shard.columns["compiled_speedup"] = speedups
                     sizes = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
                     write_shard(stored, shard.columns, origin | sizes)
     if len(shards) == 1:

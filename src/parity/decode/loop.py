@@ -33,7 +33,8 @@ from parity.experiment.options import declaration, find_plain_method, is_plain_d
 
 Rows = dict[str, np.ndarray]
 UNTIMED = dict.fromkeys(
-    ("plain_seconds", "single_seconds", "plain_single_seconds", "single_pass_cost", "load"), float("nan")
+    ("plain_seconds", "single_seconds", "plain_single_seconds", "single_pass_cost", "compiled_speedup", "load"),
+    float("nan"),
 )
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
 PACED = 3  # batches of a job that are paired with plain decoding of the same rows
@@ -234,6 +235,20 @@ def time_alone(
         for name, value in zip(names, (method.decoded.seconds, plainly.decoded.seconds, cost), strict=True):
             columns[name][i] = value
     return columns
+
+
+def time_compiled(kind: str, loaded: Any, compiled: Any, spec: dict[str, Any], rows: Rows) -> np.ndarray:
+    """Time the first rows decoded alone by the networks `loaded` and by the same ones with `compiled` passes, who is
+    first in turn. Returns how many times faster the compiled ones are, [n]; NaN for other rows, and if compiling fails.
+    """
+    speedups = np.full(len(rows["ids"]), np.nan)
+    warm_up(kind, compiled, [spec], slice_rows(rows, slice(1)))
+    for i in range(0 if compiled.run.failed else min(ALONE, len(rows["ids"]))):
+        row = slice_rows(rows, slice(i, i + 1))
+        networks = [loaded, compiled][:: -1 if i % 2 else 1]
+        seconds = {which is compiled: run_decoder(kind, which, spec, row, 1).decoded.seconds for which in networks}
+        speedups[i] = seconds[False] / seconds[True]
+    return speedups
 
 
 def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:

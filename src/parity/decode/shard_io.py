@@ -11,6 +11,7 @@ Of every kind of model
     single_seconds, plain_single_seconds
                      [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
     single_pass_cost [n] of these two runs, seconds of a pass of the target by the method over those of a plain one
+    compiled_speedup [n] plain decoding alone: its seconds over those with compiled passes, NaN where it was not timed
     load             [n] load average of the machine over the minute before, NaN where nothing was timed beside the row
     batch            [n] rows in that time
     at_once          [n] rows decoded at once
@@ -42,7 +43,7 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical, read_arrays, write_arrays
 
 SECONDS = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-TIMES = (*SECONDS, "single_pass_cost", "load")
+TIMES = (*SECONDS, "single_pass_cost", "compiled_speedup", "load")
 NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes", "draft_calls", "draft_tokens")
 
 

@@ -15,6 +15,7 @@ KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {
     "speedup": ("speed, times plain decoding's", "", "higher"),
     "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
+    "speedup_compiled": ("plain decoding's speed at batch 1 with compiled passes, times its own", "", "higher"),
     "load": ("load of the machine meanwhile", "measured", "none"),
     "network_share": ("share of the time that is the networks'", "", "none"),
     "tokens_per_second": ("tokens per second", "measured", "higher"),
@@ -61,6 +62,8 @@ def measure(sample: Any) -> dict[str, Any]:
     is_single = ~np.isnan(shard.single_seconds)
     figures["speedup"] = mean_ratio(plain[paired], seconds[paired])
     figures["speedup_single"] = mean_ratio(shard.plain_single_seconds[is_single], shard.single_seconds[is_single])
+    compiled = shard.compiled_speedup[~np.isnan(shard.compiled_speedup)]
+    figures["speedup_compiled"] = mean_ratio(compiled, np.ones_like(compiled))
     figures["load"] = float(shard.load[first][paired].mean()) if paired.any() else None
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype", "machine")}

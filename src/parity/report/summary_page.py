@@ -80,11 +80,19 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = find_reference(g, rows[0])
     table = show_table([plain | {"name": plain["method"]}, *rows], make_image_columns(g, rows, gpu), "", "front")
-    caption = " ".join(filter(None, [RANKED, describe_load(rows), table.caption]))
+    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
     body = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), make_gallery(g, rows)]
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first), BY_COST)
     return [*body, Sides([[by_passes], [by_cost]]), Terms(answer_questions(g, "discrete", rows))]
+
+
+def describe_budget(rows: list[dict[str, Any]]) -> str:
+    """Say how many tokens the methods evaluate in a pass at most, for with more of them others may lead."""
+    largest = find_largest(rows, "nodes_per_pass")
+    return (
+        "" if largest is None else f"No method evaluates more than {largest['nodes_per_pass']:.0f} tokens a pass here."
+    )
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
@@ -173,12 +181,28 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         (f"Fastest lossless, {question}", name_fastest(rows, exact, speed))
         for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if find_largest(exact, speed)
     ]  # fmt: skip
+    if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), rows)):
+        lines.append(("Plain decoding compiled", compiled))
     if level := describe_level(g.settings.equality.alpha, rows):
         lines.append(("Level of the tests", level))
     lines.append(("Quality", describe_quality(g, kind, rows)))
     if judge := describe_judge(kind, rows):
         lines.append(("Who judges it", judge))
     return lines
+
+
+def describe_compiled_baseline(plain: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Say how fast plain decoding of one image is with compiled passes, and which methods are surely faster without; ""
+    where it was not timed."""
+    if is_missing(plain.get("speedup_compiled")):
+        return ""
+    figure = estimate_of(plain, "speedup_compiled")
+    interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
+    faster = [r["label"] for r in rows if (estimate_of(r, "speedup_single").low or 0) > figure.value]
+    return (
+        f"one image at {figure.value:.2f} times the speed of plain decoding as it is here{interval}, timed in turn;"
+        f" uncompiled methods surely faster than that: {', '.join(faster) or 'none'}"
+    )
 
 
 def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:

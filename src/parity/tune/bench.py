@@ -32,7 +32,7 @@ from parity.experiment.tuned import Case
 from parity.experiment.weights import list_option_sizes
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.load import Loaded, load_networks
 
@@ -189,7 +189,7 @@ class Prompted(Bench):
         self.nets = load_networks(manifest, ("vq", "net", *sorted(companions)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast
-        self.run = compile_pass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
+        self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
     def load_networks(self, companion: str, fast: bool) -> Loaded:

@@ -17,7 +17,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import check, load_network
 from parity.embedded.classes import CLASSES, draw_scene_of_class
 from parity.embedded.tokenizer import PREFIX, encode_ids
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.vq import to_pixels
@@ -57,7 +57,7 @@ class Loaded:
             net: Any = load_network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
-                net.diffloss.net.run = compile_pass(net.diffloss.net.run, self.device.type, dynamic=True)
+                net.diffloss.net.run = CompiledPass(net.diffloss.net.run, self.device.type, dynamic=True)
             self.nets[component] = net
         return self.nets[component]
 

@@ -11,7 +11,7 @@ from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor, nn
 
-from parity.models.compiling import compile_pass
+from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.vq import to_pixels
 
@@ -65,7 +65,7 @@ def load(
     """Load the networks of a manifest, with "drafter" or "draft" if needed."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     torch_device = torch.device(device)
-    return Loaded(manifest, nets, torch_device, compile_pass(logits_pass, torch_device.type) if fast else logits_pass)
+    return Loaded(manifest, nets, torch_device, CompiledPass(logits_pass, torch_device.type) if fast else logits_pass)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
