@@ -13,8 +13,10 @@ from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from parity.base.digests import combine_digests
 from parity.base.errors import ParityError
-from parity.base.weights import sha256
-from parity.models.discrete.t5 import clean, read_encoder
+from parity.base.weights import load_weights, sha256
+from parity.embedded.tokenizer import encode_ids
+from parity.experiment import weights
+from parity.models.discrete.t5 import clean, make_t5_encoder, pad_left, read_encoder
 
 FOLDER, WIDTH = "flan-t5", 32  # width of the embeddings
 WORDS = ("▁a", "▁red", "▁circle", "▁on", "▁blue", "▁photo", "▁of", "▁the", "▁dog", "▁cat", "▁")
@@ -57,6 +59,19 @@ def make_vocabulary() -> list[tuple[str, float]]:
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     characters = [c for c in string.printable if c.isprintable() and c != " "]
     return special + [(word, -1.0) for word in WORDS] + [(c, -5.0) for c in characters]
+
+
+@pytest.mark.parametrize("length", [24, 300])  # beyond 128, where all distances share a bucket
+def test_the_embedded_encoder_is_transformers_t5(length):
+    file = weights.EMBEDDED / "t5.safetensors"
+    captions = ["a large red circle on a blue background", "a cat"]
+    reference = make_t5_encoder().eval()
+    load_weights(reference, file)
+    ids, valid = encode_ids(captions, length)
+    with torch.inference_mode():
+        hidden = reference(input_ids=ids, attention_mask=valid).last_hidden_state
+    encoded = read_encoder(file, length)(captions)
+    assert torch.equal(encoded["embeddings"], pad_left(hidden, valid)[0])
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,22 @@ LlamaGen's language/t5.py.
 """
 
 import html
+import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 import torch
+import torch.nn.functional as F
 from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.weights import load_weights, parts
+from parity.base.weights import parts, tensors
 from parity.embedded.tokenizer import VOCAB, encode
 from parity.experiment.model_checks import check_tokenizer
 
@@ -27,12 +29,50 @@ if TYPE_CHECKING:
     from transformers import T5EncoderModel
 
 
+HEADS, LAYERS = 4, 2  # of the embedded encoder
+
+
 def make_t5_encoder() -> "T5EncoderModel":
-    """Make the embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
+    """Make the embedded encoder's architecture, freshly initialised, to be trained; 0.6 M parameters."""
     from transformers import T5Config, T5EncoderModel
 
-    sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_heads": 4}
+    sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": LAYERS, "num_heads": HEADS}
     return T5EncoderModel(T5Config(vocab_size=VOCAB, **sizes, feed_forward_proj="gated-gelu", dropout_rate=0.0))
+
+
+def choose_buckets(length: int, device: torch.device) -> Tensor:
+    """Choose the bucket [length, length] of each distance from query to key: of T5's 32, half for later keys, each half
+    exact below 8 and then logarithmic up to 128."""
+    place = torch.arange(length, device=device)
+    offset = place[None] - place[:, None]
+    distance = offset.abs()
+    far = 8 + (torch.log(distance.float() / 8) / math.log(128 / 8) * 8).long()
+    return 16 * (offset > 0) + torch.where(distance < 8, distance, far.clamp(max=15))
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def encode_embedded(weights: Mapping[str, Tensor], ids: Tensor, valid: Tensor) -> Tensor:
+    """Run the embedded encoder on ids [B, T] where valid [B, T]: hidden states [B, T, D], bit by bit those of
+    `make_t5_encoder`, without the import of transformers, which takes longer than all else in a short command."""
+    x = F.embedding(ids, weights["shared.weight"])
+    table = weights["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+    bias = F.embedding(choose_buckets(ids.shape[1], ids.device), table).permute(2, 0, 1)[None]
+    bias = bias.masked_fill(valid[:, None, None] == 0, torch.finfo(x.dtype).min)
+    for block in range(LAYERS):
+        attention, mlp = (f"encoder.block.{block}.layer.{i}" for i in range(2))
+        normed = norm(x, weights[f"{attention}.layer_norm.weight"])
+        qkv = (F.linear(normed, weights[f"{attention}.SelfAttention.{letter}.weight"]) for letter in "qkv")
+        q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in qkv)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(1, 2).flatten(2)
+        x = x + F.linear(mixed, weights[f"{attention}.SelfAttention.o.weight"])
+        normed = norm(x, weights[f"{mlp}.layer_norm.weight"])
+        gate, value = (F.linear(normed, weights[f"{mlp}.DenseReluDense.wi_{i}.weight"]) for i in range(2))
+        gate = 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+        x = x + F.linear(gate * value, weights[f"{mlp}.DenseReluDense.wo.weight"])
+    return norm(x, weights["encoder.final_layer_norm.weight"])
 
 
 def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,20 +128,20 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     cut is printed. The embedded one does neither: ParityError for a caption of more tokens.
     """
     tokenizer: Callable[[list[str]], Any]
+    run: Callable[[Tensor, Tensor], Tensor]
     if path.is_dir():
         tokenizer = load_tokenizer(path, length)
-        net = load_encoder(path)
+        net: Any = load_encoder(path).eval().to(device)
+        run = lambda ids, valid: net(input_ids=ids, attention_mask=valid).last_hidden_state  # noqa: E731
     else:
-        net = make_t5_encoder()
         tokenizer = partial(encode, max_length=length)
-        load_weights(net, path)
-    net.eval().to(device)
+        run = partial(encode_embedded, dict(tensors(path, device)))
 
     @torch.inference_mode()
     def encoded(captions: list[str]) -> dict[str, Tensor]:
         words = tokenizer(captions)
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
-        hidden, mask = pad_left(net(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+        hidden, mask = pad_left(run(ids, valid), valid)
         return {"embeddings": hidden.float(), "valid": mask}
 
     return encoded
