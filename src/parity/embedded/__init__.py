@@ -2,4 +2,4 @@
 
 from pathlib import Path
 
-WEIGHTS = Path(__file__).parent / "weights"  # <kind>/<part>.safetensors, with their digests in <kind>/SHA256SUMS
+WEIGHTS = Path(__file__).parent / "weights"  # holds <kind>/<part>.safetensors, and their digests in <kind>/SHA256SUMS

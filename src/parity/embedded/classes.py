@@ -11,7 +11,8 @@ CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
 
 
 def draw_scene_of_class(label: int, rng: np.random.Generator, test: bool | None = None) -> Scene:
-    """Draw a scene of a class; `test` asks for a held-out (or a training) caption."""
+    """Draw a scene of the class `label`, an index of CLASSES: ground and background are drawn. test: True for a scene
+    whose caption is held out, False for another, None for any."""
     colour, shape = CLASSES[label].split()
     figure = Thing(shape, colour, "plain", "large")
     scenes = [Scene((figure,), "", "", b, g) for b in BACKGROUNDS for g in COLOURS if g != colour]
@@ -20,7 +21,7 @@ def draw_scene_of_class(label: int, rng: np.random.Generator, test: bool | None 
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:
-    """Draw class, caption and picture uint8 [64, 64, 3] of a seed."""
+    """Draw class, caption and picture uint8 [64, 64, 3] by a seed; for `test` see `draw_scene_of_class`."""
     rng = np.random.default_rng([seed, 66])
     label = int(rng.integers(len(CLASSES)))
     drawn = draw_scene_of_class(label, rng, test)

@@ -12,10 +12,10 @@ import numpy as np
 
 from parity.base.errors import ParityError
 
-SIZE = 64  # pixels a side
+SIZE = 64  # a picture has so many pixels a side
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
 TEXTURES = ("plain", "striped", "dotted", "checkered")
-SIZES = {"small": 0.13, "large": 0.22}  # half-width, in picture sides
+SIZES = {"small": 0.13, "large": 0.22}  # the half-width of a thing, in picture sides
 COUNTS = {"two": 2, "three": 3}
 RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
 BACKGROUNDS = ("plain", "gradient", "cloudy")
@@ -44,6 +44,7 @@ class Thing:
     size: str
 
     def noun(self, count: str = "") -> str:
+        """Describe the thing in words, one of it ("a small striped red circle"), or `count` of it, in the plural."""
         texture = "" if self.texture == "plain" else f"{self.texture} "
         plural = {"cross": "crosses"}.get(self.shape, f"{self.shape}s")
         return f"{count or 'a'} {self.size} {texture}{self.colour} {plural if count else self.shape}"
@@ -51,7 +52,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    things: tuple[Thing, ...]  # one, or two that stand in `relation`
+    things: tuple[Thing, ...]  # one thing, or two that stand in `relation`
     relation: str  # a key of RELATIONS, or "" for one kind of thing
     count: str  # a key of COUNTS for several of one kind, or ""
     background: str
@@ -59,6 +60,7 @@ class Scene:
 
     @property
     def caption(self) -> str:
+        """The caption, such as "a large red ring above a small blue cross on a cloudy white background"."""
         text = self.things[0].noun(self.count)
         if self.relation:
             text += f" {self.relation} {self.things[1].noun()}"
@@ -72,7 +74,8 @@ def is_held_out(caption: str) -> bool:
 
 
 def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:
-    """Draw the scene of a seed, and return the generator that renders it; `test`: of a caption held out, or not."""
+    """Draw the scene of a seed, and return it with the generator that `render` goes on with. test: True for a scene
+    whose caption is held out, False for another, None for any."""
     rng = np.random.default_rng([seed, 64])
 
     def pick(options):
@@ -101,7 +104,7 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
             return scene, rng
 
 
-COVERS = {  # signed distance-like fields, negative inside: x, y [H, W] from the centre, r the half-width
+COVERS = {  # shapes as functions, below 0 inside, at x, y [H, W] from the centre, where r is the half-width
     "circle": lambda x, y, r: np.hypot(x, y) - r,
     "square": lambda x, y, r: np.maximum(np.abs(x), np.abs(y)) - 0.88 * r,
     "triangle": lambda x, y, r: np.maximum(y - 0.75 * r, (2 * np.abs(x) - y - 1.05 * r) / np.sqrt(5) * 1.15),
@@ -114,7 +117,8 @@ COVERS = {  # signed distance-like fields, negative inside: x, y [H, W] from the
 
 
 def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw the weight [H, W] of the second, darker or lighter, shade of a figure."""
+    """Draw where a figure has its second, darker or lighter, shade: weights [H, W], 0 or 1, of the pixels at x, y [H,
+    W], in picture sides. Phase and direction are random; all 0 for "plain"."""
     phase = rng.random(2)
     angle = rng.integers(4) * np.pi / 4
     u = x * np.cos(angle) + y * np.sin(angle)
@@ -131,7 +135,7 @@ def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Genera
 
 
 def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """Draw the centres of figures: relations hold by a clear margin, figures of a count do not overlap."""
+    """Draw the centres (x, y) of a scene's figures, in picture sides: clearly apart if in a relation, else disjoint."""
     if scene.relation:
         dx, dy = RELATIONS[scene.relation]
         gap = rng.uniform(0.21, 0.25)
@@ -150,8 +154,8 @@ def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, f
 
 
 def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Render a picture of a scene: uint8 [64, 64, 3]."""
-    axis = (np.arange(2 * SIZE) + 0.5) / (2 * SIZE)  # two samples a pixel each way, averaged below
+    """Render a picture of a scene, uint8 [64, 64, 3]; `rng` draws places, hues, textures and grain."""
+    axis = (np.arange(2 * SIZE) + 0.5) / (2 * SIZE)  # each pixel is sampled at 2 x 2 points, which are averaged below
     x, y = np.meshgrid(axis, axis)
 
     def shade(name):
@@ -172,7 +176,7 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     for figure, (cx, cy) in zip(figures, _draw_centres(scene, rng), strict=True):
         r = SIZES[figure.size] * rng.uniform(0.92, 1.08)
         if scene.relation and figure.size == "large":
-            r *= 0.92  # two large things must fit side by side
+            r *= 0.92  # large things in a relation are a little smaller, so that two fit side by side
         coverage = np.clip(0.5 - COVERS[figure.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
         colour = shade(figure.colour)
         second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
@@ -182,17 +186,17 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
-    """Draw caption and picture of a seed."""
+    """Draw the caption and the picture uint8 [64, 64, 3] of a seed; for `test` see `draw_scene`."""
     scene, rng = draw_scene(seed, test)
     return scene.caption, render(scene, rng)
 
 
 def parse(caption: str) -> Scene:
-    """Parse a caption to the scene it describes (the inverse of `Scene.caption`). Raises ParityError for other
-    captions."""
+    """Parse a caption to its scene, the inverse of `Scene.caption`. Raises ParityError if it is no caption of one."""
     words = caption.split()
 
     def take(options, default=None):
+        """Remove from `words` the option that they begin with, and return it; else return `default`, or raise."""
         for option in sorted(options, key=lambda o: -len(o.split())):
             n = len(option.split())
             if " ".join(words[:n]) == option:
@@ -203,6 +207,7 @@ def parse(caption: str) -> Scene:
         return default
 
     def thing(count):
+        """Remove from `words` the description of a thing, in the plural if there is a `count`, and return it."""
         size = take(SIZES)
         texture = take(TEXTURES[1:], "plain")
         colour = take(COLOURS)
@@ -224,12 +229,12 @@ def parse(caption: str) -> Scene:
 
 
 def draw_ground_truth(caption: str, seed: int) -> np.ndarray:
-    """Render a caption anew: what a perfect model could have drawn."""
+    """Draw a picture uint8 [64, 64, 3] of the scene that a caption describes: what a perfect model could have drawn."""
     return render(parse(caption), np.random.default_rng([seed, 65]))
 
 
 def reduce_pictures(pictures: np.ndarray, side: int) -> np.ndarray:
-    """Reduce uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; `side` divides H."""
+    """Reduce pictures uint8 [n, H, H, 3] to [n, side, side, 3] by means over squares of pixels; `side` divides H."""
     n = len(pictures)
     high = pictures.shape[1]
     if high == side:

@@ -4,8 +4,8 @@ Stories have five sentences about one of eight happenings; what the first senten
 comes back as the last word, so the end follows from the beginning. Snippets are Python functions of two lines that a
 comment describes, with unit tests.
 
-    story(seed, test) -> Story      text(seed, test) -> words of packed documents
-    snippet(seed, test) -> Snippet
+    draw_story(seed, test) -> Story      draw_text(seed, test) -> words of packed documents
+    draw_snippet(seed, test) -> Snippet
 
 Everything is a function of its seed. Held out for `test`: of stories the pairs (happening, thing), of snippets the
 pairs (first step, second step), whose SHA-256 is 0 modulo 8. A training text never holds one, a test text nothing else.
@@ -32,8 +32,8 @@ SHOPS = ("market", "store", "bakery", "station", "museum")
 WEATHER = ("rain", "snow", "wind", "fog", "storm")
 VEHICLES = ("bus", "train", "boat", "bicycle", "car")
 
-# Each event: its name, the things it may be about, then the variants of each of its five sentences, without their full
-# stops. {A} {B} are names, {a} {b} their pronouns, {O} is the thing.
+# An event is its name and the things it may be about, then a line for each of its five sentences, with the variants of
+# the sentence, without full stops. {A} {B} are names, {a} {b} their pronouns, {O} is the thing.
 EVENTS = """
 lost: ring key wallet phone watch letter ticket camera scarf hat
 one {time} {A} could not find the {O} / {A} had lost a {look} {O} / on {day} the {O} of {A} was gone
@@ -93,13 +93,13 @@ in summer {a} could sell some at the {shop} / they grew taller than the {furnitu
 """
 
 
-HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {}  # name to things and sentences
+HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {}  # an event's things, variants by name
 for block in EVENTS.strip().split("\n\n"):
     first, *sentences = block.split("\n")
     name, _, things = first.partition(": ")
     HAPPENINGS[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
 
-# First steps: words of the comment, and an expression of x and y or of a list x; second steps: of z and a digit n.
+# Steps of a snippet, an expression by its words: first steps read x and y, or a list x, second steps z and a digit n.
 PAIR_STEPS = {
     "add x and y": "x + y", "subtract y from x": "x - y", "multiply x and y": "x * y",
     "take the larger": "max ( x , y )", "take the smaller": "min ( x , y )",
@@ -119,30 +119,30 @@ MASK = "<mask>"
 SEPARATOR = "<sep>"
 LINE = "<line>"
 INDENT = "<indent>"
-LENGTH = 128  # words of a training text
+LENGTH = 128  # a training text has so many words
 
 
 @dataclass(frozen=True)
 class Story:
     happening: str
     thing: str
-    sentences: tuple[tuple[str, ...], ...]  # five
+    sentences: tuple[tuple[str, ...], ...]  # the words of each of five sentences
 
 
 @dataclass(frozen=True)
 class Snippet:
     steps: tuple[str, str]
-    lines: tuple[tuple[str, ...], ...]  # definition, comment, first step, second step; without the line ends
-    tests: tuple[str, ...]  # Python asserts
+    lines: tuple[tuple[str, ...], ...]  # the words of four lines: definition, comment, first step, second step
+    tests: tuple[str, ...]  # the tests are Python asserts
 
 
 def is_held_out(*names: str) -> bool:
-    """Return whether names are held out from training: one pair in eight, by its hash."""
+    """Return whether a pair of names is held out from training: one pair in eight, by its hash."""
     return hashlib.sha256("\n".join(names).encode()).digest()[0] % 8 == 0
 
 
 def draw_story(seed: int, test: bool = False) -> Story:
-    """Draw a story whose (happening, thing) is held out if `test`, and is not otherwise."""
+    """Draw a story by a seed, whose pair (happening, thing) is held out if `test`, and is not otherwise."""
     rng = np.random.default_rng([seed, 1])
     while True:
         happening = str(rng.choice(list(HAPPENINGS)))
@@ -163,7 +163,8 @@ def draw_story(seed: int, test: bool = False) -> Story:
 
 
 def draw_snippet(seed: int, test: bool = False) -> Snippet:
-    """Draw a function whose two steps are held out if `test`, and are not otherwise."""
+    """Draw by a seed a Python function, whose two steps are a held-out pair if `test`, and are not otherwise, with four
+    tests. It is executed to find the results that the tests expect."""
     rng = np.random.default_rng([seed, 2])
     while True:
         steps = PAIR_STEPS if rng.random() < 0.5 else LIST_STEPS
@@ -182,27 +183,27 @@ def draw_snippet(seed: int, test: bool = False) -> Snippet:
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
     written = join_source(tuple(w for line in lines for w in (*line.split(), LINE)))
-    exec(written, scope)  # our own text, from the tables above
+    exec(written, scope)  # this is safe, because the text is made of the tables above only
     tests = tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls)
     return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tests)
 
 
 def join_source(words: tuple[str, ...] | list[str]) -> str:
-    """Join words to Python source: the line end and the indent are words of their own."""
-    text = " ".join(words).replace(INDENT, "   ")  # three spaces, and the one that follows
+    """Join words to Python source: LINE becomes a line end, INDENT four spaces."""
+    text = " ".join(words).replace(INDENT, "   ")  # an indent is three spaces and the one that joins the next word
     return "\n".join(line.removeprefix(" ").rstrip() for line in text.split(LINE)) + "\n"
 
 
 def draw_document(seed: int, test: bool = False) -> list[str]:
-    """Draw the words of a story (seven of ten) or of a snippet."""
+    """Draw by a seed the words of a story (seven of ten times) or of a snippet, with LINE after each of its lines."""
     if np.random.default_rng([seed, 3]).random() < 0.7:
         return [w for s in draw_story(seed, test).sentences for w in s]
     return [w for line in draw_snippet(seed, test).lines for w in (*line, LINE)]
 
 
 def draw_text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
-    """Draw `length` words of packed documents, separators between, cut at the end, as the paper packs its training
-    text."""
+    """Draw the words of documents, a separator after each, and return the first `length` of them, as the paper packs
+    its training text. test: whether the documents are held-out ones."""
     words: list[str] = []
     for k in range(length):
         words += [*draw_document(seed * 1_000 + k, test), SEPARATOR]
@@ -212,7 +213,7 @@ def draw_text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
 
 
 def list_words() -> tuple[str, ...]:
-    """List every word of the grammars; the mask is 0, the separator 1."""
+    """List all words of the grammars without repetition: mask, separator, LINE and INDENT first, the others sorted."""
     pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
     code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]
     stories = [v for objects, sentences in HAPPENINGS.values() for s in (objects, *sentences) for v in s]

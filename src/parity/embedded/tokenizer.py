@@ -11,15 +11,15 @@ from parity.embedded.scenes import WORDS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PREFIX = 24  # caption positions of the embedded networks
+PREFIX = 24  # the embedded networks read captions of at most so many tokens
 VOCAB = len(WORDS) + 3
 
 
 def make_tokenizer() -> "Tokenizer":
-    """Make the tokenizer. A word outside the grammar is <unk>. The end token has the highest id, as open_clip's pooling
-    expects.
+    """Make the tokenizer, which splits text at spaces and punctuation. A word outside the grammar is <unk>. The end
+    token </s> has the highest id, as open_clip's pooling expects.
 
-    `tokenizers` is used directly, because importing transformers takes longer than encoding a job's captions.
+    The library `tokenizers` is used, because importing transformers takes longer than encoding a job's captions.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -32,8 +32,8 @@ def make_tokenizer() -> "Tokenizer":
 
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
-    """Encode captions: input_ids and attention_mask [B, max_length], right-padded, with the end token. Called like
-    transformers' tokenizers. Raises ParityError for a longer caption."""
+    """Encode captions to input_ids and attention_mask, int64 [B, max_length], padded on the right, each with the end
+    token. Other keywords, as transformers' tokenizers take, are ignored. Raises ParityError for a longer caption."""
     ids, mask = torch.zeros(2, len(captions), max_length, dtype=torch.int64)
     for i, encoded in enumerate(make_tokenizer().encode_batch([c + " </s>" for c in captions])):
         if (n := len(encoded.ids)) > max_length:
@@ -44,6 +44,6 @@ def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tenso
 
 
 def encode_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
-    """Encode captions to ids and mask, each [B, length]. Raises ParityError for a longer caption."""
+    """Encode captions to ids and mask, int64 [B, length], padded on the right. Raises ParityError for a longer one."""
     batch = encode(captions, length)
     return batch["input_ids"], batch["attention_mask"]

@@ -14,6 +14,7 @@ from parity.base.files import read_json
 
 
 def prompts(a: argparse.Namespace) -> None:
+    """Write the images that a prompt set asks for to JSON files in the folder `--out`, one file for each shard."""
     from parity.experiment.schema import PromptSpec, validate
     from parity.inputs.prompts import write_prompts
 
@@ -21,6 +22,7 @@ def prompts(a: argparse.Namespace) -> None:
 
 
 def captions(a: argparse.Namespace) -> None:
+    """Encode the captions of such a JSON file with the text encoder of a model; write them to the .npz `--out`."""
     from parity.base.devices import take_device
     from parity.inputs.prompts import write_captions
 
@@ -29,6 +31,7 @@ def captions(a: argparse.Namespace) -> None:
 
 
 def task(a: argparse.Namespace) -> None:
+    """Build a text task in the tokens of a model, and write it to the .npz `--out`."""
     from parity.inputs import tasks
 
     pin_threads(a.threads)
@@ -36,10 +39,12 @@ def task(a: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Parse the command line and run one of the commands `prompts`, `captions` and `task`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
 
     def command(run: Callable[[argparse.Namespace], None], *flags: str) -> argparse.ArgumentParser:
+        """Add a command that is named like its function `run`, with these flags, and return its parser."""
         c = commands.add_parser(run.__name__)
         c.set_defaults(run=run)
         add_arguments(c, *flags)

@@ -29,15 +29,15 @@ UNREADABLE = (
 ALLOWED = "a folder of pictures, or an .npz with arr_0 uint8 [n, H, W, 3], or mu [d] and sigma [d, d]"
 ONE_PICTURE = "one opaque picture of gray or RGB, 8 or 16 bits"
 GRAY_16 = {"I;16", "I;16B", "I;16L", "I;16N"}
-EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # of a channel, or a palette of such
+EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # modes of at most 8 bits a channel, or palettes
 NAMES = {"I": "32-bit integers", "F": "floating-point numbers", "CMYK": "CMYK colours", "LAB": "Lab colours"}
-FEATURES = 2048  # of Inception
-FEWEST = 4  # pictures of a reference; precision and KID need as many
+FEATURES = 2048  # how many Inception has
+FEWEST = 4  # a reference needs so many pictures, because precision and KID do
 
 
 @contextmanager
 def name_file(file: Path) -> Iterator[None]:
-    """Turn errors of reading into a ParityError that names the file."""
+    """Make a context in which an error of reading is raised as a ParityError that names the file."""
     try:
         yield
     except ParityError:
@@ -48,16 +48,16 @@ def name_file(file: Path) -> Iterator[None]:
 
 
 def find_flaw(picture: Image.Image) -> str:
-    """Find the reason why an opened picture has no certain colours, "" if it has."""
+    """Say why the colours of an opened picture are uncertain (several frames, CMYK, ...); "" if they are not."""
     frames = getattr(picture, "n_frames", 1)
-    if frames > 1 and picture.format != "MPO":  # of a photo with previews behind it, the first is the photo
+    if frames > 1 and picture.format != "MPO":  # an MPO is a photo, its first frame, followed by previews
         return f"{frames} frames"
     if picture.mode in GRAY_16:
-        tags = getattr(picture, "tag_v2", {})  # of TIFF: bits, and whether 0 is black
+        tags = getattr(picture, "tag_v2", {})  # in TIFF, tag 258 is the number of bits, 262 is 1 if 0 means black
         if (bits := tags.get(258, (16,))) != (16,):
             return f"{bits[0]}-bit gray"
         return "16-bit gray from white to black" if tags.get(262, 1) != 1 else ""
-    if picture.mode == "I" and picture.format == "PPM":  # 16 bits, whatever its largest value
+    if picture.mode == "I" and picture.format == "PPM":  # Pillow scales PPM's wide numbers to 16 bits
         return ""
     return "" if picture.mode in EIGHT_BITS else NAMES.get(picture.mode, f"{picture.mode} colours")
 
@@ -84,22 +84,22 @@ def open_picture(file: Path) -> np.ndarray:
 
 
 class Header(NamedTuple):
-    """What an .npz says of one of its arrays."""
+    """The header of an array in an .npz."""
 
     shape: tuple[int, ...]
-    by_columns: bool  # in Fortran's order
+    by_columns: bool  # whether its numbers are in Fortran's order
     dtype: np.dtype
 
 
 def read_header(stream: IO[bytes]) -> Header:
-    """Read the header of an array; the stream is then at its first number."""
+    """Read the header of a .npy array; the stream is then at its numbers. Raises ValueError unless its version is 1."""
     if (version := np.lib.format.read_magic(stream)) != (1, 0):
         raise ValueError(f"an array in version {version[0]} of numpy's format; allowed: 1")
     return Header(*np.lib.format.read_array_header_1_0(stream))
 
 
 def read_headers(file: Path) -> dict[str, Header]:
-    """Read the headers of the arrays in an .npz that are used, by name, without their numbers."""
+    """Read the headers of "arr_0", "mu" and "sigma", by name, as far as an .npz has them, without their numbers."""
     headers = {}
     with name_file(file), zipfile.ZipFile(file) as archive:
         for name in {"arr_0", "mu", "sigma"} & {member.removesuffix(".npy") for member in archive.namelist()}:
@@ -109,7 +109,7 @@ def read_headers(file: Path) -> dict[str, Header]:
 
 
 def check_pictures(header: Header, count: int) -> None:
-    """Raise ValueError unless arr_0 holds at least `count` pictures."""
+    """Raise ValueError unless the header of arr_0 is of at least `count` pictures, uint8 [n, H, W, 3] in C order."""
     shape, by_columns, dtype = header
     if by_columns or dtype != np.uint8 or len(shape) != 4 or shape[-1] != 3 or shape[0] < count or min(shape) < 1:
         order = " in Fortran's order" if by_columns else ""
@@ -117,13 +117,13 @@ def check_pictures(header: Header, count: int) -> None:
 
 
 def check_statistics(mu: tuple[int, ...], sigma: tuple[int, ...]) -> None:
-    """Raise ValueError unless these are the shapes of a mean and a covariance."""
+    """Raise ValueError unless the shapes are [d] and [d, d], of a mean and a covariance."""
     if len(mu) != 1 or sigma != 2 * mu:
         raise ValueError(f"mu {mu}, sigma {sigma}")
 
 
 def read_statistics(file: Path) -> dict[str, np.ndarray]:
-    """Read mu [d] and sigma [d, d] from an .npz; {} if it does not hold them."""
+    """Read mu [d], sigma [d, d], float64, from an .npz; {} if it lacks one. Raises ParityError for NaN or infinity."""
     with name_file(file), np.load(file, allow_pickle=False) as arrays:
         if not {"mu", "sigma"} <= set(arrays.files):
             return {}
@@ -135,8 +135,8 @@ def read_statistics(file: Path) -> dict[str, np.ndarray]:
 
 
 def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
-    """Count and read the pictures of an .npz, like `read_pictures`: they are in arr_0, uint8 [n, H, W, 3], and read one
-    after the other."""
+    """Return how many pictures to read from arr_0 of an .npz (`count`, for 0 all; 0 without arr_0), and an iterator
+    that reads them one after the other, uint8 [H, W, 3]. Raises ParityError for fewer than `count`."""
     with name_file(file):
         archive = zipfile.ZipFile(file)
         if "arr_0.npy" not in archive.namelist():
@@ -148,6 +148,7 @@ def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
     size = header.shape[1:]
 
     def read_each() -> Iterator[np.ndarray]:
+        """Yield the pictures one by one, and close the file after the last."""
         with archive, stream:
             for _ in range(number):
                 with name_file(file):
@@ -158,13 +159,13 @@ def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
 
 
 def list_pictures(folder: Path) -> list[Path]:
-    """List the pictures of a folder by name, without its folders'."""
+    """List the picture files of a folder, by their suffix, in order of name, without those in its subfolders."""
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
-    """Count and read the pictures, uint8 [H, W, 3], of a folder (by name) or an .npz, at most `count` unless that is 0.
-    Raises ParityError for fewer than `count`."""
+    """Return how many pictures there are to read in a folder (by name) or an .npz, and an iterable that reads each when
+    it is asked for, uint8 [H, W, 3]: the first `count`, or all for 0. Raises ParityError for fewer than `count`."""
     if not path.is_dir():
         return read_archive(path, count)
     files = list_pictures(path)
@@ -176,8 +177,8 @@ def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]
 
 
 def check_references(config: Config) -> None:
-    """Raise ConfigError for a reference that holds too few pictures or other things, as far as names, headers and the
-    first picture tell; the job that reads them all checks each."""
+    """Raise ConfigError if the `reference` of `image` or `continuous` holds too few pictures or other things, as far as
+    names, headers and the first picture tell; the job that reads all of them checks each."""
     for kind in ("discrete", "continuous"):
         section = getattr(config, KINDS[kind])
         if section is None or not section.reference:
@@ -192,10 +193,11 @@ def check_references(config: Config) -> None:
 
 
 def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0) -> None:
-    """Raise ConfigError unless a folder or an .npz holds `count` pictures, or FEWEST.
+    """Raise ConfigError that begins with `key` unless a folder or an .npz holds enough pictures, `count` and FEWEST, or
+    statistics.
 
     drawn  pictures themselves are needed, statistics do not do
-    size   features that statistics are of, 0 for any
+    size   how many features the statistics must be of, 0 for any number
     """
     fewest = max(FEWEST, count)
     try:
@@ -221,7 +223,7 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
     except (OSError, ValueError) as error:
         label = f"{key} = {str(path)!r}: "
         problem = str(error)
-        if problem.startswith("reference = "):  # of a picture in it
+        if problem.startswith("reference = "):  # the message already names a picture of the folder
             label = key
             problem = problem.removeprefix("reference")
         raise ConfigError(f"{label}{problem}") from None

@@ -13,12 +13,12 @@ from parity.experiment.schema import PromptSpec
 
 
 def list_images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
-    """List an entry per image: an id that names prompt and repeat, and the caption. The id keys the image's noise."""
+    """List {"id", "caption"} of each image, `repeats` of each prompt. Its id, "<prompt>/<repeat>", keys its noise."""
     return [{"id": f"{i:05d}/{r:03d}", "caption": prompt} for i, prompt in enumerate(prompts) for r in range(repeats)]
 
 
 def write_prompts(spec: PromptSpec, folder: Path) -> None:
-    """Write <k>.json in `folder` for each of `shards` contiguous shares of a prompt set, of even sizes."""
+    """Write the images of a prompt set (`list_images`) to `folder`, in `spec.shards` files of even size: 0.json, ..."""
     entries = list_images(read_prompts(spec), spec.repeats)
     for k in range(spec.shards):
         shard = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
@@ -28,8 +28,8 @@ def write_prompts(spec: PromptSpec, folder: Path) -> None:
 def encode(
     manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 64
 ) -> dict[str, np.ndarray]:
-    """Encode captions into the columns that a model reads: for LlamaGen left-padded embeddings float32 [n, prefix, D]
-    and their mask valid [n, prefix]. Raises ParityError for a caption that does not fit."""
+    """Encode captions with a model's text encoder, `batch` at a time: arrays by name, a row each; for LlamaGen
+    left-padded embeddings float32 [n, prefix, D] and their mask `valid`. Raises ParityError for a caption too long."""
     from parity.models.discrete.load import load_encoder
 
     encoded = load_encoder(manifest, device)
@@ -42,7 +42,8 @@ def encode(
 
 
 def write_captions(prompts: Path, manifest: Mapping[str, Any], device: str, out: Path) -> None:
-    """Write a shard of prompts as decoding jobs read it, encoded once for all methods."""
+    """Read a JSON file of `write_prompts`, encode its captions, and write ids, captions and what they were encoded to
+    into the .npz `out`, which the decoding jobs of all methods read."""
     entries = read_json(prompts)
     captions, ids = ([entry[key] for entry in entries] for key in ("caption", "id"))
     encoded = encode(manifest, captions, device)

@@ -1,6 +1,6 @@
 """Text data from files: plain text, CSV, TSV, JSON lines (also gzipped), or a data set of the library `datasets`.
 
-    rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
+    read_rows("stories.csv", ("sentence1", ...), 100) -> the first 100 rows as dicts with these columns
 
 A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library, if it is
 installed. A ConfigError names file and place, and what is allowed. The rules check files while they are parsed, so this
@@ -20,7 +20,7 @@ from parity.base.errors import ConfigError
 from parity.embedded import stories
 from parity.experiment.schema import MOST
 
-COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
+COLUMNS: dict[str, tuple[str, ...]] = {  # columns that a task reads of its data; "a|b" is one with two possible names
     "infilling": ("text",),
     "stories": (*(f"sentence{k}|InputSentence{k}" for k in range(1, 5)), "sentence5|AnswerRightEnding"),
     "code": ("prompt", "suffix", "canonical_solution", "test", "entry_point"),
@@ -28,14 +28,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a colum
     "choice": ("ctx", "endings", "label"),
 }
 SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
-KNOWN = set(stories.list_words())  # words of the embedded model
-READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # columns the model reads
+KNOWN = set(stories.list_words())  # the only words that the embedded model has
+READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # columns that a model reads
 
 
 def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
-    """Raise ConfigError for a data file that the task cannot read; a data set of the library is checked when it is
-    loaded.
+    """Raise ConfigError if the data file of a text task cannot be read, or one of its rows cannot be used; a data set
+    of the library is checked when it is loaded.
 
+    settings  as configured: "data", the file ("" for embedded texts), and "rows", how many to read
     embedded  whether the embedded model reads it, which knows few words
     """
     name = settings["data"]
@@ -55,7 +56,7 @@ def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> N
 
 
 def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
-    """Describe in a line how many rows of a data file a task leaves out. Infilling reads tokens, not rows."""
+    """Say in a line how many rows of its data file a task leaves out, [] for none. Infilling reads tokens, not rows."""
     name, limit = settings["data"], settings["rows"]
     if not name or name.startswith("datasets:") or task_kind == "infilling":
         return []
@@ -65,7 +66,7 @@ def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
 
 
 def find_flaw(row: dict[str, Any]) -> str:
-    """Find the problem with the values of a row, "" if there is none."""
+    """Return in words what is wrong with the values of a row, by column; "" if nothing is."""
     for column, value in row.items():
         if column == "endings":
             texts = value if isinstance(value, list) else []
@@ -84,7 +85,7 @@ def find_flaw(row: dict[str, Any]) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read the whole of a UTF-8 file, unpacked if its name ends in .gz."""
+    """Read a UTF-8 file, unpacked if it ends in .gz. Raises ConfigError if that fails, or for more than MOST bytes."""
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"data = {str(path)!r}: no regular file; allowed: a file")
@@ -103,11 +104,12 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of plain text that are not empty, each as a row."""
+    """Yield each line of a text file that is not blank as a row {"text": line}."""
     yield from ({"text": line} for line in text_files.split_lines(read_text(path)) if line.strip())
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of each line of a file that is not blank. Raises ValueError for another line."""
     for number, line in enumerate(text_files.split_lines(read_text(path)), 1):
         if line.strip():
             try:
@@ -128,19 +130,17 @@ def read_tab_separated(path: Path) -> Iterator[dict[str, Any]]:
     yield from text_files.read_table(read_text(path), "\t")[1]
 
 
-FORMATS = {  # of any other file: lines
+FORMATS = {  # readers by suffix; any other file is read as lines of text
     ".csv": read_comma_separated,
     ".tsv": read_tab_separated,
     ".jsonl": read_json_lines,
     ".json": read_json_lines,
-}  # others: lines
+}
 
 
 def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, in the format that its name says, without .gz.
-
-    Raises ConfigError if the file is not what its name says.
-    """
+    """Yield the rows of a data file, columns to values, in the format that its suffix says, before .gz (FORMATS, else
+    lines of text). Raises ConfigError if the file is not in this format."""
     suffix = Path(name.lower().removesuffix(".gz")).suffix
     try:
         yield from FORMATS.get(suffix, read_lines)(Path(name))
@@ -151,7 +151,8 @@ def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
-    """Read rows of `datasets:NAME[/CONFIG]:SPLIT`, from the user's library and its cache."""
+    """Yield the rows of the data set `datasets:NAME[/CONFIG]:SPLIT`, by default "test", which the library `datasets`
+    loads or downloads. Raises ConfigError if the library is not installed."""
     try:
         import datasets
     except ImportError:
@@ -163,8 +164,8 @@ def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def read_rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """Read the first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as
-    "a"."""
+    """Read the first `limit` rows of a file or data set, each with `columns` only; "a|b" is a column with one of two
+    names, and is returned as "a". Raises ConfigError for a missing column, a value that cannot be used, or no rows."""
     source = read_hub_rows(name) if name.startswith("datasets:") else read_file_rows(name)
     result = []
     for number, row in enumerate(islice(source, limit), 1):

@@ -26,9 +26,9 @@ from parity.inputs import readers
 from parity.models.anysubset.load import load
 from parity.models.anysubset.vocabulary import Words
 
-FIRST = 20_000_000  # seeds of the tasks' texts; training and validation use smaller ones
-Row = tuple[list[int], list[bool]]  # tokens, and which of them are known
-Settings = dict[str, Any]  # of a task, as the configuration has them
+FIRST = 20_000_000  # first seed of the tasks' texts; training and validation use smaller ones
+Row = tuple[list[int], list[bool]]  # the tokens of a row, and which of them are known
+Settings = dict[str, Any]  # the settings of a task, as its entry in the configuration has them
 
 
 @dataclass
@@ -43,22 +43,24 @@ class Task:
 
 
 def write(path: Path, task: Task) -> None:
+    """Write a task to an .npz file."""
     write_arrays(path, **vars(task) | {"ids": np.array(task.ids), "extra": np.array(dump_canonical(task.extra))})
 
 
 def read(path: Path) -> Task:
-    """Read a task. Raises ParityError if the file is damaged."""
+    """Read a task from the .npz file that `write` wrote. Raises ParityError if it is damaged."""
     arrays = read_arrays(path)
     return Task(**arrays | {"ids": arrays["ids"].tolist(), "extra": json.loads(str(arrays["extra"]))})
 
 
 def load_vocabulary(manifest: Mapping[str, Any]) -> Any:
-    """Load what turns texts into the tokens of a model, and back."""
+    """Load the vocabulary (`Words` or `Pieces`) of a model, which encodes texts as its tokens and decodes them."""
     return load(manifest).words
 
 
 def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
-    """Pack rows into one rectangle. Raises ParityError for a row with nothing hidden, or nothing known."""
+    """Make a task of rows, by id, padded on the right with the token `fill`. extra: for each row what its metric needs.
+    Raises ParityError for a row with nothing hidden, or nothing known."""
     for name, (_, is_known) in zip(ids, rows, strict=True):
         if all(is_known):
             raise ParityError(f"{name}: no masked position; there is nothing to fill in")
@@ -73,12 +75,13 @@ def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
 
 
 def hide(*pieces: tuple[list[int], bool]) -> Row:
-    """Join pieces (tokens, hidden) to a row."""
+    """Join pieces, each its tokens and whether they are hidden, to a row: all tokens, and which of them are known."""
     return [t for tokens, _ in pieces for t in tokens], [not hidden for tokens, hidden in pieces for _ in tokens]
 
 
 def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
-    """Make texts of `length` tokens each."""
+    """Make `rows` texts of `length` tokens each: embedded documents, or pieces of a data file's texts, joined with
+    separators. Raises ConfigError if the file has too few tokens."""
     n = settings["rows"]
     N = settings["length"]
     data = settings["data"]
@@ -94,9 +97,9 @@ def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
 
 
 def pack_document(seed: int, length: int, words: Any) -> list[int]:
-    """Make `length` tokens of held-out documents of the embedded grammar, separators between."""
+    """Draw held-out documents of the embedded grammar, and return their first `length` tokens, with separators."""
     stream: list[int] = []
-    for k in range(length):  # a document has a token at least
+    for k in range(length):  # `length` documents are always enough, because each has at least one token
         document = stories.draw_document(seed * 1_000 + k, True)
         code = stories.LINE in document and not isinstance(words, Words)
         text = stories.join_source(document) if code else " ".join(document)
@@ -107,6 +110,7 @@ def pack_document(seed: int, length: int, words: Any) -> list[int]:
 
 
 def make_infilling_task(settings: Settings, words: Any) -> Task:
+    """Make the task of texts of which a share, `masked`, of the tokens is hidden: the last ones, or random ones."""
     N = settings["length"]
     rows = []
     m = N - round(settings["masked"] * N)
@@ -119,12 +123,12 @@ def make_infilling_task(settings: Settings, words: Any) -> Task:
 
 
 def read_stories(settings: Settings) -> list[list[str]]:
-    """Read or draw stories of five sentences each."""
+    """Read or draw (held-out) stories of five sentences. Of a cloze test's two endings, the right one is the fifth."""
     data, n = settings["data"], settings["rows"]
     if not data:
         return [[" ".join(s) for s in stories.draw_story(FIRST + i, True).sentences] for i in range(n)]
     rows = readers.read_rows(data, readers.COLUMNS["stories"], n)
-    if all(str(r["sentence5"]) in ("1", "2") for r in rows):  # the cloze test: two endings, and which is right
+    if all(str(r["sentence5"]) in ("1", "2") for r in rows):  # a cloze test says here which of two endings is right
         endings = readers.read_rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
         for r, e in zip(rows, endings, strict=True):
             r["sentence5"] = e[f"RandomFifthSentenceQuiz{r['sentence5']}"]
@@ -132,7 +136,7 @@ def read_stories(settings: Settings) -> list[list[str]]:
 
 
 def make_story_task(settings: Settings, words: Any) -> Task:
-    """Make the task of stories; `extra`: the sentences that are missing."""
+    """Make the task of stories whose third sentence, or middle three, are hidden; `extra`: the hidden text."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
     encoded = [[words.encode(s) for s in sentences] for sentences in read_stories(settings)]
     rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in encoded]
@@ -143,8 +147,7 @@ def make_story_task(settings: Settings, words: Any) -> Task:
 def make_code_row(
     source_before: str, line: str, source_after: str, tests: str, words: Any
 ) -> tuple[Row, dict[str, str]]:
-    """Make a row of a function whose line is hidden, and what its metric needs: the source around the hole, and the
-    tests."""
+    """Make a row of a function in which `line` is hidden, and what its metric needs: the code around it, and tests."""
     row = hide(
         *((words.encode_code(piece), number == 1) for number, piece in enumerate((source_before, line, source_after)))
     )
@@ -152,7 +155,8 @@ def make_code_row(
 
 
 def make_snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
-    """Make a row of an embedded function, one line of its body hidden, and what its metric needs."""
+    """Make a row of the i-th embedded function, with one of the two lines of its body hidden, and what its metric
+    needs: the tests, and for a published tokenizer the source around the line. Functions of odd i are held-out ones."""
     snippet = stories.draw_snippet(FIRST + i, i % 2 == 1)
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
     lines = [[*line, stories.LINE] for line in snippet.lines]
@@ -168,13 +172,14 @@ def make_snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
         )
         return hide(*(([words.number[w] for w in piece], piece is line) for piece in pieces)), {"tests": tests}
     source = stories.join_source([w for line in lines for w in line]).splitlines(keepends=True)
-    # Hidden is the whole line with its indent and end, as in HumanEval-infilling, or only the code in it.
+    # A tokenizer with marks fills in the whole line with indent and end, as in HumanEval-infilling; another, its code.
     code = source[missing] if words.marked else source[missing].strip()
     indent, _, end = source[missing].partition(code)
     return make_code_row("".join(source[:missing]) + indent, code, end + "".join(source[missing + 1 :]), tests, words)
 
 
 def make_code_task(settings: Settings, words: Any) -> Task:
+    """Make the task of functions of which a line is hidden; `extra`: what runs the tests (`make_code_row`)."""
     if settings["data"]:
         read = readers.read_rows(settings["data"], readers.COLUMNS["code"], settings["rows"])
         tests = [f"{r['test']}\ncheck({r['entry_point']})\n" for r in read]
@@ -187,8 +192,8 @@ def make_code_task(settings: Settings, words: Any) -> Task:
 
 
 def make_last_word_task(settings: Settings, words: Any) -> Task:
-    """Make the task of passages whose last word, not the full stop after it, is hidden. `extra`: whether the story's
-    pair was held out; None for public data."""
+    """Make the task of passages whose last word is hidden, not the full stop after it. `extra`: whether an embedded
+    story's pair was held out; None for a data file."""
     passages: list[tuple[str, str, str, bool | None]] = []
     if settings["data"]:
         for r in readers.read_rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
@@ -212,8 +217,8 @@ def make_last_word_task(settings: Settings, words: Any) -> Task:
 
 
 def read_questions(settings: Settings) -> list[tuple[str, list[str], int, bool | None]]:
-    """Read or draw questions: beginning, four ends, which is right, and whether its pair was held out (None for public
-    data)."""
+    """Read questions from a file, or draw them from the embedded stories: beginning, ends, the index of the right end,
+    and whether the story is of a held-out pair (None for a file)."""
     if settings["data"]:
         rows = readers.read_rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
         return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
@@ -229,8 +234,7 @@ def read_questions(settings: Settings) -> list[tuple[str, list[str], int, bool |
 
 
 def make_choice_task(settings: Settings, words: Any) -> Task:
-    """Make the task of questions, a row for each end, hidden; `extra`: [question, whether it is the right end, whether
-    its pair was held out]."""
+    """Make the task of questions, with a row for each end, hidden; `extra`: [question, is right end, was held out]."""
     ids = []
     rows = []
     extra = []
@@ -253,7 +257,8 @@ BUILT_BY = {
 
 
 def build(task_kind: str, settings: Settings, words: Any) -> Task:
-    """Build a task, each of its rows `attempts` times: an attempt's id keys its noise."""
+    """Build the task of a kind (BUILT_BY) in the tokens of `words`, with each row `attempts` times in a row, their ids
+    ending in "/0", "/1", ... if that is more than once: an id keys a row's noise."""
     task = BUILT_BY[task_kind](settings, words)
     attempts = settings.get("attempts", 1)
     if attempts == 1:

@@ -16,7 +16,8 @@ from parity.experiment.stand_in import list_stand_ins
 
 
 def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
-    """Write a stand-in to `folder`, the same whatever was drawn before; returns the paths of its components."""
+    """Write the stand-in `name` to `folder`, made if need be, and return the paths of its parts relative to it. `sizes`
+    replaces sizes of its function. torch's random state is as before afterwards, and has no influence."""
     folder.mkdir(parents=True, exist_ok=True)
     module = importlib.import_module(f"parity.stand_ins.{list_stand_ins()[name]}")
     with torch.random.fork_rng(devices=[]):
@@ -25,8 +26,8 @@ def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
 
 
 def make_entry(name: str, folder: Path) -> dict[str, Any]:
-    """Write a stand-in to `folder`, and make its entry in a configuration: what `parity models add` reads from a model
-    of images, the folder that `convert` makes of a pair, and the files and digests of any other."""
+    """Write the stand-in `name` to `folder`, and make its entry in a configuration: for a model of images what `parity
+    models add` finds, for a continuous pair the folder that `convert` writes, for others their files and digests."""
     from parity.models import add
     from parity.models.continuous.published import convert
     from parity.stand_ins.discrete import GRID, PIXELS
@@ -41,7 +42,6 @@ def make_entry(name: str, folder: Path) -> dict[str, Any]:
         return {**add.find(files["model"], None, companions, PIXELS.get(name)).entry, "files": files}
     if "transformer" in paths:
         return {**add.find(str(folder), GRID).entry, "files": files}
-    digests = {
-        component: sha256(path) for component, path in paths.items() if component != "tokenizer"
-    }  # whose folder has no weights
+    # a tokenizer's folder has no weights, so it has no digest
+    digests = {component: sha256(path) for component, path in paths.items() if component != "tokenizer"}
     return {"files": files, "sha256": digests}

@@ -14,6 +14,7 @@ from parity.stand_ins import make_entry
 
 
 def main() -> None:
+    """Write each stand-in that the command line names to its folder after `--out`, and its entry.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=sorted(list_stand_ins()), metavar="names")
     add_arguments(parser, "out+")

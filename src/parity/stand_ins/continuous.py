@@ -21,24 +21,25 @@ QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 def make_kl16_tensors() -> dict[str, Tensor]:
-    """Make an autoencoder under latent diffusion's names."""
+    """Make the tensors of a random autoencoder, by latent diffusion's names."""
     return {diffusion_name(name, len(KL_SIZES.ch_mult)): value for name, value in draw_state(KL(KL_SIZES), 7).items()}
 
 
 def write_kl16(folder: Path) -> dict[str, str]:
-    """Write {"model": tensors}, the training loss's among them."""
+    """Write the random autoencoder as {"model": tensors}, with one of its training loss; return {"kl": "kl16.ckpt"}."""
     torch.save({"model": {**make_kl16_tensors(), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
     return {"kl": "kl16.ckpt"}
 
 
 def make_mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
-    """Make sizes with one head of 64 numbers."""
+    """Make sizes of a MAR with one attention head of 64 numbers, and `blocks` layers in encoder, decoder and head."""
     trunk = {"width": 64, "heads": 1, "encoder": blocks, "decoder": blocks, "buffer": 8}
     return MARConfig(grid=grid, **trunk, head_width=32, head_depth=blocks)
 
 
 def mar(folder: Path) -> dict[str, str]:
-    """Write mar_*/checkpoint-last.pth as its training does: weights, moving average, optimizer and arguments."""
+    """Write a target and a draft as MAR's training saves them (weights, moving average, optimizer, arguments), and the
+    autoencoder. Return their paths in `folder` by part."""
     files = write_kl16(folder)
     for component, name, blocks, seed in (("target", "mar_huge", 2, 1), ("draft", "mar_base", 1, 2)):
         average = draw_state(MARNet(make_mar_sizes(blocks)), seed)
@@ -53,8 +54,8 @@ def mar(folder: Path) -> dict[str, str]:
 
 
 def xar(folder: Path) -> dict[str, str]:
-    """Write xAR-*.pth, bare tensors with the buffers that the released network computes. Cells of 8 x 8 tokens, as
-    released: four ranks an image."""
+    """Write a target and a draft as bare tensors, with the buffers that the released network computes, and the
+    autoencoder. Return their paths in `folder` by part. An image has four cells of 8 x 8 tokens, as released."""
     files = write_kl16(folder)
     for component, name, blocks, seed in (("target", "xAR-H", 2, 3), ("draft", "xAR-B", 1, 4)):
         state = draw_state(XARNet(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks)), seed)
@@ -65,6 +66,7 @@ def xar(folder: Path) -> dict[str, str]:
 
 
 def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
+    """Make the sizes of a Harmon: a MAR of 2 x 2 tokens with `blocks` layers, a language model of two layers."""
     language: dict[str, Any] = {
         "hidden": 64 * heads,
         "intermediate": 64,
@@ -75,7 +77,8 @@ def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
 
 
 def make_harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[str, Tensor]:
-    """Make tensors as the released files hold them: the language model in bfloat16."""
+    """Make the random tensors of a Harmon as its released files hold them: language model in bfloat16, with its output
+    layer, MAR, and the autoencoder under "vae."."""
     state = draw_state(HarmonNet(make_harmon_sizes(blocks, heads, vocab)), seed)
     state["llm.lm_head.weight"] = state["llm.model.embed_tokens.weight"].clone()
     state = {k: v.bfloat16() if k.startswith("llm.") else v for k, v in state.items()}
@@ -83,12 +86,12 @@ def make_harmon_tensors(blocks: int, heads: int, vocab: int, seed: int) -> dict[
 
 
 def harmon(folder: Path) -> dict[str, str]:
-    """Write harmon_*.pth, bare tensors of autoencoder, language model with its output layer, MAR and projections; its
-    tokenizer's folder, Qwen2.5's. Trained on 2 x 2 tokens, so released for 4 x 4."""
+    """Write a target, a draft, the folder of their tokenizer, as Qwen2.5's, and the autoencoder; return their paths in
+    `folder` by part. The tables of positions are of 2 x 2 tokens, so `convert` makes models of 4 x 4."""
     name = "Qwen2.5-0.5B-Instruct"
     tokenizer = train_byte_pairs(QWEN_MARKS, 320)
     save_tokenizer(tokenizer, folder / name, {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"})
-    vocab = tokenizer.get_vocab_size() + 5  # the published table, too, is longer than its list of words
+    vocab = tokenizer.get_vocab_size() + 5  # the published table of embeddings has unused entries too
     for file, blocks, heads, seed in (("harmon_1.5b.pth", 2, 2, 5), ("harmon_0.5b.pth", 1, 1, 6)):
         torch.save(make_harmon_tensors(blocks, heads, vocab, seed), folder / file)
     return write_kl16(folder) | {"target": "harmon_1.5b.pth", "draft": "harmon_0.5b.pth", "tokenizer": name}

@@ -17,10 +17,10 @@ from parity.stand_ins.text import save_tokenizer
 
 WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "llamagen_c2i", "eagle_drafter")
 CODES = 64
-SIDE = 6  # codes of a picture's side
-GRID = 8  # the same of LlamaGen's
-TEXT = 32  # width of LlamaGen's text encoder
-PIXELS = {"chameleon": 128, "emu3": 48}  # pixels of a picture's side, of families whose files do not say
+SIDE = 6  # pictures have so many codes a side, unless they are LlamaGen's
+GRID = 8  # LlamaGen's pictures have so many codes a side
+TEXT = 32  # width of the embeddings that LlamaGen's text encoder makes
+PIXELS = {"chameleon": 128, "emu3": 48}  # pixels a side of the pictures of stand-ins whose files do not say it
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # the line token, then sizes in 32 pixels
 EMU3_WORDS = [
@@ -34,7 +34,8 @@ JANUS_WORDS = [
 
 
 def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] = (), **config: str) -> dict[str, int]:
-    """Write a tokenizer and return its vocabulary: names of the grammar, then codes, then a token for each byte."""
+    """Write a tokenizer's folder and return its vocabulary: the tokens `special`, then `plain`, then one for each byte.
+    config: more entries of tokenizer_config.json."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     special, plain = list(special), list(plain)
@@ -48,8 +49,8 @@ def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] =
 
 
 def sharpen(net: nn.Module, seed: int) -> nn.Module:
-    """Fill a network with random weights that make its laws differ between positions: matrices by their width, norms
-    near 1."""
+    """Fill a network with random weights by a seed and return it: matrices scaled by their width, vectors near 1
+    (weights) or 0 (biases), so that its laws differ between positions."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in net.named_parameters():
@@ -63,17 +64,18 @@ def sharpen(net: nn.Module, seed: int) -> nn.Module:
 
 
 def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-    """Save a folder as transformers does: config.json, shards and their index, readable by all."""
+    """Save a transformers network to a folder of shards with an index, readable by all; state: other weights."""
     net.save_pretrained(folder, state_dict=state or net.state_dict(), max_shard_size="300KB")
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
 def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
-    """Make transformers' model of tiny sizes, and write its configuration and tokenizer."""
+    """Make a random Chameleon of transformers, tiny, and write its tokenizer to `folder`. architecture: the class that
+    its config.json will name; codes: how many image codes; side: codes of a picture's side."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-    # names of the codes in an order that is not the tokenizer's own, as in the published file
+    # as in the published file, the tokenizer's ids are in another order than the numbers in the names of the codes
     names = ["IMGIMG" + "".join("ABCDEFGHIJ"[int(d)] for d in str(code)) + "Z" for code in range(codes)]
     random.Random(1).shuffle(names)
     words = write_tokenizer(folder, [*CHAMELEON_WORDS, *CHAMELEON_SIZES], names)
@@ -86,12 +88,13 @@ def make_chameleon_network(folder: Path, architecture: str, codes: int, side: in
         num_key_value_heads=4, max_position_embeddings=4096, vq_config=vq, vocabulary_map=words,
     )  # fmt: skip
     net: Any = sharpen(ChameleonForConditionalGeneration(config), seed=2)
-    net.__class__ = type(architecture, (type(net),), {})  # transformers writes the class's name
+    net.__class__ = type(architecture, (type(net),), {})  # transformers writes the class's name into config.json
     return net
 
 
 def diffusion_name(name: str, levels: int) -> str:
-    """Rename a parameter to latent diffusion's layout, where decoder levels are numbered from the finest."""
+    """Rename a parameter of our autoencoder (`models.discrete.vq`) to latent diffusion's layout, in which a decoder's
+    `levels` are numbered from the finest."""
     name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", name)
     name = re.sub(r"^encoder\.conv_blocks\.(\d)\.", r"encoder.down.\1.", name)
     name = re.sub(r"^decoder\.conv_blocks\.(\d)\.", lambda m: f"decoder.up.{levels - 1 - int(m[1])}.", name)
@@ -99,7 +102,7 @@ def diffusion_name(name: str, levels: int) -> str:
 
 
 def make_chameleon_decoder(net: Any) -> dict[str, Tensor]:
-    """Make the weights of an image decoder that fits a model's encoder, under Meta's names."""
+    """Make random weights of an image decoder that fits the image encoder of a Chameleon `net`, by Meta's names."""
     c = net.config.vq_config
     widths = tuple(c.channel_multiplier)
     blocks = c.num_res_blocks
@@ -109,20 +112,21 @@ def make_chameleon_decoder(net: Any) -> dict[str, Tensor]:
 
 
 def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Write Lumina-mGPT: `model` is a sharded folder without an image tokenizer, `vq` Meta's file."""
+    """Write Lumina-mGPT, a folder of shards without an image tokenizer, and that tokenizer in Meta's file. Return their
+    paths in `folder` as "model" and "vq". codes: how many image codes; side: codes of a picture's side."""
     net = make_chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
     save(net, folder / "Lumina-mGPT-7B-768", {k: v for k, v in state.items() if ".vqmodel." not in k})
     image = {
         k.removeprefix("model.vqmodel."): v for k, v in state.items() if ".vqmodel." in k
     } | make_chameleon_decoder(net)
-    image["loss.discriminator.main.0.weight"] = torch.zeros(1, 3, 4, 4)  # of its training, as published
+    image["loss.discriminator.main.0.weight"] = torch.zeros(1, 3, 4, 4)  # the published file has its training loss too
     torch.save({"state_dict": image}, folder / "vqgan.ckpt")
     return {"model": "Lumina-mGPT-7B-768", "vq": "vqgan.ckpt"}
 
 
 def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Write Anole: `model` is a folder, the image tokenizer with its decoder in it; no line tokens."""
+    """Write Anole, a folder of shards that holds the image tokenizer too; return {"model": its name}."""
     net = make_chameleon_network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration", codes, side)
     image = {f"model.vqmodel.{name}": tensor for name, tensor in make_chameleon_decoder(net).items()}
     save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
@@ -130,9 +134,10 @@ def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
 
 
 def write_drafter(folder: Path, config: dict[str, Any], heads: int, norms: Iterable[str], dtype: Any) -> dict[str, str]:
-    """Write a folder with config.json and pytorch_model.bin: one layer, `fc` with a bias, embeddings of its own, no
-    norm and no output matrix at the end, as LANTERN released its drafters. `heads`, 0 for none: with norms of queries
-    and keys. The same numbers every time."""
+    """Write a drafter as LANTERN released them to `folder`, config.json and pytorch_model.bin, and return {"drafter":
+    name of the folder}. It has embeddings, `fc` with a bias, one layer, no norm and no output matrix at the end. The
+    random numbers are the same every time. heads: of the layer's norms of queries and keys, 0 for no such norms; norms:
+    names of its other norms."""
     dim = config["hidden_size"]
     hidden = config["intermediate_size"]
     words = config["vocab_size"]
@@ -190,7 +195,7 @@ def eagle_drafter(
 
 
 def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
-    """Write Emu3-Gen: `model` is a folder with a nested configuration, the vision tokenizer in it."""
+    """Write Emu3-Gen, a folder of shards that holds the vision tokenizer too; return {"model": its name}."""
     from transformers import Emu3Config, Emu3ForConditionalGeneration
 
     model_folder = folder / "Emu3-Gen-hf"
@@ -211,8 +216,7 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
 
 
 def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Write Janus-Pro: `model` is a folder with the language model, its drawing head, the picture tokenizer, and the
-    vision encoder, which drawing does not need."""
+    """Write Janus-Pro, a folder of shards that holds all its networks; return {"model": its name}."""
     from transformers import JanusConfig, JanusForConditionalGeneration
 
     model_folder = folder / "Janus-Pro-1B"
@@ -242,7 +246,7 @@ def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
 
 
 def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: int, **sizes: Any) -> dict[str, str]:
-    """Write the two networks under the published names, each in a dict under "model"."""
+    """Write a random transformer and image tokenizer, {"model": tensors} each, to these files; return their names."""
     net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
     tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,8 +257,8 @@ def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: in
 
 
 def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, str]:
-    """Write stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens, with a T5 encoder as transformers saves it;
-    `sizes`, of the transformer, if not XL's."""
+    """Write LlamaGen-XL, stage 1: transformer and image tokenizer, of pictures of side x side codes, and the folder of
+    a T5 encoder. Return their paths in `folder` by part. sizes: of the transformer, in place of small ones."""
     from transformers import T5Config, T5EncoderModel
 
     files = write_llamagen(folder, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt", codes, side, caption_dim=TEXT, **sizes)
@@ -266,6 +270,6 @@ def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -
 
 
 def llamagen_c2i(folder: Path) -> dict[str, str]:
-    """Write LlamaGen-B for classes of ImageNet, whose pictures here have 8 x 8 tokens."""
+    """Write LlamaGen-B for 1,000 classes, transformer and image tokenizer; return the names of both files by part."""
     sizes = {"prefix": 1, "caption_dim": 0, "classes": 1000}
     return write_llamagen(folder, "c2i_B_256.pt", "vq_ds16_c2i.pt", CODES, GRID, **sizes)

@@ -14,7 +14,7 @@ CLIP = {
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2},
 }
-CLIP_PREPROCESSING = {  # as the published folder says it
+CLIP_PREPROCESSING = {  # mean and deviation of pixels, by channel, as in the published folder
     "mean": [0.48145466, 0.4578275, 0.40821073],
     "std": [0.26862954, 0.26130258, 0.27577711],
 }
@@ -22,8 +22,8 @@ VGG_WIDTH, VGG_CLASSES = 8, 1000
 
 
 def clip(folder: Path, part: str = "clip") -> dict[str, str]:
-    """Write CLIP as open_clip's repositories hold it (timm/vit_base_patch16_clip_224.openai), with OpenAI's activation
-    and CLIP's words, whose embeddings are half of its three megabytes."""
+    """Write a random CLIP to the folder `part` as open_clip's repositories hold it, with OpenAI's activation and CLIP's
+    vocabulary, whose embeddings are half of its three megabytes. Return {part: name of the folder}."""
     import open_clip
     from safetensors.torch import save_file
 
@@ -35,19 +35,19 @@ def clip(folder: Path, part: str = "clip") -> dict[str, str]:
     return {part: part}
 
 
-clip_vision = partial(clip, part="clip_vision")  # the network of CMMD
-hps = partial(clip, part="hps")  # for HPSv2's pickle of ViT-H-14, which has no small form; the same code reads it
+clip_vision = partial(clip, part="clip_vision")  # writes a stand-in for the network that the metric CMMD uses
+hps = partial(clip, part="hps")  # replaces HPSv2's pickle of a ViT-H-14, which has no small form; one code reads both
 
 
 def inception(folder: Path) -> dict[str, str]:
-    """Write Inception as torch-fidelity publishes it, a pickle of tensors. Its layout has one size, so this one is as
-    large as the real file, 95 MB."""
+    """Write a random Inception as torch-fidelity publishes it, a pickle of tensors; return {"inception": its name}. Its
+    layout has one size, so the file is as large as the real one, 95 MB."""
     from torch_fidelity import feature_extractor_inceptionv3 as published
 
     conv = published.BasicConv2d
     a = published.InceptionA
     c = published.InceptionC
-    layers = {  # those that have parameters
+    layers = {  # the layers of Inception that have parameters
         "Conv2d_1a_3x3": conv(3, 32, kernel_size=3, stride=2),
         "Conv2d_2a_3x3": conv(32, 32, kernel_size=3),
         "Conv2d_2b_3x3": conv(32, 64, kernel_size=3, padding=1),
@@ -65,7 +65,8 @@ def inception(folder: Path) -> dict[str, str]:
 
 
 def save(net: nn.Module, folder: Path, component: str, file: str) -> dict[str, str]:
-    """Write a pickle of bare tensors, its convolutions drawn so that features differ in the last layer too."""
+    """Draw a network's convolutions anew, so that pictures differ in its last layer too; pickle its tensors to
+    `file`."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -75,7 +76,7 @@ def save(net: nn.Module, folder: Path, component: str, file: str) -> dict[str, s
 
 
 def pickscore(folder: Path) -> dict[str, str]:
-    """Write PickScore as its repository holds it, transformers' CLIPModel of two layers with CLIP's words."""
+    """Write a random PickScore, a CLIPModel of transformers with CLIP's words; return {"pickscore": its folder}."""
     from transformers import CLIPConfig, CLIPModel
 
     layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "projection_dim": 24}
@@ -87,8 +88,8 @@ def pickscore(folder: Path) -> dict[str, str]:
 
 
 def vgg16(folder: Path) -> dict[str, str]:
-    """Write VGG-16 as torchvision publishes it: bare tensors by its names, all sixteen layers, of 8 channels where the
-    real ones have 64 to 512 and 4096."""
+    """Write a random VGG-16 as torchvision publishes it: bare tensors of all sixteen layers, of 8 channels where the
+    real ones have 64 to 512 and 4096. Return {"vgg16": name of the file}."""
     from torchvision.models.vgg import cfgs, make_layers
 
     linear = {"0": (VGG_WIDTH * 7 * 7, VGG_WIDTH), "3": (VGG_WIDTH, VGG_WIDTH), "6": (VGG_WIDTH, VGG_CLASSES)}

@@ -15,28 +15,28 @@ from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 
 WRITES = ("xlnet", "gpt2")
-END = "<|endoftext|>"  # the one mark that GPT-2 knows
-MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's first nine
+END = "<|endoftext|>"  # the only special token of GPT-2
+MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's first nine tokens
 SPACE = "▁"
 
 
 def draw_state(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
-    """Draw the state of a network: normal numbers with deviation `std` around 0, those of norms around their initial
-    values; the same whatever was drawn before."""
+    """Draw a state for a network by a seed: normal numbers with deviation `std`, around 0, or around the present value
+    where all numbers of a tensor are equal, as in norms. Integers are copied. torch's random state is not used."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, value in net.state_dict().items():
         if not value.is_floating_point():
             state[name] = value.clone()
             continue
-        is_constant = bool((value == value.flatten()[0]).all())  # as a norm begins; else what chance has drawn
+        is_constant = bool((value == value.flatten()[0]).all())  # norms begin constant, other weights at random
         base = value if is_constant else torch.zeros_like(value)
         state[name] = base + std * torch.randn(value.shape, generator=generator)
     return state
 
 
 def train_byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
-    """Train a byte-level BPE of at most `size` pieces, as GPT-2's and Qwen's, `marks` after them."""
+    """Train a byte-level BPE, as GPT-2's, of at most `size` pieces on our stories; add `marks` as special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,21 +48,21 @@ def train_byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
-    """Save tokenizer.json and tokenizer_config.json, as transformers does."""
+    """Save a tokenizer as transformers does: tokenizer.json, and `config` as tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
 def make_xlnet_tokenizer() -> Tokenizer:
-    """Make a tokenizer of single letters and the commonest words."""
+    """Make a tokenizer of XLNet's kind: its marks, single letters, and 150 words of our stories."""
     text = [stories.draw_text(i) for i in range(20)]
     letters = sorted({letter for words in text for word in words for letter in word} | {chr(c) for c in range(33, 127)})
     common_words = sorted({w for words in text for w in words if w.isalpha()})[:150]
     scored = [(mark, 0.0) for mark in MARKS] + [(SPACE, -3.0)]
     scored += [(letter, -8.0) for letter in letters] + [(SPACE + word, -5.0) for word in common_words]
     tokenizer = Tokenizer(models.Unigram(scored, unk_id=0))
-    tokenizer.normalizer = normalizers.Replace("\n", " ")  # XLNet's knows no line ends
+    tokenizer.normalizer = normalizers.Replace("\n", " ")  # XLNet's tokenizer has no line ends
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     tokenizer.add_special_tokens(list(MARKS))
@@ -70,7 +70,7 @@ def make_xlnet_tokenizer() -> Tokenizer:
 
 
 def xlnet(folder: Path) -> dict[str, str]:
-    """Write the any-subset model, a folder of XLNetLMHeadModel and one of its tokenizer."""
+    """Write a random any-subset model, a folder of XLNetLMHeadModel, and its tokenizer's; return their names."""
     tokenizer = make_xlnet_tokenizer()
     marks = {mark.strip("</>") + "_token": mark for mark in ("<unk>", "<cls>", "<sep>", "<pad>", "<mask>")}
     config = {"tokenizer_class": "XLNetTokenizer", "bos_token": "<s>", "eos_token": "</s>", **marks}
@@ -82,7 +82,7 @@ def xlnet(folder: Path) -> dict[str, str]:
 
 
 def gpt2(folder: Path) -> dict[str, str]:
-    """Write the judge, a folder of GPT-2 with its tokenizer."""
+    """Write the judge, a folder of a random GPT-2, with its tokenizer in two formats; return {"judge": its name}."""
     tokenizer = train_byte_pairs((END,), 320)
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
     save_tokenizer(tokenizer, folder / "gpt2-large", config)
