@@ -73,8 +73,7 @@ def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
 
 
 def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
-    """Write the certificate's files to `out` if it is given, with `about` and the command, print it, and return the
-    exit code."""
+    """Print the certificate, write its files to `out` if given, with `about` and the command; return the exit code."""
     if out:
         page.write_files(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
     print(c, *([f"\nreport: {out / 'report.html'}"] if out else []), sep="\n")
@@ -148,8 +147,7 @@ def run_transformers(a: Arguments) -> int:
     words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
-        """Diagnose a lossy certificate: by replaying processors with a state, else by comparison with the laws of known
-        faults."""
+        """Diagnose a lossy certificate: by replaying processors with a state, else by the laws of known faults."""
         located = mending.diagnose_by_mending(sampler, law, min(400, max(c.details["n"])), a.seed + 2)
         return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
 
@@ -163,8 +161,7 @@ def shorten_value(value: Any) -> str:
 
 
 def make_checkpoint(a: Arguments, role: str) -> Path:
-    """Make a tiny checkpoint for a role, "target" or "assistant", in results/certify/models, unless it exists. Returns
-    its folder."""
+    """Make a tiny "target" or "assistant" in results/certify/models, unless it exists, and return its folder."""
     from parity_certify.models import write_companion, write_model
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"

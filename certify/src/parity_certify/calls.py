@@ -160,8 +160,7 @@ class Store:
                     file.unlink()
 
     def check(self, spec: dict[str, Any]) -> None:
-        """Write the description of the sampler to spec.json. Raises ParityError if the folder holds samples of another
-        sampler."""
+        """Write the sampler's description to spec.json. Raises ParityError if the folder holds that of another one."""
         if self.folder is None:
             return
         file = self.folder / "spec.json"
@@ -176,8 +175,7 @@ class Store:
 
 def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
     """Call the sampler for batch `number` of a seed, with `size` prompts drawn evenly, in two of four batches sorted.
-    The batch depends on seed and number alone if the sampler uses only its seed. Raises ParityError for an answer of
-    another form."""
+    The batch depends on seed and number alone if the sampler obeys its seed. Raises ParityError: see `check_tokens`."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # vary the order of prompts, too: sorted, up or down

@@ -35,7 +35,7 @@ class Certificate:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 (lossy), 2 (inconclusive)."""
+        """The verdict's exit code: 0 (certified or consistent), 1 (lossy), 2 (inconclusive)."""
         return self.verdict.exit_code
 
     @property
@@ -44,6 +44,7 @@ class Certificate:
         return self.verdict.contradicts(self.claim)
 
     def __str__(self) -> str:
+        """Write the report for a terminal: verdict, p-value and bound by target and seed, drafts, diagnosis, scope."""
         if "tokens" in self.details:  # texts have other tests
             return report_texts(self)
         v, details = self.verdict, self.details
@@ -88,7 +89,8 @@ class Certificate:
 
     @property
     def where(self) -> str:
-        """One line on where the law of a lossy sampler differs most; "" for other verdicts."""
+        """One line on the prompt and prefix behind which a lossy sampler's next tokens differ most; "" if it is not
+        lossy, or if it is only that its rows depend on each other."""
         prefix = self.details.get("where")
         if self.exit_code != 1 or self.verdict.dependent:
             return ""
@@ -117,12 +119,13 @@ def report_texts(c: Certificate) -> str:
 
 
 def name_prefix(prefix: dict[str, Any]) -> str:
-    """Name a prompt and prefix of `find_largest_difference`."""
+    """Name the prompt and prefix in a result of `find_largest_difference`."""
     return f"prompt {prefix['prompt']}, then {prefix['prefix'] or 'nothing'}"
 
 
 def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | None) -> list[str]:
-    """Say what the speculation of n sequences did not meet: a second round, a rejection, or an acceptance."""
+    """Say in sentences what the speculation of n sequences hardly met: a second round, a rejection, or an acceptance.
+    Empty if drafts were not counted or none was accepted."""
     if not drafted or not accepted:
         return []
     gaps = []
@@ -140,7 +143,8 @@ def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | N
 
 
 def find_largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
-    """Find the prompt and prefix whose next tokens are least likely under the law (largest G), of counts [K * V^L]."""
+    """Find the prompt and prefix whose next tokens, in counts [K * V^L], are least likely under the law (largest G).
+    Returns a dict of prompt, prefix, law [V] and drawn share [V] of the next token, and their number n."""
     K, V, L = len(law.prompts), law.vocab, law.length
     largest, prefix_found = -1.0, {}
     for depth in range(L):
@@ -179,7 +183,9 @@ def bound_tv_from_below(first: np.ndarray, second: np.ndarray, law: Law, alpha: 
 def make_certificate(
     rows: list[Row], law: Law, samples: Sequence[Drawn], *, margin: float, alpha: float, claim: str, name: str
 ) -> Certificate:
-    """Make the certificate of a sampler from its rows and samples; if it accepted no draft, nothing was tested."""
+    """Make the certificate of a sampler with this claim from its rows and samples, of one seed or two. It is
+    inconclusive if drafts were counted and none was accepted, and names dependence instead of a TV if the rows depend
+    on each other. For a lossy sampler its TV and interval are written into the last rows."""
     v: Verdict = verdict.judge_decoders(rows, {name: claim}, margin, alpha)[0]["value"]
     counts = samples[-1].counts
     needed = evidence.needed(law.cells, margin)

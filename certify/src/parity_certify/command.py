@@ -34,8 +34,7 @@ def shorten(line: str) -> str:
 
 
 class Engine:
-    """A running command as a sampler; `errors` is the file that receives its stderr, `timeout` seconds for an
-    answer."""
+    """A running command as a sampler; errors: the file that receives its stderr; timeout: seconds for an answer."""
 
     def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
         self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
@@ -51,8 +50,7 @@ class Engine:
         self.lines.put(b"")
 
     def send_request(self, request: dict[str, Any]) -> str:
-        """Send a request as a line of JSON and return the line that the engine answers. Raises ParityError if it does
-        not answer within the timeout, or has ended."""
+        """Send a request as a line; return the line that answers. Raises ParityError if the engine is late or ended."""
         stdin = self.process.stdin
         line = json.dumps(request).encode() + b"\n"
 
@@ -100,8 +98,7 @@ class Engine:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
-        """Ask the engine for tokens behind prompts [n, P]. Raises ParityError, with the command and number of the
-        request."""
+        """Ask the engine for tokens behind prompts [n, P]. A ParityError names the command and the request."""
         request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
         try:
             sampled = self.parse_answer(self.send_request(request), len(prompts))
@@ -113,8 +110,7 @@ class Engine:
 
 @contextlib.contextmanager
 def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
-    """Context manager: start a command and yield it as a sampler; it is killed at the end. Raises ParityError if it
-    does not start."""
+    """Context manager: start a command, yield it as a sampler, then kill it. Raises ParityError if it cannot start."""
     name = " ".join(command)
     with tempfile.TemporaryFile() as errors:
         try:
@@ -133,8 +129,7 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
 
 def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **settings: Any) -> Certificate:
     """Certify an engine that answers requests line by line; settings as in `certify_sampler`, but one process and by
-    default batches of 500. timeout: seconds for an answer. Raises ParityError for a command that is no list, or
-    fails."""
+    default batches of 500. timeout: seconds for an answer. Raises ParityError for a command that fails."""
     if isinstance(command, str) or not command:
         raise ParityError(f'command {command!r}: allowed: a list, as ["./engine", "--flag"]')
     if not timeout > 0:

@@ -44,7 +44,7 @@ def normalise(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
 
 
 def compute_residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Compute the law max(p - q, 0), scaled; p where it is zero."""
+    """Compute the law of a corrected token, max(p - q, 0) scaled to sum to one; p where it is zero. Shapes [..., V]."""
     return normalise(np.maximum(p - q, 0), p)
 
 
@@ -62,7 +62,7 @@ def apply_temperature(q: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def keep_top_k(q: np.ndarray, k: int) -> np.ndarray:
-    """Keep the k likeliest tokens of laws [..., V]."""
+    """Set all but the k likeliest tokens of laws [..., V] to zero, and scale; ties with the k-th are kept."""
     cut = np.where(q >= np.sort(q, -1)[..., -k, None], q, 0)
     return cut / cut.sum(-1, keepdims=True)
 
@@ -79,13 +79,14 @@ def predict_joint(
     surplus: float = 0.0,
     offered: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Predict the law [V^L] of sequences that are drafted in blocks and verified, as the keywords say.
+    """Predict the law [V^L] of sequences that are drafted in blocks of `block` tokens and verified, with the faults
+    that the other keywords describe; their defaults are correct.
 
-    p, q [N, V]  target and draft; drawn, recorded: the laws that drafts are drawn from and that they are judged by
-    correct      the law that replaces a rejected draft
+    p, q [N, V]  laws of target and draft by prefix; drawn, recorded: what drafts are drawn from and judged by, if not q
+    correct      function of p and the recorded law: the law that replaces a rejected draft
     bonus        behind a block that stands: "target", the "draft"'s law, or the target's law of the "row before"
     surplus      added to the acceptance probability
-    offered [N]  prefixes behind which the engine drafts at all; elsewhere a block ends, and the bonus law draws
+    offered [N]  bool, prefixes behind which the engine drafts at all; elsewhere a block ends, and the bonus law draws
     """
     V = p.shape[-1]
     length = round(np.log(len(p) * (V - 1) + 1) / np.log(V))
@@ -106,16 +107,16 @@ def predict_joint(
         for i in range(block):
             state[depth + 1][i + 1] += (mass[i][:, None] * accept).ravel()
             state[depth + 1][0] += (mass[i][:, None] * refuse * correction[rows]).ravel()
-        shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (
-            V if depth else 1
-        )  # prefixes without their last token
+        # prefixes without their last token
+        shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (V if depth else 1)
         bonus_law = {"target": p[rows], "draft": q[rows], "row before": p[shorter]}[bonus]
         state[depth + 1][0] += (mass[block][:, None] * bonus_law).ravel()
     return state[length].sum(0)
 
 
 class Loop:
-    """n sequences under way: tokens, what the target's context holds (`memory`), and the length of each."""
+    """n sequences that a loop of speculative sampling with a fault of TIED decodes: their tokens, what the target's
+    context holds (`memory`), and their lengths. p, q [N, V], block and offered as in `predict_joint`."""
 
     def __init__(self, p: np.ndarray, q: np.ndarray, block: int, fault: str, offered: np.ndarray | None, n: int):
         self.p, self.q, self.block, self.fault, self.n = p, q, block, fault, n
@@ -130,22 +131,23 @@ class Loop:
         self.powers = self.V ** np.arange(self.length)
 
     def look_up(self, table: np.ndarray, context: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Look up the rows of a table for the prefixes context[i, :lengths[i]]."""
+        """Look up the entries of a table [N, ...] for the prefixes context[i, :lengths[i]]; [n, ...]."""
         lengths = np.minimum(lengths, self.length - 1)
         exponent = lengths[:, None] - 1 - np.arange(self.length)
         digit = context[:, : self.length] * self.powers[np.maximum(exponent, 0)]
         return table[self.first[lengths] + np.where(exponent >= 0, digit, 0).sum(1)]
 
     def write_tokens(self, positions: np.ndarray, rows: np.ndarray, token: np.ndarray, memory: np.ndarray) -> None:
-        """Write a token to each sequence in `rows` [n] bool, and what the target's context holds at its position."""
+        """Write token [n] at positions [n] of the sequences `rows` [n] bool, and memory [n] in the target's context."""
         self.tokens[self.rows[rows], positions[rows]] = token[rows]
         self.memory[self.rows[rows], positions[rows]] = memory[rows]
 
     def verify_block(self, numbers: list[np.ndarray]) -> None:
-        """Draft and verify a block of each unfinished sequence; `numbers`: exponentials [n, V] for the races of drafts,
-        corrections and bonus token, then uniforms [n, block]."""
+        """Draft and verify a block of each unfinished sequence, and lengthen it. numbers: exponentials [n, V] for the
+        races of the drafts, the corrections and the bonus token, then uniforms [n, block]."""
 
         def draw_by_race(law: np.ndarray, exponentials: np.ndarray) -> np.ndarray:
+            """Draw a token from each law of [n, V]: the one with the largest ratio of probability to exponential."""
             return np.argmax(law / np.maximum(exponentials, TINY), 1)
 
         live, n, block = self.lengths < self.length, self.n, self.block
@@ -188,7 +190,7 @@ class Loop:
 def simulate_joint(
     p: np.ndarray, q: np.ndarray, *, block: int, fault: str, offered: np.ndarray | None = None, n: int = 50_000
 ) -> np.ndarray:
-    """Simulate the law [V^L] of n sequences of the loop of `predict_joint`, with a fault of TIED or "none"."""
+    """Estimate the law [V^L] of the loop of `predict_joint`, with a fault of TIED or "none", from n sequences."""
     loop = Loop(p, q, block, fault, offered, n)
     rng = np.random.default_rng(0)
     numbers: list[np.ndarray] = []
@@ -211,18 +213,20 @@ class Suspect(NamedTuple):
 def list_suspects(
     law: Law, draft: Law, block: int, *, bare: Law | None = None, offered: np.ndarray | None = None
 ) -> list[Suspect]:
-    """List the faults that a sampler of `law` may have, with drafts of the law `draft`, `block` at a time.
+    """List the faults that a sampler of `law` may have, as suspects, with drafts of the law `draft`, `block` at a time.
 
-    bare     the target's law without guidance (and other processors)
-    offered  [K, N] prefixes behind which drafts are offered
+    bare     the target's law without guidance (and other processors), suspected if it differs
+    offered  [K, N] bool, prefixes behind which drafts are offered; None: all
     """
     V, L = law.vocab, law.length
     drafting = np.ones(law.tables.shape[:2], dtype=bool) if offered is None else offered
 
     def make_suspect(name: str, make: Callable[..., np.ndarray], variants: int = 1) -> Suspect:
-        """Make a suspect whose law behind a prompt is make(p, q, loop); loop(...) is `predict_joint` with changes."""
+        """Make a suspect whose law behind a prompt is make(p, q, loop), where loop(...) is `predict_joint` with the
+        faults in its keywords; variants: how many suspects share the name."""
 
         def predict() -> np.ndarray:
+            """Predict the fault's law behind each prompt, [K, V^L]."""
             tables = zip(law.tables, draft.tables, drafting, strict=True)
             return np.stack([make(p, q, partial(predict_joint, p, q, block=block, offered=o)) for p, q, o in tables])
 
@@ -259,7 +263,7 @@ def list_suspects(
 
 
 def list_orders(vocab: int) -> list[np.ndarray]:
-    """List the wrong orders in which tokens may be read: all of up to 4 tokens, else rotations and swaps of two."""
+    """List wrong orders in which tokens may be read: all of up to 4 tokens, else rotations and swaps of two."""
     if vocab <= 4:
         return [np.array(order) for order in itertools.permutations(range(vocab))][1:]
     result = [np.roll(np.arange(vocab), s) for s in range(1, vocab)]
@@ -288,6 +292,7 @@ def compute_fit_p(counts: np.ndarray, law: np.ndarray, draws: int = 1999) -> flo
     rng = np.random.default_rng(0)
 
     def g(c: np.ndarray) -> np.ndarray:
+        """Compute the likelihood ratio G of counts [..., K, C]."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return 2 * np.where(c > 0, c * np.log(c / np.maximum(p * total[:, None], TINY)), 0).sum((-1, -2))
 
@@ -296,8 +301,9 @@ def compute_fit_p(counts: np.ndarray, law: np.ndarray, draws: int = 1999) -> flo
 
 
 def diagnose_counts(counts: np.ndarray, law: Law, suspects: Sequence[Suspect]) -> dict[str, Any]:
-    """Name the suspect that is likeliest, if it fits counts [K * V^L]. In the result, `says` is a sentence, `fits` the
-    p-value, and `others` are names whose likelihood is within a factor of 20 of the best."""
+    """Find the suspect whose law makes counts [K * V^L] likeliest. Returns a dict: `says`, a sentence; its `name`, None
+    if its law is rejected too, or hardly likelier than a correct sampler's; `fits`, the p-value of its law; `others`,
+    names whose likelihood is within a factor of 20; `nearest` and `log_likelihood_ratio`."""
     counts = counts.reshape(len(law.prompts), -1)
     scores: dict[str, list[float]] = {}
     laws: dict[str, tuple[float, np.ndarray]] = {}  # the likeliest variant of each name

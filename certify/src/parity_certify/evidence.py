@@ -32,18 +32,19 @@ SHARES = 2  # of the false-alarm rate: the law of a row, and the independence of
 
 
 def estimate_tv_floor(law: np.ndarray, n: int) -> float:
-    """Estimate E TVhat of n draws of a perfect sampler: E|N(0, s^2)| = s sqrt(2 / pi), and at most 2 p a cell."""
+    """Estimate the mean TVhat of n draws of `law` [K]: a cell's E|N(0, s^2)| = s sqrt(2 / pi), and at most 2 p."""
     return float(0.5 * np.minimum(np.sqrt(2 / np.pi * law * (1 - law) / n), 2 * law).sum())
 
 
 def estimate_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
-    """Estimate the TV bound that nine perfect samplers in ten stay below: the expected one and 1.3 standard errors."""
+    """Estimate the upper bound on the TV (confidence 1 - alpha) that nine perfect samplers in ten stay below with n
+    draws of `law` [K]: the expected one and 1.3 standard errors."""
     slack = math.sqrt(math.log(1 / alpha) / (2 * n))
     return estimate_tv_floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
 
 
 def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
-    """Compute how many sequences bring a perfect sampler's TV bound below `margin`, nine times in ten."""
+    """Compute how many sequences, in hundreds, bring a perfect sampler's TV bound below `margin`, nine times in ten."""
     low, high = 1, 1
     while estimate_bound(law, high, alpha) > margin:
         low, high = high, 2 * high
@@ -56,10 +57,11 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
 def make_sample_rows(
     drawn: Drawn, law: Law, seed: int, *, alpha: float, draws: int = DRAWS, looks: dict[int, float] | None = None
 ) -> list[Row]:
-    """Make the rows of the sample of one seed.
+    """Make the rows of the sample of one seed: those of `joint_tests`, "all looks" and independence, which decide (Holm
+    over the two), and one a prompt. draws: of the simulated null.
 
-    looks   sizes fixed beforehand, in order, and the p-value of `all four` at each. This sample's is added, unless the
-            e-process stopped the sample: then its tests and its bound are not run. None without a folder
+    looks   sizes of earlier looks, in order, and the p-value of `all four` at each (None without a folder). This
+    sample's is added, unless the e-process stopped the sample: then it has no tests and no bound
     """
     n = drawn.n
     length = law.length + (len(law.prompts) > 1)
@@ -102,7 +104,7 @@ def make_sample_rows(
 
 
 def make_independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
-    """Make the row of the test that rows do not depend on each other."""
+    """Make the row of the test that rows do not depend on each other, not yet adjusted."""
     dependence = measure_dependence(drawn.batches, law)
     values: Row = {
         "model": law.name,
@@ -115,12 +117,12 @@ def make_independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
 
 
 def convert_to_p_value(log_evidence: float, factor: float = 1) -> float:
-    """Convert the largest log e-value of an e-process to a p-value, times a factor."""
+    """Convert the largest log e-value of an e-process to a p-value, min(1, factor / e)."""
     return min(1.0, factor * math.exp(-min(max(log_evidence, 0.0), 690.0)))
 
 
 def make_prompt_rows(counts: np.ndarray, law: Law, seed: int) -> list[Row]:
-    """Make a row for each prompt from counts [K * V^L]: TVhat and e-value behind this prompt alone."""
+    """Make a row for each prompt with draws, which does not decide: its TVhat and e-value, from counts [K * V^L]."""
     rows = []
     for prompt, drawn, p in zip(law.prompts, counts.reshape(len(law.prompts), -1), law.joint, strict=True):
         n = int(drawn.sum())

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replace_whole(path: Path) -> Iterator[Path]:
-    """Context manager: yield a temporary file to write, then replace `path` by it; a reader sees whole files only."""
+    """Context manager: yield a temporary file to write, then replace `path` by it, so that a reader sees whole files
+    only. After an error `path` is as before. Makes missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
     temporary.touch()
@@ -36,7 +37,7 @@ def replace_whole(path: Path) -> Iterator[Path]:
 
 
 def publish(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all, with its folders."""
     with replace_whole(path) as temporary:
         temporary.write_bytes(data)
 
@@ -52,6 +53,7 @@ def digest(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON with sorted keys, whole or not at all."""
     publish(path, (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 

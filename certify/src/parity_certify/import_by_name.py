@@ -12,8 +12,8 @@ from parity_certify.errors import ParityError
 
 
 def import_named_module(module: str) -> Any:
-    """Import a module by its name. Raises ParityError if there is no such module, ModuleNotFoundError if one that it
-    imports is missing."""
+    """Import a module by name. Raises ParityError if it does not exist, not if only a module that it imports does
+    not."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -44,8 +44,7 @@ def load(name: str) -> Any:
 
 
 class Loaded:
-    """A function loaded by name ("FILE.py:FUNCTION") that is pickled as this name, so that another process loads it
-    again."""
+    """A function loaded by name ("FILE.py:FUNCTION") and pickled as this name, so that another process loads it."""
 
     def __init__(self, name: str):
         self.name, self.function = name, load(name)
@@ -71,8 +70,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Parse `key=value` to the pair; a value that is JSON (4, 0.5, true) is read as JSON, any other is text. Raises
-    ArgumentTypeError without "="."""
+    """Parse "key=value", the value as JSON (4, 0.5, true) or else text. ArgumentTypeError if there is no "="."""
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r}: expected key=value")
@@ -83,6 +81,5 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def get_function_name(function: Any) -> str:
-    """Return the name of a function, of the one inside functools.partial, or of the class of an object without a
-    name."""
+    """Return the name of a function, of the one inside functools.partial, or else of the object's class."""
     return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

@@ -39,7 +39,8 @@ class Dependence(NamedTuple):
 
 
 def compute_log_terms(total: float, variance: float, step: float) -> np.ndarray:
-    """Compute the logarithms of the supermartingales of one sum, for each rate of RATES and each sign [2 R]."""
+    """Compute the logarithms of the supermartingales of one sum S = `total` of variance V and steps of at most b =
+    `step`, for each rate of RATES and each sign [2 R]."""
     price = (np.expm1(RATES * step) - RATES * step) / step**2 * variance
     return np.concatenate([RATES * total - price, -RATES * total - price])
 

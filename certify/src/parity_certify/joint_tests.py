@@ -44,7 +44,7 @@ class Tables(NamedTuple):
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
-    """Enumerate the K = V^L sequences [K, L], in the order of their codes."""
+    """Enumerate the K = V^L sequences [K, L] in the order of their codes, first token most significant."""
     return np.array(list(itertools.product(range(vocab), repeat=length)))
 
 
@@ -67,7 +67,8 @@ def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
     folds, shares, df, pairs = [], [], [], 0
 
     def add_table(code: np.ndarray, rows: np.ndarray) -> bool:
-        """Add the table of a code of the sequences in `rows` [K] bool; return whether it has two cells or more."""
+        """Add the table of a code of each sequence, code [K] below V^2, over the sequences in `rows` [K] bool. Returns
+        False, without adding it, if pooling leaves one cell."""
         mass = np.bincount(code[rows], law[rows], vocab**2)
         group = pool_cells(n * mass)
         if group.max() < 1:
@@ -91,7 +92,7 @@ def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
 
 
 def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
-    """Compute the four statistics [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
+    """Compute the statistics of TESTS [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
     c = counts.astype(float)
     possible = t.law > 0
     expected = t.n * t.law[possible]
@@ -114,7 +115,7 @@ def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
 
 
 def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Simulate the statistics [B, 4] of B = `draws` runs of n draws from the law itself."""
+    """Simulate the four statistics [draws, 4] of runs of t.n sequences from the law itself."""
     law = t.law / t.law.sum()
     sizes = [min(2000, draws - b) for b in range(0, draws, 2000)]
     return np.concatenate([compute_statistics(rng.multinomial(t.n, law, size=size), t) for size in sizes])
@@ -147,7 +148,8 @@ def bound_tv(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> flo
 
 
 def compute_tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
-    """Compute a two-sided interval of the TV; low end: E TVhat <= TV + sqrt((K - 1) / n) / 2, K possible cells."""
+    """Compute an interval of the TV that fails with probability alpha at most; low end: E TVhat <= TV + sqrt((K - 1) /
+    n) / 2 with K possible cells, high end: `bound_tv`."""
     n = counts.sum()
     cells = np.count_nonzero((law > 0) | (counts > 0))
     low = compute_tv(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
@@ -205,8 +207,9 @@ def make_joint_rows(
     draws: int = 9999,
     **values: Any,
 ) -> list[Row]:
-    """Make the rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate.
-    The certificate's column `alpha` is the probability with which its bound may fail."""
+    """Make the rows of one sample, counts [K]: four tests, `all four` (which decides), e-value, TV certificate. Tests
+    are not run if n is below the number of possible sequences; where there is only one, any other is a rejection. The
+    certificate's column `alpha` is the probability with which its bound, the effect, may fail. draws: of the null."""
     n = int(counts.sum())
     tv, limit, support = float(compute_tv(counts, law)), R.compute_detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
@@ -245,8 +248,8 @@ def make_joint_rows(
 def make_code_rows(
     layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
 ) -> list[Row]:
-    """Make the rows of sequences, codes [n], that were drawn from a model. The model's name and the seed fix the null
-    draws. The note counts sequences of probability zero."""
+    """Make the rows (see `make_joint_rows`) of sequences, codes [n], that were drawn from a model. The model's name and
+    the seed fix the null draws. The note counts sequences of probability zero."""
     counts = np.bincount(codes, minlength=len(law))
     impossible = int(counts[law == 0].sum())
     note = f"{impossible} of {len(codes)} sequences have probability zero" if impossible else ""
@@ -256,8 +259,9 @@ def make_code_rows(
 
 
 def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
-    """Measure how often a correct sampler is rejected when one looks after each of 20 shards of 500 draws: by the
-    e-process, and by chi-square on pooled cells, which has its size for one look only. The rate is the rows' effect."""
+    """Measure how often a correct sampler of `law` [K] is rejected at ALPHA when one looks after each of 20 shards of
+    500 draws: by the e-process, and by chi-square on pooled cells, which has its size for one look only. Returns a row
+    for each, which does not decide; the rate over `replicates` samplers is its effect."""
     from scipy import stats  # slow to import
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)

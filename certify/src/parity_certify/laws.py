@@ -45,6 +45,7 @@ class Law:
 
     @property
     def vocab(self) -> int:
+        """V, the number of tokens."""
         return self.tables.shape[-1]
 
     @property
@@ -87,7 +88,7 @@ def select_level(vocab: int, depth: int) -> slice:
 
 
 def compute_joint(table: np.ndarray, length: int) -> np.ndarray:
-    """Multiply conditionals [N, V] into the law of sequences [V^L]."""
+    """Multiply conditionals [N, V], rows by prefix, into the law [V^L] of sequences of `length` tokens."""
     V, joint = table.shape[-1], np.ones(1)
     for depth in range(length):
         joint = (joint[:, None] * table[select_level(V, depth)]).ravel()
@@ -95,7 +96,8 @@ def compute_joint(table: np.ndarray, length: int) -> np.ndarray:
 
 
 def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
-    """Return conditionals [N, V] in which only the end token follows an end token."""
+    """Return conditionals [N, V] in which only the end token follows an end token; the table itself if `end` is None.
+    Raises ParityError if `end` is not in the vocabulary."""
     if end is None:
         return table
     V, table = table.shape[-1], table.copy()
@@ -163,7 +165,7 @@ def law(source: Any, *, vocab: int, length: int, prompts: Any = ((0,),), end: in
 
 
 def random_law(vocab: int, length: int, seed: int = 0) -> Law:
-    """Draw a law at random, with a draft model's law in `extra`."""
+    """Draw a law at random for the prompt [0], and a draft's conditionals [N, V], in `extra`. None is below 0.1 / V."""
     check_size(vocab, length, 1)
     rng = np.random.default_rng(seed)
     target, draft = rng.dirichlet(np.ones(vocab), (2, count_prefixes(vocab, length))) * 0.9 + 0.1 / vocab
@@ -171,11 +173,13 @@ def random_law(vocab: int, length: int, seed: int = 0) -> Law:
 
 
 def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> None:
-    """Write a law and the draft's conditionals [N, V] (None: those in law.extra); it must be one law for all."""
+    """Write a law to a file (format: head of this module), with the draft's conditionals [N, V] (None: those in
+    law.extra). Raises ParityError if its prompts have different laws."""
     if any((table != law.tables[0]).any() for table in law.tables):
         raise ParityError("law: its prompts have different laws; allowed: one table, for all prompts")
 
     def split_levels(table: Any) -> list[list[list[str]]]:
+        """Write conditionals [N, V] as decimal strings, in a list for each length of prefix."""
         texts = [[repr(float(x)) for x in row] for row in table]
         return [texts[select_level(law.vocab, t)] for t in range(law.length)]
 
@@ -186,7 +190,7 @@ def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> No
 
 
 def read_law(file: str | Path) -> Law:
-    """Read a law from a file. Raises ParityError that names the key if the file is not a law."""
+    """Read a law from a file, with draft and SHA-256 in `extra`. Raises ParityError that names what is wrong."""
     file = Path(file)
     try:
         text = file.read_bytes()
@@ -204,7 +208,7 @@ def read_law(file: str | Path) -> Law:
     check_size(vocab, length, 1)
 
     def read_table(key: str) -> np.ndarray:
-        """Read conditionals [N, V], exactly as written."""
+        """Read the conditionals [N, V] of `key`, as written. Raises ParityError if they are no laws of this size."""
         sizes = [vocab**t for t in range(length)]
         try:
             levels = [np.array([[float(x) for x in row] for row in level]) for level in content[key]]

@@ -66,7 +66,7 @@ MTP_NAMES = {
 
 
 def make_config(kind: str, vocab: int, **changes: int) -> Any:
-    """Make the configuration of a tiny model of an architecture of MAKES."""
+    """Make the configuration of a tiny model of an architecture of MAKES; changes replace settings (not of "janus")."""
     import transformers as t
 
     if kind == "janus":
@@ -112,7 +112,7 @@ def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
 
 
 def randomise_weights(model: Any) -> None:
-    """Draw normal weights, from torch's global generator."""
+    """Draw the weight matrices anew, from torch's global generator: normal, with deviation EMBEDDING or MATRIX."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim >= 2:
@@ -120,13 +120,14 @@ def randomise_weights(model: Any) -> None:
 
 
 def measure_entropy(model: Any, vocab: int) -> float:
-    """Measure the mean entropy of the conditionals over short prefixes, as a share of the largest."""
+    """Measure the mean entropy of the next token behind prefixes of one and two tokens, as a share of log(vocab)."""
     p = compute_conditionals(model, 2)
     return float(-(p * np.log(np.maximum(p, 1e-30))).sum(-1).mean() / math.log(vocab))
 
 
 def scale_output(model: Any, vocab: int) -> None:
-    """Scale the output matrix, untied from the embeddings, until the entropy is SPREAD, to within a hundredth."""
+    """Scale the model's output matrix, in place, until the entropy is SPREAD, to within a hundredth. A matrix that is
+    tied to the embeddings is first replaced by a random one."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
@@ -145,7 +146,7 @@ def scale_output(model: Any, vocab: int) -> None:
 
 
 def compute_conditionals(model: Any, length: int = 3) -> np.ndarray:
-    """Compute the conditionals of all prefixes behind one-token prompts [V, N, V]."""
+    """Compute the conditionals [V, N, V] behind each one-token prompt, of the next `length` tokens by prefix."""
     return compute_law(model, np.arange(get_vocab_size(model))[:, None], length).tables
 
 
@@ -155,7 +156,8 @@ def compute_mean_tv(one: np.ndarray, two: np.ndarray) -> float:
 
 
 def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
-    """Make a model of the same architecture whose conditionals are `tv` away (mean over prefixes, to a hundredth)."""
+    """Make a copy of a model with noise added to its weights, so much that its conditionals are `tv` away (mean over
+    prefixes, to a hundredth). Raises ParityError if no amount of noise is that far."""
     if not 0 < tv < 0.6:
         raise ParityError(f"tv {tv:g}: allowed: above 0, below 0.6")
     generator = torch.Generator().manual_seed(seed)
@@ -215,7 +217,7 @@ def write_companions(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
 
 
 def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
-    """Write a Mellum with a random head of multi-token prediction, named as in its checkpoints (`use_mtp=true`)."""
+    """Write a Mellum with a random head of multi-token prediction, named as in its checkpoints, to folder/mellum."""
     from safetensors.torch import load_file, save_file
     from transformers.modeling_layers import MtpModel
 
@@ -233,7 +235,8 @@ def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
 
 
 def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
-    """Write a Gemma 4 target and its assistant, which reads the target's keys and values (tokens share a position)."""
+    """Write a Gemma 4 target and its assistant, which reads the target's keys and values (tokens share a position), to
+    folder/gemma4 and folder/gemma4-assistant, which are returned."""
     import transformers as t
 
     adapter.patch_gemma4_config()

@@ -22,7 +22,7 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 
 
 def draw_badge(c: Certificate) -> str:
-    """Draw the badge of a certificate as SVG."""
+    """Draw the badge of a certificate, "parity" and its verdict, as SVG text."""
     a = 52
     b = 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
@@ -33,7 +33,7 @@ def draw_badge(c: Certificate) -> str:
 
 
 def format_badge_line(c: Certificate, folder: Path) -> str:
-    """Write the line of Markdown that shows the badge in a README."""
+    """Write the line of Markdown that shows a folder's badge.svg in a README."""
     return f"![parity: {c.verdict.pill}]({folder}/badge.svg)"
 
 
@@ -41,6 +41,7 @@ def format_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
     """Write rows as an HTML table; all text is escaped."""
 
     def format_cell(value: Any) -> str:
+        """Write a cell: a float with four digits, None as empty."""
         if isinstance(value, float):
             return f'<td class="n">{value:.4g}</td>'
         return f"<td>{escape('' if value is None else str(value))}</td>"
@@ -51,7 +52,7 @@ def format_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
 
 
 def format_page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
-    """Write the page: verdict, diagnosis, where it fails, how to run it again, rows, badge. It needs no other file."""
+    """Write a certificate as an HTML page that needs no other file. about: what was sampled, and the "command"."""
     v, details = c.verdict, c.details
     blocks = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
     blocks.append(f"<p>{escape(v.reason)}.</p>")
@@ -83,7 +84,7 @@ def make_printable(text: str) -> str:
 
 
 def format_junit(c: Certificate) -> bytes:
-    """Write JUnit XML with one test case: lossy is a failure, inconclusive an error."""
+    """Write JUnit XML with one test case: lossy is a failure, inconclusive an error, anything else passes."""
     v = c.verdict
     totals = {"tests": "1", "failures": str(int(v.exit_code == 1)), "errors": str(int(v.exit_code == 2))}
     suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
@@ -98,7 +99,7 @@ def format_junit(c: Certificate) -> bytes:
 
 
 def write_files(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
-    """Write all files of a certification to a folder."""
+    """Write report.html, junit.xml, badge.svg and certificate.json to a folder. about: see `format_page`."""
     publish(folder / "report.html", format_page(c, folder, about).encode())
     publish(folder / "junit.xml", format_junit(c))
     publish(folder / "badge.svg", draw_badge(c).encode())

@@ -63,7 +63,8 @@ def clean_number(value: Any) -> float | None:
 
 
 def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
-    """Make the row of a test with all columns, `values` among them; it is rejected at the level of `get_alpha`."""
+    """Make the row of a test with all columns, `values` among them. Its verdict is of p <= `get_alpha()`, "not run"
+    without a p-value; numbers that are not finite become None."""
     p = None if p_value is None else max(float(p_value), SMALLEST)
     columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
@@ -73,13 +74,13 @@ def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **v
 
 
 def make_not_run_row(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
-    """Make the row of a test that the data cannot support; its note names what the test needs."""
+    """Make the row of a test that the data cannot support, which does not decide; its note says what the test needs."""
     values |= {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False}
     return make_row(layer, test, n, **values)
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Adjust p-values by Holm's step-down method."""
+    """Adjust p-values [m] by Holm's step-down method, in their order."""
     raw = np.asarray(p, dtype=float)
     order = np.argsort(raw)
     adjusted = np.empty(len(raw))
@@ -88,7 +89,7 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
-    """Set p_holm and verdict of the rows that were run, adjusted as one family (Holm), at alpha or `get_alpha`."""
+    """Set p_holm and verdict of the rows that have a p-value, as one family (Holm), at alpha (None: `get_alpha()`)."""
     alpha = get_alpha() if alpha is None else alpha
     run = [r for r in rows if r["p_value"] is not None]
     for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
@@ -97,7 +98,7 @@ def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
 
 
 def compute_monte_carlo_p(observed: float, null: np.ndarray) -> float:
-    """Compute (1 + b) / (1 + B), where b of the B null draws are at least as large as the observed value."""
+    """Compute (1 + b) / (1 + B), where b of the B null draws [B] are at least as large as the observed value."""
     return (1 + int((null >= observed).sum())) / (1 + len(null))
 
 

@@ -36,8 +36,9 @@ CHANCE = 1e-9  # repetitions that are less likely than this are copies
 def has_copies(
     codes: np.ndarray, prompts: np.ndarray, law: Law, first: np.ndarray, second: np.ndarray, unrelated: np.ndarray
 ) -> bool:
-    """Return whether rows `first` and `second` hold the same cell too often for independent samples: more often
-    than rows of this sampler's own law, and than `second` and `unrelated`. codes, prompts [n]: of the rows."""
+    """Return whether the samples in rows `first` [m] and `second` [m] are equal too often for independent ones (P <
+    CHANCE): more often than rows of this sampler's own law, and than `second` and `unrelated`. codes, prompts [n]: the
+    cell and prompt of each row. False with fewer than ten pairs of one prompt."""
     share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
     agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # by prompt
@@ -83,16 +84,20 @@ def gather_samples(
     estimate: Callable[[Drawn], None] | None = None,
     deadline: float = math.inf,
 ) -> Drawn:
-    """Gather n samples of one seed, those in the folder first; fewer if `stop` and the e-process decides.
+    """Gather n samples of one seed: those in the folder first, then new ones, which are stored. There are fewer if
+    `stop` and the e-process rejects, or at the deadline. Raises ParityError if the sampler fails.
 
-    drawn     samples to continue
-    estimate  called after the first batch that is sampled now
-    deadline  time.monotonic() at which sampling stops: batches are cut to what fits
+    alpha, stop  level at which the e-process stops sampling, and whether it may
+    tell         takes a line of progress every few seconds
+    drawn        samples to continue, which are added to in place
+    estimate     called with the samples after the first batch that is sampled now
+    deadline     time.monotonic() at which sampling stops: batches are cut to what fits
     """
     drawn = drawn or Drawn(np.zeros(len(law.cells), dtype=np.int64))
     number = len(drawn.batches)
 
     def add_batch(one: Batch) -> None:
+        """Add a batch to `drawn`, and set `drawn.stopped` if the e-process has the evidence."""
         nonlocal number
         number += 1
         drawn.add(one, law)
@@ -105,6 +110,7 @@ def gather_samples(
     read_n = drawn.n  # from the folder
 
     def limit_size(size: int, planned: int) -> int:
+        """Cut a batch's size to what n and the deadline allow, by the speed so far; the first is of 10 at most."""
         size = min(size, n - read_n - planned)
         if deadline == math.inf:
             return size
@@ -142,6 +148,7 @@ def gather_samples(
 
 
 def format_duration(seconds: float) -> str:
+    """Write seconds as "15 s", from two minutes on as "3 minutes"."""
     return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
@@ -201,6 +208,7 @@ def certify_sampler(
         return -(-size // batch) * batch
 
     def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
+        """Make the rows of a seed's samples, and store its looks."""
         rows = evidence.make_sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
         store.write_looks(seed, looks)
         return rows

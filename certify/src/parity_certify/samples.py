@@ -36,7 +36,8 @@ Line = dict[str, Any]
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
-    """Yield number and object of each line of a file of JSON lines, or of CSV by its ending; None if it is no JSON."""
+    """Yield number and object of each line of a file of JSON lines that is not empty, or of CSV by its ending; None for
+    a line that is no JSON. Raises ParityError if the file cannot be read."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             if file.suffix.lower() == ".csv":
@@ -59,7 +60,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
 
 
 def read_integer(line: Line, key: str, low: int, high: float, default: int | None) -> int:
-    """Read an integer of a line. Raises ParityError if it is none, or not in low to high."""
+    """Read the integer `key` of a line, or `default`, from JSON or text. Raises ParityError if not in low to high."""
     value = line.get(key, default)
     try:
         number = int(value) if isinstance(value, str) else value
@@ -72,7 +73,8 @@ def read_integer(line: Line, key: str, low: int, high: float, default: int | Non
 
 
 def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
-    """Read the codes of a line's sequences, and how often each was drawn; None for a line of a single sequence."""
+    """Read the codes of a line's sequences, and how often each was drawn; None for a line of a single sequence. Raises
+    ParityError for a line with neither tokens nor counts, or with tokens that the law does not allow."""
     counts = line.get("counts")
     tokens = line.get("tokens")
     weights = None
@@ -93,14 +95,14 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
 
 
 def log_largest_probability(counts: np.ndarray) -> float:
-    """Compute the log-probability of counts [..., C] of independent samples, under the law that makes it largest."""
+    """Compute the log-probability of counts [..., C], all samples together, under the laws that make it largest."""
     n = counts.sum(-1, keepdims=True)
     terms = special.xlogy(counts, counts / np.maximum(n, 1)) - special.gammaln(counts + 1)
     return float(terms.sum() + special.gammaln(n + 1).sum())
 
 
 def is_copy(one: np.ndarray, two: np.ndarray) -> bool:
-    """Return whether two samples have equal counts [..., C], as independent ones hardly have (P <= CHANCE, any law)."""
+    """Return whether two samples have equal counts [..., C] that independent ones would hardly share (P <= CHANCE)."""
     return bool((one == two).all()) and log_largest_probability(one) <= np.log(CHANCE)
 
 

@@ -49,14 +49,16 @@ def wrap_law(p: Tensor) -> Law:
 
 
 def assign_slots(step: np.ndarray) -> np.ndarray:
-    """Assign each position its slot in its pass [n, L], from the pass that made it final, step [n, L]; 0 if forced."""
+    """Assign each position its slot [n, L]: how far it lies behind the first position that became final in the same
+    pass. step [n, L]: the pass that made a position final; 0 if forced, which gives slot 0."""
     i = np.arange(step.shape[1])
     previous = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
     return np.where(step > 0, i - np.maximum.accumulate(np.where(step != previous, i, 0), 1), 0)
 
 
 def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
-    """Make indicators [G, V] from groups of codes. Raises ParityError if they are not of the vocabulary."""
+    """Make indicators [G, V] from groups of codes: labels [V], of which two need one indicator only, or indicators [G,
+    V]; none if None. Raises ParityError if they are not of the vocabulary."""
     if groups is None:
         return np.zeros((0, vocab))
     groups = np.asarray(groups)
@@ -69,8 +71,9 @@ def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
 
 
 def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
-    """Subtract from each f of the tokens x [n, L] its mean under the laws p [n, L, V]; G [G, V] are indicators of
-    groups. Returns names [F], differences d and variances [F, n, L]."""
+    """Compute d_i = f(x_i) - E_p f of each test function f for tokens x [n, L] under laws p [n, L, V]: log p, top-k
+    hits, equality with the left and upper token (rows of `width`), and groups with indicators G [G, V]. Returns names
+    [F], differences d and their variances [F, n, L]."""
     index = x[..., None]
     log_p = torch.where(p > 0, p, 1).log_()
     mean = (p * log_p).sum(-1)
@@ -79,6 +82,7 @@ def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[st
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
 
     def add_indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | float = 1.0) -> None:
+        """Append a function that is 1 where `hit` [n, L], with the probability `chance` [n, L]; 0 where `exists` is."""
         chance = chance.clamp(0, 1)
         names.append(name)
         d.append((hit.to(p.dtype) - chance) * exists)
@@ -106,7 +110,8 @@ def draw_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
 
 
 def make_z_row(test: str, d: float, var: float, largest: float, tokens: int, columns: dict, indicator: bool) -> Row:
-    """Make the row of a centred sum d over tokens, of variance var; largest is the largest variance of one token."""
+    """Make the row of the z-test of a sum d of differences over tokens, of variance var; largest: the largest variance
+    of one token. "Not run" where var is 0, or too small for the normal limit (more so for an `indicator`)."""
     if tokens == 0 or var <= 1e-12:
         needs = "a token that is not certain (all variances are zero)"
         return R.make_not_run_row("teacher-forced", test, tokens, needs, **columns)
@@ -128,7 +133,7 @@ def compute_detectable_w(alpha: float = R.ALPHA) -> float:
 
 
 def make_pit_row(test: str, bins: np.ndarray, columns: dict) -> Row:
-    """Make the row of chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
+    """Make the row of chi-square of PIT counts [BINS] against the uniform; effect: Cohen's w. "Not run" for n < 50."""
     n = int(bins.sum())
     if n < 5 * BINS:
         return R.make_not_run_row("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **columns)
@@ -141,7 +146,7 @@ def make_pit_row(test: str, bins: np.ndarray, columns: dict) -> Row:
 
 
 class Stratum:
-    """Sums over the tokens of each group of one stratification; label [n, L] is the group of each token."""
+    """Sums over the tokens of each group of one stratification, as the grid rows; label [n, L]: each token's group."""
 
     def __init__(self, name: str, label: np.ndarray):
         self.name, self.label, self.size = name, label, int(label.max()) + 1
@@ -149,7 +154,7 @@ class Stratum:
         self.sums: list[np.ndarray] = []  # of each f: d, variance, the largest variance, tokens with variance [4, size]
 
     def add(self, rows: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
-        """Add `rows` of the label: d and var [F, rows, L] of every f, randomised PIT u [rows, L]."""
+        """Add the tokens of `rows` of the label to the sums: d and var [F, rows, L], randomised PIT u [rows, L]."""
         size = self.size
         group = self.label[rows].ravel()
         self.sums = self.sums or [np.zeros((4, size)) for _ in d]
@@ -164,7 +169,7 @@ class Stratum:
         np.add.at(self.bins, (group[live], bins[live]), 1)
 
     def make_rows(self, names: list[str], columns: dict[str, Any]) -> list[Row]:
-        """Make a row for each function and group."""
+        """Make a row for each function and group, and one for each group's PIT."""
         result = []
         for s in range(self.size):
             suffix = f", {self.name} {s}" if self.name else ""
@@ -189,8 +194,8 @@ def run_battery(
     **columns: Any,
 ) -> list[Row]:
     """Test each function in each stratum (overall, each grid row, each slot), a row each; p_holm is over all rows.
-    Tokens whose law is certain carry no information and are not counted in n. Raises ParityError for a token of
-    probability zero if `strict`; otherwise it is a rejection (row "support")."""
+    Tokens whose law is certain carry no information and are not counted in n. Raises ParityError for laws that are
+    none, and, if `strict`, for a token of probability zero; otherwise that is a rejection (row "support")."""
     tokens = np.asarray(tokens)
     n, L = tokens.shape
     strata = [Stratum("", np.zeros((n, L), int))]

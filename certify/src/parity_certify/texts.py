@@ -68,21 +68,22 @@ def read_texts(file: Path) -> list[Text]:
 
 
 class Judged:
-    """The count of texts and tokens judged so far, told every few seconds; `is_over` when the time is used up."""
+    """The count of texts and tokens judged so far, which `tell` reports every few seconds, and the time allowed."""
 
     def __init__(self, texts: list[Text], seconds: float, tell: Callable[[str], None]):
+        """Start the clock; seconds: the time for all texts."""
         self.total, self.tell = len(texts), tell
         self.start = time.monotonic()
         self.end, self.shown = self.start + seconds, -math.inf
         self.texts = self.tokens = 0
 
     def is_over(self) -> bool:
-        """Return whether the next text would end too late, at the speed so far."""
+        """Return whether the next text would end after the time, at the speed so far."""
         passed = time.monotonic() - self.start
         return self.start + passed + passed / max(1, self.texts) > self.end
 
     def add(self, text: int, tokens: int) -> None:
-        """Count the tokens of a text, the number `text`, as judged; tell it now and then."""
+        """Count tokens of the text number `text` (from 0) as judged; tell the progress now and then."""
         time_now = time.monotonic()
         self.texts = text + 1
         self.tokens += tokens
@@ -95,13 +96,11 @@ class Judged:
 
 
 class OfTarget:
-    """The texts under the target, cut to pieces whose laws fit into memory.
-
-    tokens  [n, S] of the pieces, 0 behind the end of a text
-    pieces  text and first position of each
-    """
+    """The texts under the target, cut to pieces whose laws fit into memory. tokens [n, S]: of the pieces, 0 behind the
+    end of a text; pieces: text and first position of each."""
 
     def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged):
+        """Cut the texts to pieces. Raises ParityError for a text without prompt or a token outside the vocabulary."""
         from parity_certify.adapters.transformers import get_vocab_size
 
         self.model, self.texts, self.options, self.judged = model, texts, options, judged
@@ -123,7 +122,7 @@ class OfTarget:
             row[: len(piece)] = piece
 
     def compute_text_laws(self, i: int) -> Tensor:
-        """Compute the laws [L, V] of text i by one forward, with processors as in plain sampling."""
+        """Compute the laws [L, V] of text i by one forward, with processors as in sampling; the last are cached."""
         from parity_certify.adapters.transformers import compute_laws
 
         if i not in self.cached:
@@ -132,7 +131,7 @@ class OfTarget:
         return self.cached[i]
 
     def compute_laws(self, a: int, b: int) -> Tensor | None:
-        """Compute the laws [b - a, S, V] of pieces, certain behind the end of a text; None if the time is used up."""
+        """Compute the laws [b - a, S, V] of pieces, certain behind a text's end, and count them; None if time is up."""
         if self.judged.is_over():
             return None
         laws = torch.zeros(b - a, self.size, self.vocab)
@@ -149,6 +148,7 @@ class OfEngine:
     rank: none of them), and the laws of ranks. `pieces` are whole texts."""
 
     def __init__(self, texts: list[Text], judged: Judged):
+        """Read all log-probabilities. Raises ParityError for tokens without any, or with a sum above one."""
         if any(len(t.get("top_logprobs") or ()) != len(t["tokens"]) for t in texts):
             raise ParityError(
                 "texts: no --target, and a text without top_logprobs for each token; needed: one of the two"
@@ -176,7 +176,7 @@ class OfEngine:
         return self.laws[i]
 
     def compute_laws(self, a: int, b: int) -> Tensor:
-        """Return the laws of ranks [b - a, L, ranks] of texts."""
+        """Return the laws of ranks [b - a, L, ranks] of texts a to b - 1, and count them as judged."""
         for i in range(a, b):
             self.judged.add(i, len(self.texts[i]["tokens"]))
         return self.laws[a:b]
@@ -199,7 +199,8 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
 
 
 def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
-    """Make the rows of the battery on all texts, and rows that do not decide, by groups of positions."""
+    """Make the rows of the battery (`run_battery`) on all texts, which decide, and rows by groups of positions, which
+    do not; `where` says which tokens a row is about."""
     longest = max(len(t["tokens"]) for t in source.texts)
     width = -(-longest // POSITION_GROUPS)
     positions = np.array([first for _, first in source.pieces])[:, None] + np.arange(source.tokens.shape[1])
@@ -227,7 +228,7 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
 
 
 def judge_texts(rows: list[Row], judged: Judged, alpha: float) -> Verdict:
-    """Judge all texts by their rows."""
+    """Make the verdict on all texts from their rows: lossy if p <= alpha^2 (Holm), else inconclusive if p <= alpha."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     about: dict[str, Any] = {"n": judged.texts, "alpha": alpha, "untested": UNTESTED}
     about["tested"] = (f"each token given those before it, on {judged.texts} texts, {judged.tokens} tokens in all",)

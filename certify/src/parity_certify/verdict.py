@@ -65,6 +65,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
+        """0: certified or consistent, 1: lossy, 2: inconclusive."""
         return EXIT[self.kind]
 
     @property
@@ -87,6 +88,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
+        """The words and the reason."""
         return f"{self.words}: {self.reason}" if self.reason else self.words
 
     def json(self) -> dict[str, Any]:
@@ -102,7 +104,7 @@ class Verdict:
 
 def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
     """Compute a decoder's p-value in a layer, the smallest p_holm of its deciding rows; None if none was run. If a row
-    has no p_holm (paired rows are made one score at a time), all are adjusted here as one family."""
+    has no p_holm (paired rows are made one score at a time), all are adjusted here, in place, as one family."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     if any(r["p_holm"] is None for r in deciding):
         R.adjust_family(deciding, alpha)
@@ -112,8 +114,9 @@ def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
 def judge_decoders(
     rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA
 ) -> list[dict[str, Any]]:
-    """Judge each decoder: a dict of method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to
-    p-value after both corrections), and the columns of `make_columns`."""
+    """Judge each decoder, a (method, key) of the rows; claims: by key or method. Returns a dict each: method, key,
+    claim, minimum_detectable_effect, rejected_by, p_decoders (p by layer, corrected twice), columns of
+    `make_columns`."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
     runs: dict[tuple[str, str], dict[str, Runs]] = {d: {} for d in decoders}
@@ -140,7 +143,7 @@ def judge_decoders(
 
 
 def make_columns(value: Verdict, claim: str) -> dict[str, Any]:
-    """Make the columns of a table from a verdict: the value itself, its fields, and its words."""
+    """Make a table's columns from a verdict: the value, its fields and words, and whether it contradicts the claim."""
     low, high = value.interval or (None, None)
     return {
         "value": value, "verdict": value.words, "verdict_kind": value.kind, "mismatch": value.contradicts(claim),
@@ -151,7 +154,8 @@ def make_columns(value: Verdict, claim: str) -> dict[str, Any]:
 def judge_decoder(
     p_of: Mapping[str, float], runs: Mapping[str, Runs], certificates: list[Row], margin: float, alpha: float
 ) -> Verdict:
-    """Judge one decoder by its p-values and rows by layer, and by the TV certificates of the exact layer."""
+    """Judge one decoder. p_of: its p-value by layer, after both corrections; runs: its rows by layer; certificates: the
+    TV certificates of the exact layer, if it was run."""
     rejected = [layer for layer, p in p_of.items() if p <= alpha]
     repeated = {layer: 0.0 if layer == CERTAIN else compute_layer_p(runs[layer][1], alpha) for layer in rejected}
     unrepeated = [layer for layer, p in repeated.items() if p is None]
@@ -166,6 +170,7 @@ def judge_decoder(
     measured = {"estimate": worst and worst["tv"], "interval": interval}
 
     def make_verdict(kind: Kind, reason: str, **values: Any) -> Verdict:
+        """Make a verdict with the numbers measured; `values` replace them."""
         return Verdict(kind, reason=reason, **about | measured | values)
 
     path = next((r for r in runs.get(CERTAIN, ([],))[0] if "psnr" in r), None)

@@ -35,12 +35,7 @@ from parity_certify.sampler import certify_sampler, check_settings
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")
 SPARE = 1.2  # times the sequences that one bound needs nine times in ten: all problems must reach it
-WORST = (
-    "certified",
-    "consistent",
-    "inconclusive",
-    "lossy",
-)  # the verdict on all problems is the last of these that occurs
+WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that occurs is the verdict on all problems
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Problem:
 
 
 def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
-    """Make a problem of random laws of one of KINDS. Raises ParityError for another kind."""
+    """Make a problem of one of KINDS, its laws random but always the same. Raises ParityError for another kind."""
     if kind not in KINDS:
         raise ParityError(f"problems: {kind!r}; allowed: {', '.join(KINDS)}, or a Problem")
     rng = np.random.default_rng([0, KINDS.index(kind)])
@@ -76,7 +71,7 @@ def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
     """Return the problem with float laws. Raises ParityError if a table has another shape or is not laws."""
 
     def check(which: str, table: Any, depth: int) -> np.ndarray:
-        """Check the table of all prefixes shorter than `depth`."""
+        """Return the table of the prefixes shorter than `depth`, as floats that sum to one."""
         table = np.asarray(table, dtype=float)
         shape = (count_prefixes(vocab, depth), vocab)
         if table.shape != shape:
@@ -95,7 +90,7 @@ def draw_tokens(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @dataclass
 class Drafted:
-    """A sampler made of a verifier and a problem: what `certify_sampler` takes."""
+    """A sampler made of a verifier and a problem, for `certify_sampler`: drafts are drawn, verified, and completed."""
 
     verify: Callable
     problem: Problem
@@ -104,6 +99,7 @@ class Drafted:
     drafts: int
 
     def __post_init__(self) -> None:
+        """Prepare the tables for drawing, and find out whether the verifier takes a keyword `rng`."""
         self.vocab = self.problem.target.shape[1]
         self.first = [count_prefixes(self.vocab, t) for t in range(self.drafts + 2)]
         self.p_sums, self.q_sums = self.problem.target.cumsum(-1), self.problem.draft.cumsum(-1)
@@ -113,13 +109,14 @@ class Drafted:
             self.takes_rng = False
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
+        """Draw n sequences [n, K + 1] (prompts [n, P] are not read), with the drafts offered and accepted."""
         rng = np.random.default_rng(seed)
         out, accepted, drafted = self.run(len(prompts), rng, seed)
         return Sampled(self.complete(out, rng), drafted, accepted)
 
     def run(self, n: int, rng: np.random.Generator, seed: int) -> tuple[np.ndarray, int, int]:
-        """Run the verifier on n rows, with all generators seeded that it may use. Returns tokens [n, K + 1], -1 behind
-        the last, and the drafts accepted and offered."""
+        """Draw drafts for n rows and run the verifier on them, after seeding all generators that it may use. Returns
+        tokens [n, K + 1], -1 behind the last, and the drafts accepted and offered."""
         random.seed(seed)
         np.random.seed(seed % 2**32)
         if "torch" in sys.modules:
@@ -137,7 +134,7 @@ class Drafted:
         return out, int(accepted.sum()), n * self.drafts
 
     def make_drafts(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw tokens [n, K]; return them, and along them the draft laws [n, K, V] and target laws [n, K + 1, V]."""
+        """Draw drafts [n, K]; return them, and along them the draft laws [n, K, V] and target laws [n, K + 1, V]."""
         prefix = np.zeros(n, dtype=np.int64)
         tokens: list[np.ndarray] = []
         nodes = [np.zeros(n, dtype=np.int64)]
@@ -149,7 +146,7 @@ class Drafted:
         return np.stack(tokens, 1), self.problem.draft[rows[:, :-1]], self.problem.target[rows]
 
     def complete(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Fill the tokens [n, K + 1] that are -1 with draws from the target."""
+        """Replace each -1 in tokens [n, K + 1], in place, by a draw from the target, and return them."""
         prefix = np.zeros(len(out), dtype=np.int64)
         for t in range(self.drafts + 1):
             empty = np.flatnonzero(out[:, t] < 0)
@@ -187,8 +184,8 @@ class Drafted:
         return out
 
     def make_tree(self, rng: np.random.Generator) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
-        """Draw a tree of N nodes: tokens, parents, draft laws [N, V] and target laws [N + 1, V]. A node has `branches`
-        children, drawn without replacement; if the draft is deterministic, the next sibling is the next token."""
+        """Draw a tree of N nodes: tokens and parents (-1: the root), draft laws [N, V] and target laws [N + 1, V], the
+        root's first. A node has `branches` children, drawn without replacement; of a sure draft, consecutive tokens."""
         V = self.vocab
         laws: list[np.ndarray] = []
         tokens: list[int] = []
@@ -299,7 +296,7 @@ def certify_verifier(
 
 
 def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
-    """Combine the certificates of all problems: the worst verdict, the largest bound."""
+    """Combine the certificates of the problems `names` to one: the worst verdict, the largest bound."""
     worst = max(certificates, key=lambda c: (WORST.index(c.verdict.kind), c.verdict.bound or 0.0))
     v = worst.verdict
     tested = tuple(names[: len(certificates)])

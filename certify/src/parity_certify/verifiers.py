@@ -16,7 +16,7 @@ TINY = 1e-300
 
 
 def draw_tokens(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) -> np.ndarray:
-    """Draw tokens [...] from weights [..., V]."""
+    """Draw tokens [...] from weights [..., V]; `normalise=False` takes them as probabilities (a planted fault)."""
     total = weights.cumsum(-1)
     if normalise:
         total = total / np.maximum(total[..., -1:], TINY)
@@ -29,7 +29,7 @@ def gather_tokens(laws: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def join_accepted(tokens: np.ndarray, accepted: np.ndarray, final: np.ndarray) -> np.ndarray:
-    """Join the accepted drafts and the final token of each row to tokens [n, K + 1]; -1 behind them."""
+    """Join the first accepted[i] drafts of tokens [n, K] and the token final[i] of each row i: [n, K + 1], then -1."""
     n, K = tokens.shape
     out = np.concatenate([np.where(np.arange(K) < accepted[:, None], tokens, -1), np.full((n, 1), -1)], 1)
     out[np.arange(n), accepted] = final
@@ -37,7 +37,7 @@ def join_accepted(tokens: np.ndarray, accepted: np.ndarray, final: np.ndarray) -
 
 
 def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = "") -> np.ndarray:
-    """Verify drafts by speculative sampling (Leviathan et al. 2023; Chen et al. 2023), or with a planted fault."""
+    """Verify drafts by speculative sampling (Leviathan et al. 2023; Chen et al. 2023); fault: "" or of CHAIN_FAULTS."""
     n, K = tokens.shape
     rows = np.arange(n)
     if fault == "greedy drafts, soft laws":
@@ -91,7 +91,7 @@ def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
 
 
 def sample_and_match(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw from the target at every position, and keep drafts as long as they agree: exact for any drafts."""
+    """Draw from the target at every position, and keep drafts while they agree with it: exact for any drafts."""
     drawn = draw_tokens(p, rng)
     accepted = np.cumprod(drawn[:, :-1] == tokens, 1).sum(1)
     return join_accepted(tokens, accepted, drawn[np.arange(len(drawn)), accepted])

@@ -26,17 +26,14 @@ def copy_processor(processor: Any) -> Any:
 
 
 class Replayed:
-    """A logits processor in the state it would have if it had been called once for each token since the prompt's end.
-
-    start: tokens of the prompt. The wrapped processor is copied, and never changed.
-    """
+    """A copy of a logits processor, in the state of one call a token since position `start`, the prompt's end."""
 
     def __init__(self, processor: Any, start: int):
         self.first, self.start = copy_processor(processor), start
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the processor's scores [B, V] behind input_ids [B, P + t], after calling a fresh copy of it on each
-        shorter prefix from the prompt's end on."""
+        """Return the scores [B, V] behind input_ids [B, P + t] of a fresh copy, called on each shorter prefix
+        before."""
         processor = copy_processor(self.first)
         for t in range(self.start, input_ids.shape[1]):
             processor(input_ids[:, :t], torch.zeros_like(scores))
@@ -44,8 +41,7 @@ class Replayed:
 
 
 class Mended(Generate):
-    """The same sampler, but each of its processors that keep a state (STATEFUL) is `Replayed`; `names` collects which
-    were."""
+    """The same sampler with its processors of STATEFUL replaced by `Replayed`; `names` collects their names."""
 
     def __init__(self, sampler: Generate):
         vars(self).update(vars(sampler))
@@ -56,8 +52,7 @@ class Mended(Generate):
         make = self.model._get_logits_processor
 
         def make_replayed(*args: Any, **kwargs: Any) -> Any:
-            """Make the model's processors, wrap those that keep a state in `Replayed`, and add their class names to
-            `names`."""
+            """Make the model's processors, wrap those of STATEFUL in `Replayed`, and add their names to `names`."""
             processors = make(*args, **kwargs)
             start = kwargs.get("input_ids_seq_length", args[1] if len(args) > 1 else prompts.shape[1])
             for i, p in enumerate(processors):
@@ -74,9 +69,9 @@ class Mended(Generate):
 
 
 def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
-    """Sample n sequences with stateful processors replayed. Returns a diagnosis (as `diagnose_counts` does: `says`,
-    `name`, ...) if these are consistent with the law, so that a stale state was the fault; None if they are not, or if
-    the sampler has no such processor."""
+    """Sample n sequences with stateful processors replayed. Returns a diagnosis (`says`, `name`, ...) if these are
+    consistent with the law, so that a stale state was the fault; None if they are not, or if no processor is
+    stateful."""
     mended = Mended(sampler)
     mended(law.prompts[:1], seed)
     if not mended.names:

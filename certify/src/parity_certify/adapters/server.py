@@ -52,8 +52,7 @@ class Server:
         self.__name__ = "server"
 
     def send_request(self, path: str, body: dict[str, Any] | None = None) -> str:
-        """Send `body` as JSON by POST (None: GET) and return the answer's text. Raises ParityError if the server is
-        absent, slow, or refuses."""
+        """Send `body` as JSON (None: GET), return the answer's text. Raises ParityError if none comes, or an error."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
@@ -69,8 +68,7 @@ class Server:
             raise ParityError(f"server {self.url}: not there ({reason})") from None
 
     def describe_engine(self) -> str:
-        """Return the server's version as text, else the list of its models, else "unknown". Raises ParityError if none
-        of the paths answers."""
+        """Return the server's version, else its models, else "unknown". Raises ParityError if it is not there."""
         for path in ("/version", "/props", "/v1/models"):
             try:
                 answer = json.loads(self.send_request(path))
@@ -82,8 +80,7 @@ class Server:
         return "unknown"
 
     def read_counters(self) -> list[int] | None:
-        """Read vLLM's counts of drafts offered and accepted since it started; None if the server does not publish
-        them."""
+        """Read vLLM's counts of drafts offered and accepted since it started; None if the server has none."""
         try:
             page = self.send_request("/metrics")
         except ParityError:
@@ -92,16 +89,14 @@ class Server:
         return [round(sum(map(float, n))) for n in numbers] if all(numbers) else None
 
     def parse_tokens(self, text: str) -> list[int]:
-        """Turn an answer's text, a letter a token, into token numbers. Raises ParityError for a letter that is no
-        token."""
+        """Turn an answer's text, a letter a token, into token numbers. Raises ParityError for any other letter."""
         if any(c not in self.letters for c in text):
             raise ParityError(f"server: answered {text!r}; allowed: letters of {''.join(self.letters)}")
         return [self.letters.index(c) for c in text]
 
     def complete_prompt(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
-        """Request the completion of one prompt [P]. Returns its tokens, with `end` behind them if they are fewer than
-        `length`, and the drafts offered and accepted (-1: not counted). Raises ParityError for an answer of another
-        form."""
+        """Complete one prompt [P]. Returns its tokens, with `end` behind them if they are fewer than `length`, and
+        drafts offered and accepted (-1: not counted). Raises ParityError for an answer without choices."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:
             answer = json.loads(self.send_request("/v1/completions", self.body | {"prompt": text, "seed": seed}))
@@ -118,9 +113,8 @@ class Server:
         return tokens, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        """Complete prompts [n, P], each with a request seed drawn from `seed`. Returns a list of n token lists, or
-        `Sampled` with the counts of drafts, from vLLM's counters or the answers' timings, if the server gives
-        either."""
+        """Complete prompts [n, P], each with a request seed drawn from `seed`. Returns n token lists, or `Sampled` if
+        the server counts drafts, in vLLM's counters or the answers' timings."""
         first = self.read_counters()
         seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(prompts)).tolist()
         with ThreadPoolExecutor(self.parallel) as pool:

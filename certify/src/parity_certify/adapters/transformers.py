@@ -85,8 +85,8 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 def sort_vocabulary(tokenizer: Any) -> Any:
     """Copy a tokenizer so that `get_vocab` lists tokens by falling number; the original's order differs by process.
-    Universal assisted decoding records its drafts' laws in that order; if it were that of the token numbers, the fault
-    would not show."""
+    Universal assisted decoding records its drafts' laws in that order; in the order of the numbers its fault is
+    hidden."""
 
     class Descending(type(tokenizer)):  # type: ignore[misc]
         def get_vocab(self) -> dict[str, int]:
@@ -127,8 +127,7 @@ def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict
 
 @contextlib.contextmanager
 def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
-    """Context manager: give the model a copy of its generation settings in which `end` is the only end token (None: no
-    end)."""
+    """Context manager: give the model a copy of its generation settings, with `end` as its only end token or none."""
     original = model.generation_config
     model.generation_config = copy.deepcopy(original)
     model.generation_config.eos_token_id = end
@@ -147,9 +146,8 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
     sampled = options.get("do_sample", True)  # otherwise greedy: the likeliest token has probability 1
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-        """Append the law at each position to `laws`: the model's logits along the paths, after the logits processors,
-        which are called step by step as in sampling. It stands in for sampling in `generate`, and returns the paths
-        behind the inputs."""
+        """Append the law at each position to `laws`, in place of sampling: the model's logits along the paths, after
+        the logits processors, called step by step as in sampling. Returns the paths behind the inputs."""
         start = input_ids.shape[1]
         sequences = torch.cat([input_ids, paths], 1)
         fed = sequences[:, :-1]
@@ -194,9 +192,8 @@ def compute_law(
 
 
 class Counting:
-    """A candidate generator of transformers that passes all calls on to `inner` and counts: drafts offered, drafts
-    accepted and rounds, in the list `drafts`. Into `log`, if given, go the ids and the draft laws [d, V] of each
-    round."""
+    """A candidate generator of transformers that passes all calls on to `inner`, and adds drafts offered, drafts
+    accepted and rounds to the list `drafts`. Into `log`, if given, go the ids and draft laws [d, V] of each round."""
 
     def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
         self.inner, self.drafts, self.log = inner, drafts, log
@@ -227,8 +224,7 @@ class Generate:
     """
 
     def __init__(self, model: Any, length: int, options: dict[str, Any] | None = None, end: int | None = None):
-        """Set up the sampler of `length` tokens. end: the end token, None for none. Changes the assistant's generation
-        settings."""
+        """Set up the sampler; end: the end token, if any. Writes assistant options into the assistant's settings."""
         silence_transformers()
         self.model, self.length, self.end = model, length, end
         self.options = dict(options or {})
@@ -240,9 +236,8 @@ class Generate:
             for key in OF_ASSISTANT:
                 if key in self.options:
                     setattr(assistant.generation_config, key, self.options[key])
-        self.log: list[tuple[Tensor, Tensor]] | None = (
-            None  # drafts and the laws recorded for them, while `record_draft_law` runs
-        )
+        # drafts and the laws recorded for them, while `record_draft_law` runs
+        self.log: list[tuple[Tensor, Tensor]] | None = None
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
         self.__name__ = "transformers generate"
 
@@ -267,9 +262,8 @@ class Generate:
             del self.model._get_candidate_generator
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        """Sample behind prompts [n, P] on one thread, after seeding torch's global generator. Returns `Sampled` with
-        the counts of drafts if the model drafts, else a list of n token arrays, which may end early at the end
-        token."""
+        """Sample behind prompts [n, P] on one thread, after seeding torch's global generator. Returns n token arrays,
+        which may stop at the end token; as `Sampled`, with the counts of drafts, if the model drafts."""
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         drafts, rows = [0, 0, 0], []
@@ -331,8 +325,7 @@ def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law,
 
 
 def list_suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
-    """List the faults that a sampler of transformers may have, with their laws, from drafts recorded in 200 more
-    runs."""
+    """List the faults that a sampler of transformers may have, from drafts recorded in 200 more runs."""
     draft, offered, block = record_draft_law(sampler, target)
     bare = compute_law(sampler.model, target.prompts, target.length, end=target.end)
     return diagnosis.list_suspects(target, draft, block, bare=bare, offered=offered)
