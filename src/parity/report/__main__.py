@@ -1,7 +1,6 @@
 """Write the report of an experiment.
 
-The files are report.html, index.html, summary.csv, equality.csv, published.csv, records.parquet and
-figures/.
+The files are report.html, index.html, summary.csv, equality.csv, published.csv, records.parquet and figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
 
@@ -30,6 +29,8 @@ TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p
 
 
 def main() -> None:
+    """Gather the results of the experiment `--config` and write its tables, records and pages to the folder `--out`.
+    Raises ParityError if a result's file is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])

@@ -39,7 +39,7 @@ SHOWN |= {"rouge1", "rouge2", "rougeL", "speedup_single", "network_share"}
 
 
 def describe_task(task: str, settings: dict[str, Any]) -> str:
-    """Describe a task's settings in words."""
+    """Describe a text task in words: rows, what is hidden, attempts, data file."""
     n, tries = settings["rows"], settings.get("attempts", 1)
     source = f", {tries} attempts each" * (tries > 1) + (f", from {settings['data']}" if settings.get("data") else "")
     if task == "infilling":
@@ -53,6 +53,7 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
+    """Yield the sections on text: verdicts and tables, figures over settings, accuracy of the model itself."""
     yield Section("text", "Text: methods", TEXT, shared.show_verdicts(g, KIND, VERDICTS), READING, *show_tasks(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)
@@ -62,7 +63,7 @@ def make_sections(g: Gathered) -> Iterator[Section]:
 
 
 def show_tasks(g: Gathered) -> Iterator[Any]:
-    """Show for each task what the methods cost and wrote."""
+    """Yield for each task and its settings a table of what the methods cost and wrote, and each method's first text."""
     first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(TASKS[str(task)], "heading")
@@ -77,6 +78,7 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
 
 
 def make_share_column(heading: str, name: str) -> Column:
+    """Make a column of the share `name`; "n/a" where a task has none."""
     return Column(heading, lambda row: NONE if is_missing(row.get(name)) else show_number(row[name], 3))
 
 

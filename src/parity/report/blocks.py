@@ -26,7 +26,7 @@ def list_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, NaT or empty text."""
+    """Return whether a value is None, NaN, NaT or blank text."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
@@ -38,7 +38,7 @@ def format_text(value: Any, absent: str = "") -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Write a setting as text: true and none in lower case, a list (any of these) as its first and how many others."""
+    """Write a setting as text: true and none in lower case, a list of alternatives as "16 or 2 others"."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list):  # any of these: the paper does not say which
@@ -47,7 +47,7 @@ def format_setting(value: Any) -> str:
 
 
 def format_settings(values: Mapping[str, Any], joint: str = "=") -> str:
-    """Write settings as text: "window=16, init=random"."""
+    """Write settings as text, "window=16, init=random" ("=" is `joint`), without the prefix "sampling."."""
     return ", ".join(f"{k.removeprefix('sampling.')}{joint}{format_setting(v)}" for k, v in values.items())
 
 
@@ -72,8 +72,7 @@ class Words(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One place of a table: the figure, a smaller line beneath it, a CSS class, what is shown on hovering, and a mark
-    beside the figure."""
+    """One place of a table: the figure, a smaller line beneath it, a CSS class, what hovering shows, a mark beside."""
 
     text: str
     detail: str = ""
@@ -136,7 +135,7 @@ class Packed(NamedTuple):
 
 
 def pack(view: str, instead: str, data: Any) -> Packed:
-    """Pack data: the same data are the same bytes."""
+    """Compress data to a `Packed` block: the same data are the same bytes."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return Packed(view, instead, base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
 

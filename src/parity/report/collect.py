@@ -1,7 +1,5 @@
 """Bring an experiment's files together: the summary row of every cell, equality rows and verdicts, records, published
-figures. Which files belong to it follows from its configuration (`parity.experiment.paths`); nothing is found by
-looking around.
-"""
+figures. Which files belong to it follows from its configuration (`parity.experiment.paths`), not from a search."""
 
 import hashlib
 import importlib.metadata
@@ -77,9 +75,11 @@ class Files:
         return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.kinds else {}
 
     def read_json(self, path: str) -> Any:
+        """Read a JSON file by its path below `root`."""
         return read_json(self.root / path)
 
     def read_shard(self, cell: Cell) -> Shard:
+        """Read all that was decoded of a cell, its shards joined."""
         return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
 
     def count_tokens(self, cell: Cell) -> int:
@@ -87,7 +87,7 @@ class Files:
         return read_shards([self.root / paths.pieces(self.settings, cell, "shards")[0]]).tokens.shape[1]
 
     def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
-        """Read a cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
+        """Read a cell's pictures, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "pictures"):
             if first is None or sum(map(len, read)) < first:
@@ -95,9 +95,11 @@ class Files:
         return np.concatenate(read)[:first]
 
     def read_features(self, cell: Cell) -> dict[str, np.ndarray]:
+        """Read the arrays of a cell's features.npz (`parity.metrics`), a row an image or text."""
         return read_arrays(self.root / paths.folder(cell) / "features.npz")
 
     def read_laws(self, cell: Cell) -> dict[str, np.ndarray]:
+        """Read what the target gave a cell's tokens: `logp` and `top1` [n, L]."""
         return read_arrays(self.root / paths.laws(cell))
 
     def read_records(self, cell: Cell) -> pd.DataFrame:
@@ -110,7 +112,8 @@ class Files:
         return [{**self.read_json(paths.accuracy(*task)), "task_kind": task[0]} for task in questions]
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """Find what tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
+        """Yield the tests of each cell of a kind: on models of known law, where its method runs on them, then by each
+        layer, on its own seed and on the repetition's."""
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]
@@ -158,37 +161,33 @@ class Gathered:
         return {label: by_key[key] for label, key in zip(rows["label"], rows["key"], strict=True)}
 
     def list_studies(self, kind: str) -> list[FigureSpec]:
+        """List the study figures that the configuration asks for, of a kind of model."""
         return getattr(self.settings, KINDS[kind]).study
 
     def label_measures(self, kind: str) -> dict[str, str]:
-        """List the figures of a kind with their labels."""
+        """Map the figures of a kind to the labels of their axes."""
         return list_measures(kind) | RELATIVE
 
 
 def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
-    """List a cell's settings as columns; `report.settings` documents the JSON in them."""
+    """List a cell's settings as summary columns, some as JSON (`report.settings`). task: kind and settings, of text."""
     spec = cell.spec
-    row = {
-        "kind": cell.kind,
-        "model": spec["model"],
-        "method": spec["method"],
-        "options": dump_canonical(spec["options"]),
-    }
+    row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"]}
+    row |= {"options": dump_canonical(spec["options"])}
     row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
     whose = claimant(cell.kind, spec["method"], spec["options"])
     row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
     if "sampling" in spec:
         row["sampling"] = dump_canonical(spec["sampling"])
     if task is not None:
-        row |= {
-            "task": task["kind"],
-            "settings": dump_canonical({k: v for k, v in task["settings"].items() if v != ""}),
-        }
+        settings = {k: v for k, v in task["settings"].items() if v != ""}
+        row |= {"task": task["kind"], "settings": dump_canonical(settings)}
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
 def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_records: pd.DataFrame) -> dict[str, Any]:
-    """Compare a cell with its reference, from both's records: ratios, and t-tests (none of the reference with itself).
+    """Compare a cell's summary row and records with the records of its reference, both sorted by id: ratios of passes
+    and perplexity, and t-tests (none of the reference with itself), as summary columns.
 
     gain   how many times fewer passes; of vectors, fewer calls one after another
     """
@@ -209,7 +208,8 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 
 
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
-    """Compute the summary row of each cell of a kind, and its records."""
+    """Compute the summary row of each cell of a kind, repetitions aside, and list the frames of their records. ratios:
+    by a cell's key the likelihood ratios that its tests recorded."""
     kind_cells = [c for c in files.cells if c.kind == kind and c.role != "again"]
     records = {c.key: files.read_records(c) for c in kind_cells}
     rows = []
@@ -238,12 +238,12 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
 
 
 def digest_tokens(tokens: np.ndarray) -> str:
-    """Compute the digest of all tokens of a cell: rows with the same drew the same."""
+    """Compute the digest of all tokens of a cell: equal if two cells drew the same."""
     return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
 def describe_environment(files: Files) -> dict[str, Any]:
-    """Describe what the numbers were obtained with."""
+    """Describe what the numbers were obtained with: run, machine, decoding jobs, seeds, digests of checkpoints."""
     decoding = files.read_shard(files.cells[0]).provenance
     image = files.settings.image
     shown = (*files.kinds, "networks")
@@ -269,8 +269,9 @@ def gather(
 ) -> Gathered:  # fmt: skip
     """Gather everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
 
-    root   the folder of results/
-    local  the folder of files that the configuration names; `root`, if not given
+    papers  CSV files of published numbers; extra: JSON files of figures made elsewhere
+    root    the folder of results/
+    local   the folder of files that the configuration names; `root`, if not given
     """
     files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
     cell_by_key = {cell.key: cell for cell in files.cells}
@@ -309,7 +310,7 @@ def gather(
 
 
 def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
-    """List our models that are a paper's own network, by name: published files of the sizes that it names."""
+    """Map our models that are a paper's own network (published files of its sizes) to its name in the paper."""
     return {
         name: network for name, m in models.items() if m.source == "hub"
         for network, sizes in weights.read_family(m.family).get("papers", {}).items() if sizes == m.network
@@ -325,6 +326,7 @@ RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # by ki
 
 
 def rank_verdict(row: Mapping[str, Any]) -> int:
+    """Rank a row by its kind of verdict, 0 for certified to 4 for lossy (RANK); 3 without one."""
     return 3 if is_missing(row.get("value")) else RANK[row["value"].kind]
 
 
@@ -346,13 +348,14 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rows of the same tokens have plain decoding's: one is coupled to it and not found to differ."""
+    """Return whether these rows, which drew the same tokens, drew plain decoding's: one of them is coupled to its
+    noise, and none is found to be lossy."""
     coupled = [r for r in rows if is_coupled(r["kind"], r["method"], parse_settings(r["options"]))]
     return bool(coupled) and all(r.get("verdict_kind") != "lossy" for r in coupled)
 
 
 def name_group(rows: Sequence[Mapping[str, Any]], name: str = "name") -> str:
-    """Join the names of rows: "mtj, mtj_draft and eagle"."""
+    """Join the names of rows, or their labels where they have none: "mtj, mtj_draft and eagle"."""
     names = [str(row.get(name, row["label"])) for row in rows]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
@@ -371,14 +374,16 @@ RECORDED = {"clip_score": "clip"}  # figures whose column in the records has ano
 
 
 def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
-    """Find the effect of interest of a figure of this value; None for figures that are not of quality."""
+    """Find how large a change of the figure `name` matters, where its value is `value`; None for figures that are not
+    of quality. margins: the configuration's."""
     if name in MARGINS:
         return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
 def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Return whether a figure says nothing: its interval holds an effect of interest to either side, or n is 1."""
+    """Return whether a figure of quality is too uncertain to show an effect of interest: half its interval is as wide
+    as that, or n is 1. False for other figures."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
@@ -390,7 +395,7 @@ def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool
 
 
 def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
-    """List a row's figures that say nothing."""
+    """List a row's figures that are too uncertain to show an effect of interest."""
     return [name for name in QUALITY if is_too_few(row, name, margins)]
 
 
@@ -415,13 +420,14 @@ def compute_changes(
 
 
 def compute_critical_z(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
-    """Compute how many standard errors a change of quality must exceed, among all of these rows (Bonferroni)."""
+    """Compute how many standard errors a change of quality must exceed to count, all changes of the methods in `rows`
+    being compared at level alpha together (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
     return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list_changes(row)) for row in methods))))
 
 
 def list_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """List the change and its standard error of each figure of quality whose change has one."""
+    """List the change from the reference and its standard error, by figure of quality, where the error is known."""
     estimates = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
     return {name: (change.value, change.error) for name, change in estimates.items() if change.error is not None}
 

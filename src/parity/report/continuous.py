@@ -43,7 +43,8 @@ PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
 def predict_seconds(row: Row) -> Entry:
-    """Predict the seconds an image would take by the roofline; none where the depth counts calls of a draft model."""
+    """Predict the seconds an image of this row would take with MAR-H on an A100, from counts and the constants PLACE,
+    CALL and ROW. "not predicted" where a count is missing, or includes calls of a draft model."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
     if row.get("drafted") or any(is_missing(v) for v in counts):
         return Entry("not predicted", "", "none")
@@ -54,17 +55,14 @@ def predict_seconds(row: Row) -> Entry:
 
 
 def make_draft_column(heading: str, maker: tables.Maker, meaning: str = "") -> Column:
-    """Make a column of rows that have drafts."""
+    """Make a column that shows what `maker` makes of a row that has drafts, "no draft" for others."""
     return Column(heading, lambda row: maker(row) if row.get("drafted") else Entry("no draft", style="none"), meaning)
 
 
 def show_inception_score(row: Row) -> Entry:
-    """Show the Inception score, which has no error, of a network that a configuration may leave out."""
-    return (
-        tables.explain_missing(estimate_of(row, "is"))
-        if is_missing(row.get("is"))
-        else tables.show_number(row["is"], 3)
-    )
+    """Show the Inception score, which has no error; if it is missing, for instance without a network, the reason."""
+    missing = is_missing(row.get("is"))
+    return tables.explain_missing(estimate_of(row, "is")) if missing else tables.show_number(row["is"], 3)
 
 
 OURS = [
@@ -114,6 +112,7 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
+    """Yield the sections on continuous tokens: verdicts, tables and pictures; sweeps of settings; laws of one token."""
     table = shared.show_verdicts(g, KIND, VERDICTS)
     yield Section("continuous", "Continuous tokens: methods", VECTORS, table, *show_groups(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
@@ -129,7 +128,8 @@ def make_sections(g: Gathered) -> Iterator[Section]:
 
 
 def show_groups(g: Gathered) -> Iterator[Any]:
-    """Show a table, pictures and the places of accepted drafts for each model, settings and batch."""
+    """Yield the blocks for each model, sampling settings and batch: a table of its cells, pictures of each cell, and
+    maps of where drafts were accepted; at the end how well the classifier reads real pictures."""
     cells = {c.key: c for c in g.files.cells}
     all_rows = g.select_rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
@@ -157,7 +157,8 @@ def show_groups(g: Gathered) -> Iterator[Any]:
 
 
 def list_ratios(g: Gathered) -> pd.DataFrame:
-    """List for each cell the recorded ratios that accept its drafts: medians, and the mean acceptance."""
+    """Tabulate, a row a cell that recorded them: medians of the log likelihood ratios that accept drafts and of the
+    distance of draft and target, and the mean acceptance."""
     result = []
     for label, cell in g.map_cells(KIND).items():
         if cell_ratios := g.ratios.get(cell.key):
@@ -169,7 +170,8 @@ def list_ratios(g: Gathered) -> pd.DataFrame:
 
 
 def list_one_token_tests(g: Gathered) -> pd.DataFrame:
-    """List for each decoder what the tests of one token's law found."""
+    """Tabulate what the teacher-forced tests of one token's law found, a row a decoder: draws, conditions rejected, the
+    largest energy distance, and the median shift and spread ratio. Repetitions are left out."""
     result = []
     rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]

@@ -110,7 +110,7 @@ def find_plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def predict_gains(rows: pd.DataFrame, cost: PassCost) -> pd.DataFrame:
-    """Add the column `gain` of `predict_gain` to the summary rows of one model, plain decoding among them."""
+    """Add the column `gain` of `predict_gain` to summary rows of one model; NaN if they lack plain decoding."""
     plain = find_plain_row(rows)
     gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in list_records(rows)]
     return rows.assign(gain=gain)
@@ -133,7 +133,8 @@ def locate_pass_cost(row: Mapping[str, Any]) -> float:
 
 
 def list_points(rows: pd.DataFrame, plain: Mapping[str, Any], largest_cost: float) -> Iterator[dict[str, Any]]:
-    """Make the data of the figure: of each row a line, and the point that was measured."""
+    """Yield the data of the figure: for each row the points of its predicted line, up to `largest_cost` for a pass over
+    AXIS nodes, and the point that was measured, if one was."""
     for row in list_records(rows):
         fields = {"label": row["label"], "method": row["method"], "key": row.get("key")}
         for x in np.geomspace(1, largest_cost, STEPS):
@@ -165,19 +166,15 @@ def draw_gains(rows: pd.DataFrame) -> Drawing | None:
         for point in list_records(points[points["source"] == "measured"]):
             ends = read_number(point, "low"), read_number(point, "high")
             reach = [[point["gain"] - ends[0]], [ends[1] - point["gain"]]] if all(map(math.isfinite, ends)) else None
-            ax.errorbar(
-                point["x"], point["gain"], yerr=reach, fmt=marker, color=colour, ms=5, capsize=2, elinewidth=0.9
-            )
+            mark: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5, "capsize": 2, "elinewidth": 0.9}
+            ax.errorbar(point["x"], point["gain"], yerr=reach, **mark)
     ax.axhline(1, color=GREYS[0], lw=0.9, ls=":")
     ticks = [x for x in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64) if x <= largest_cost]
     ax.set(xscale="log", yscale="log", xlim=(0.97, largest_cost))
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
-    gains = [
-        y
-        for y in (0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
-        if data["gain"].min() / 2 < y < data["gain"].max() * 2
-    ]
+    low, high = data["gain"].min() / 2, data["gain"].max() * 2
+    gains = [y for y in (0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20) if low < y < high]
     ax.set_yticks(gains, [f"{y:g}" for y in gains])
     ax.set_xlabel(f"time of a pass over {AXIS} nodes, in passes over one (1: an idle GPU)")
     ax.set_ylabel("times faster than plain decoding, one image")

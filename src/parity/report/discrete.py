@@ -32,19 +32,20 @@ def show_perplexity(row: Row) -> Entry:
 
 
 def show_time(row: Row) -> Entry:
-    """Show the median time of a pass, and the quartiles over batches."""
+    """Show the median milliseconds of a pass (the mean, if only that was recorded), and the quartiles over batches."""
     median, low, high = (row.get(f"ms_per_forward_{end}") for end in ("median", "q1", "q3"))
     entry = show_number(row.get("ms_per_forward") if is_missing(median) else median, 3)
     return entry if is_missing(low) else entry._replace(detail=f"{format_number(low, 3)} to {format_number(high, 3)}")
 
 
 def show_batch(row: Row) -> Entry:
+    """Show how many images were decoded at once, and how many batches were timed."""
     entry = show_number(row.get("batch"))
     return entry if is_missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
 
 
 def make_slot_column(j: int) -> Column:
-    """Show the share of drafts accepted in slot j of a pass, given that the slot before was."""
+    """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
     def show(row: Row) -> Entry:
         shares = json.loads(row["acceptance_by_slot"])
@@ -89,6 +90,7 @@ SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "net
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
+    """Yield the sections on images: pictures, quality, passes and time, where decoders gain, verdicts."""
     rows = g.select_rows(KIND)
     clouds = [
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
@@ -104,12 +106,12 @@ def make_sections(g: Gathered) -> Iterator[Section]:
 
 
 def name_figures(rows: pd.DataFrame) -> dict[str, str]:
-    """Names of figures of quality that small networks trained here judge; {} where published ones do."""
+    """Name figures of quality by the small networks trained here, where these judge; {} where published ones do."""
     return SCENES if is_judged_here(list_records(rows)) else {}
 
 
 def show_groups(g: Gathered, columns: list[Column], caption: str, all_figures: bool = False) -> Iterator[Any]:
-    """Show a table for each model and sampling settings; others: the rest of the figures too."""
+    """Yield a table of `columns` for each model and sampling settings; with `all_figures` also what no table shows."""
     groups = list(g.select_rows(KIND).groupby(["model", "sampling"], sort=False))
     for (model, sampling), group in groups:
         if len(groups) > 1:
@@ -124,7 +126,7 @@ def show_groups(g: Gathered, columns: list[Column], caption: str, all_figures: b
 
 
 def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
-    """Show acceptance slot by slot and the speed of a request and of a device, for the methods that record them."""
+    """Yield a table of acceptance by slot and of the speed of a request, of the rows that record them, if any does."""
     rows_with_slots = [row for row in rows if not is_missing(row.get("acceptance_by_slot"))]
     if rows_with_slots:
         deepest = max(len(json.loads(row["acceptance_by_slot"])) for row in rows_with_slots)
@@ -134,7 +136,7 @@ def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
 
 
 def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
-    """Show where and when tokens become final, and the target's largest probability at each place."""
+    """Draw where and when tokens become final, and the target's largest probability. rows: summary rows of images."""
     assert g.settings.image is not None
     cells = g.map_cells(KIND)
     look = choose_look(rows)

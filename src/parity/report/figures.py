@@ -76,8 +76,8 @@ def encode_figure(figure: Figure) -> str:
 
 
 def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
-    """Choose colour and marker of each row, the same everywhere on a page: greys for plain decoding, one hue for each
-    other method. Variants of a method are shades of its hue with different markers."""
+    """Choose colour and marker by name, the same everywhere on a page: greys where `plain`, for plain decoding, and one
+    hue for each other method. Variants of a method are shades of its hue with different markers."""
     variants: dict[str, int] = {}
     chosen: Look = {}
     for name, base, method in zip(names, plain, methods, strict=True):
@@ -95,22 +95,22 @@ def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence
 
 @cache
 def number_decoders() -> dict[str, int]:
-    """Find the number of each decoder among those of its kind: its colour depends on it."""
+    """Map each decoder to its number among those of its kind, which decides its colour."""
     return {method: number for kind in KINDS for number, method in enumerate(decoders(kind))}
 
 
 def choose_look(rows: pd.DataFrame) -> Look:
-    """Choose colour and marker of summary rows, by label."""
+    """Map the label of each summary row to its colour and marker."""
     return choose_styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
-    """Return which rows are of plain decoding: the reference and its control."""
+    """Find, row by row, which are of plain decoding: the reference and its control."""
     return rows["role"].isin(["reference", "control"])
 
 
 def shade(colour: str, share: float) -> str:
-    """Make a colour lighter by a share, or darker by a negative one."""
+    """Make a colour lighter by a share, or darker if it is negative; returns it in hex."""
     rgb = np.array(to_rgb(colour))
     return to_hex(tuple(rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share))
 
@@ -135,8 +135,8 @@ class Named(NamedTuple):
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name beside its point: at the right above or below it, or else at the left. If a name would cover
-    another name or point, or if asked for, a legend below lists all that is drawn."""
+    """Write each name beside its point: at the right above or below it, or else at the left. If a name finds no room
+    beside others, or if `legend`, a legend below lists all that is drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
@@ -166,7 +166,8 @@ VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "in
 
 
 def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
-    """Draw a bar for each method, most gained first, in the colour of its verdict_kind; beside it the pill's TV."""
+    """Draw the column `gain` (times fewer `count` than plain decoding) as a bar for each method, the largest first, in
+    the colour of its verdict, beside it the total variation that its pill names."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
@@ -175,9 +176,8 @@ def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
     for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
         bars = data[verdict == kind]
         reach = Z * bars["gain_se"].fillna(0)
-        ax.barh(
-            bars.index, bars["gain"], 0.7, xerr=reach, color=VERDICTS.get(kind, GREYS[1]), label=kind, ecolor=GREYS[0]
-        )
+        colour = VERDICTS.get(kind, GREYS[1])
+        ax.barh(bars.index, bars["gain"], 0.7, xerr=reach, color=colour, label=kind, ecolor=GREYS[0])
         for y, gain, error, pill in zip(bars.index, bars["gain"], reach, bars["pill"], strict=True):
             tv = f", {pill.partition(', ')[2]}" if "TV" in format_text(pill) else ""
             ax.annotate(f"{gain:.1f}×{tv}", (gain + error, y), (4, 0), textcoords="offset points", va="center", size=8)
@@ -211,9 +211,8 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
             look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
             x, y = row["nfe"], row["speedup_single"]
             ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
-            ax.scatter(
-                x, y, s=12 + 3 * (0 if is_missing(row["nodes_per_pass"]) else row["nodes_per_pass"]), lw=0, **look
-            )
+            nodes = 0 if is_missing(row["nodes_per_pass"]) else row["nodes_per_pass"]
+            ax.scatter(x, y, s=12 + 3 * nodes, lw=0, **look)
             labels.append(Named(x, y, row["label"], colour))
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
     ax.set(xscale="log", xlabel="target passes an image", ylabel="speed of one image, times plain decoding's")
@@ -229,14 +228,14 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
 
 
 def find_interval(row: Any, name: str) -> tuple[float, float]:
-    """Measure the distances from a figure down and up to the ends of its interval; 0 where no error was measured."""
+    """Find the distances from a row's figure down and up to the ends of its interval; 0 where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)
 
 
 def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times one's reach,
-    because a point is compared with another noisy point and not with the truth."""
+    because a point is compared with another noisy point and not with the truth. None without an error."""
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
         return None
@@ -245,8 +244,8 @@ def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] 
 
 
 def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) -> Drawing | None:
-    """Draw figures of quality with their intervals, a line for each row; the band is what another seed of plain
-    decoding would give. own: other names of figures."""
+    """Draw each figure in QUALITY that the rows have, a panel each and a line for each row, with intervals; the band is
+    what another seed of plain decoding would give. None without such figures. headings: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -290,6 +289,7 @@ NEEDS = {"line": ["x", "y"], "histogram": ["value"]}
 
 
 def read_extra(file: Path) -> Extra:
+    """Read a figure made elsewhere from JSON, whose fields are those of `Extra`."""
     content = read_json(file)
     return Extra(**{**content, "data": pd.DataFrame(content["data"])})
 

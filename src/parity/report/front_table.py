@@ -58,7 +58,7 @@ def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
 
 
 def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
-    """List the columns of the table of texts or of vectors."""
+    """List the columns of the front table of texts or of vectors."""
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
     return [
         *make_name_columns(),
@@ -70,7 +70,7 @@ def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Col
 
 
 def make_image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
-    """List the columns of images. gpu: by method the seconds an image, predicted by `benchmarks/gpu.py`."""
+    """List the columns of the front table of images. gpu: by method the predicted time of an image, as text."""
     entries = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
     on_gpu = Column(
         "On a GPU", lambda r: entries.get(r["method"], ABSENT), "passes counted here × time of a pass there"
@@ -99,6 +99,7 @@ def make_name_columns() -> list[Column]:
 
 
 def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
+    """Make the columns of measured speed, of one `item` ("image" or "text") alone and of a batch."""
     batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
     batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
     meaning = f"measured on this machine, timed in turn with plain decoding, whose speed is 1; {PERCENT} interval"
@@ -109,11 +110,12 @@ def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
 
 
 def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
-    """Show the change of quality, once for methods of the same pictures."""
+    """Make the column of the change of quality from plain decoding, shown once for methods of the same pictures."""
     groups = group_same(rows) if kind == "discrete" else []
     first = {r["key"]: group[0] for group in groups for r in group}
 
     def show(row: Row) -> Entry:
+        """Show a row's change of quality; "baseline" for plain decoding, "as NAME" if NAME drew the same pictures."""
         leader = first.get(row["key"], row)
         if row["role"] != "method":
             return Entry("baseline", style="none")
@@ -126,6 +128,7 @@ def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Co
 
 
 def show_passes(row: Row) -> Entry:
+    """Show the passes of an image with their error, beneath how many times fewer (or more) than plain decoding's."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
         return ABSENT
@@ -151,6 +154,7 @@ def show_calls(row: Row) -> Entry:
 
 
 def show_predicted_gain(row: Row) -> Entry:
+    """Show the predicted gain as "3.5×"; 1.0× for a row without one, as plain decoding's."""
     gain = row.get("predicted_gain", 1.0)
     return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
 
@@ -159,8 +163,8 @@ def show_predicted_gain(row: Row) -> Entry:
 
 
 def show_budgets(rows: pd.DataFrame) -> list[Any]:
-    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget;
-    none where fewer than half of the methods have settings for several budgets."""
+    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget,
+    between headings; [] if fewer than half of the methods have settings for several budgets."""
     if "nodes_per_pass" not in rows:
         return []
     best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
@@ -180,11 +184,12 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
 
 
 def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
-    """Find the row of the largest budget."""
+    """Find the row of the largest budget in a line (summary rows by budget, None where none fits)."""
     return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
 
 
 def rank_budgets(line: Mapping[Any, Any]) -> tuple[float, ...]:
+    """Rank a line of the table of budgets: lossless first, then by the gain at its largest budget."""
     row = find_widest(line)
     return rank_verdict(row), -row["gain"]
 
@@ -219,12 +224,12 @@ def show_method(row: Row) -> Entry:
 
 
 def describe_method(kind: str, method: str) -> str:
-    """Describe what a decoder is, and where it is from, as its module says."""
+    """Describe what a decoder is and where it is from: its module's first line and SOURCE."""
     return f"{read_outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
 
 
 def show_fewer_calls(row: Row) -> Entry:
-    """Show the gain, and the counts behind it."""
+    """Show how many times fewer (or more) passes than plain decoding, beneath the count or share behind it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
         return ABSENT
@@ -234,6 +239,7 @@ def show_fewer_calls(row: Row) -> Entry:
 
 
 def choose_main_figure(g: Gathered, kind: str) -> str:
+    """Choose the figure of quality whose change is shown: that in QUALITY, but FID for published continuous models."""
     is_published = kind == "continuous" and QUALITY[kind] not in g.select_rows(kind)
     return "fid" if is_published else QUALITY[kind]
 
@@ -244,13 +250,13 @@ def is_judged_here(rows: Sequence[Row]) -> bool:
 
 
 def name_figure(kind: str, figure: str, judged_here: bool = False) -> str:
-    """Write the name of a figure of quality; here: by a small network trained here."""
+    """Write the name of a figure of quality; if `judged_here`, with the small network trained here that measures it."""
     name = next((figures[figure][0] for figures in metrics(kind).values() if figure in figures), figure)
     return SCENES.get(figure, name) if judged_here and kind != "anysubset" else name
 
 
 def list_moves(g: Gathered, row: Row) -> list[str]:
-    """List the figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
+    """List the figures of quality that differ from plain decoding's beyond chance: "perplexity 4.1 → 17.6"."""
     base = find_reference(g, row)
     judged_here = is_judged_here([row])
     result = []
@@ -261,7 +267,7 @@ def list_moves(g: Gathered, row: Row) -> list[str]:
 
 
 def describe_quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Describe which figures methods move, which were compared, how small a change would show, which are missing."""
+    """Describe which figures of quality methods move, which were compared or lack, how small a change would show."""
     judged_here = is_judged_here(rows)
     groups = group_same(rows) if kind == "discrete" else [[r] for r in rows]
     moves = [(name_group(group, "label"), list_moves(g, group[0])) for group in groups]

@@ -24,19 +24,19 @@ def count_run_lengths(step: np.ndarray) -> np.ndarray:
 
 
 def average_over_images(values: np.ndarray) -> np.ndarray:
-    """Average values [n, L] over images; NaN where no image has one."""
+    """Average values [n, L] over images as [L]; NaN where no image has one."""
     return pd.DataFrame(values).mean().to_numpy()
 
 
 def show_map(ax: Axes, line: np.ndarray, width: int, title: str, **scale: Any) -> AxesImage:
-    """Draw [L] as an image of `width` columns, its last row filled up with NaN."""
+    """Draw [L] as an image of `width` columns, its last row filled up with NaN. scale: arguments of `imshow`."""
     ax.set_title(title, fontsize=8.5)
     padded = np.pad(line, (0, -len(line) % width), constant_values=np.nan)
     return ax.imshow(padded.reshape(-1, width), **COLOURS | scale)
 
 
 def make_map_data(lines: Mapping[str, np.ndarray], widths: Mapping[str, int], measure: str) -> pd.DataFrame:
-    """Tabulate maps: a row a position with label, position, row, column and the measure."""
+    """Tabulate maps [L] by label, a row a position: label, position, row, column, and the value, named by `measure`."""
     frames = []
     for name, line in lines.items():
         position = np.arange(len(line))
@@ -47,6 +47,7 @@ def make_map_data(lines: Mapping[str, np.ndarray], widths: Mapping[str, int], me
 
 
 def make_blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
+    """Add a grid of axes [rows, columns] without frames and ticks, so that those that stay empty are invisible."""
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.axis("off")
@@ -54,9 +55,10 @@ def make_blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
 
 
 def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
-    """Draw tokens that became final together, by place: the mean over images above, the first image below.
+    """Draw how many tokens became final together, by place: the mean over images above, the first image below. The data
+    are the means.
 
-    Cells that take one token a pass everywhere are left out: their map is all 1.
+    Cells that take one token a pass everywhere are left out: their map is all 1. None if no cell is left.
     """
     runs = {name: count_run_lengths(step) for name, step in steps.items()}
     runs = {name: run for name, run in runs.items() if np.nanmax(run) > 1}
@@ -112,7 +114,8 @@ def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
 
 
 def draw_top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
-    """Draw the target's top-1 probability at the tokens of each cell; the data are quantiles in steps of 1%."""
+    """Draw a box for each cell of the target's largest probability at the tokens that it decoded; the data are
+    quantiles in steps of 1%. top1: by label [n, L], NaN where forced."""
     share = np.linspace(0, 1, 101)
     frames = [
         pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
@@ -123,15 +126,15 @@ def draw_top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
 
 
 def draw_compression(steps: Steps, look: Look) -> Drawing:
-    """Draw the step compression of the images of each cell."""
+    """Draw a box for each cell of the step compression of its images: tokens that were not forced over passes."""
     rows = [(name, i, float(c)) for name, step in steps.items() for i, c in enumerate((step > 0).sum(1) / step.max(1))]
     data = pd.DataFrame(rows, columns=["label", "image", "step_compression"])
     return draw_boxes(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
 
 
 def count_by_pass(step: np.ndarray, max_stretches: int = 24) -> pd.DataFrame:
-    """Count the tokens that became final per pass, in up to `max_stretches` stretches of passes: mean over images, its
-    error, and how many images.
+    """Count the tokens that became final per pass, from the pass of each token, step [n, L]: by stretch of passes, at
+    most `max_stretches`, the mean over images, its standard error, and the number of images.
 
     Leaves out passes in which less than half of the images take part, which would show the slow images alone.
     """
@@ -161,7 +164,9 @@ def draw_passes(steps: Steps, look: Look) -> Drawing:
 
 
 def draw_draft_maps(shares: Mapping[str, tuple[np.ndarray, ...]], look: Look, max_cells: int = 4) -> Drawing | None:
-    """Draw the shares [L] of drafts accepted in each cell, by rank in the order (a mean over 8) and by position."""
+    """Draw the shares of drafts accepted in each cell, by rank in the order (a rolling mean over 8) and by position in
+    the picture. shares: by label two arrays [L], by rank and by position; the first `max_cells` are drawn, the data
+    hold all. None if there is no cell."""
     if not shares:
         return None
     drawn = dict(list(shares.items())[:max_cells])

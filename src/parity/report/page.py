@@ -28,7 +28,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def load_templates() -> jinja2.Environment:
-    """Load the templates beside this module. `draw(block)` is the macro of a block's class, which escapes its text."""
+    r"""Load the Jinja templates beside this module. They escape all text, show control characters as \u001b and the
+    like, and draw a block of the page by the global `draw(block)`."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -36,6 +37,7 @@ def load_templates() -> jinja2.Environment:
     )  # fmt: skip
 
     def draw(block: Any) -> str:
+        """Draw a block as HTML by the macro of its class's name."""
         macros = templates.get_template("blocks.html.j2").module
         return getattr(macros, type(block).__name__.lower())(block)
 
@@ -44,7 +46,8 @@ def load_templates() -> jinja2.Environment:
 
 
 def list_sections(gathered: Gathered) -> list[Section]:
-    """List every section: verdicts, the study's figures, then each kind of model, and last what is looked up."""
+    """List every section of the report in order: verdicts, the study's figures, those of each kind of model, then
+    published figures, tests, environment and files."""
     sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)
@@ -59,7 +62,8 @@ class Group(NamedTuple):
 
 
 def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:
-    """List the contents: for sections on this page their place, for others their file."""
+    """List the contents, an entry for all sections whose titles begin alike. A section in `on_page` is linked by its
+    id, a separate one by its file, any other by its place in the file `elsewhere`."""
     groups: dict[str, Group] = {}
     for section in sections:
         title, _, subtitle = section.title.partition(": ")
@@ -72,7 +76,7 @@ def list_contents(sections: list[Section], on_page: list[Section], elsewhere: st
 def build_page(
     experiment: str, sections: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
 ) -> tuple[str, dict[str, pd.DataFrame]]:
-    """Build the page's HTML, and the data of each figure by name.
+    """Build the HTML of a page with some of the sections, and the data of the figures of all sections, by figure name.
 
     elsewhere   the file with all sections but the separate ones, if this page has not all
     banner      shown above everything; marks every table and figure
@@ -94,8 +98,8 @@ def build_page(
 
 
 def write_page(gathered: Gathered, page: Path) -> None:
-    """Write the page, the front page `index.html` that leads to its sections, a file for each separate section, and
-    `figures/<name>.csv` beside them, each file published whole."""
+    """Write the report to the file `page`, and beside it the front page `index.html` that leads to its sections, a file
+    for each separate section, and `figures/<name>.csv` with each figure's data."""
     sections = list_sections(gathered)
     name = gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""

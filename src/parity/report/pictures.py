@@ -39,13 +39,14 @@ class Column:
 
 
 def encode_picture(picture: Image.Image, quality: int) -> str:
+    """Encode a picture as a WebP data URI; quality: 1 to 100."""
     stream = io.BytesIO()
     picture.save(stream, format="WEBP", quality=quality, method=4)
     return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
 def make_thumbnail(pixels: np.ndarray, side: int = 256) -> str:
-    """Encode uint8 [H, W, 3] as a compressed data URI of at most `side` pixels."""
+    """Encode uint8 [H, W, 3] as a compressed data URI, reduced to `side` pixels each way if it is larger."""
     picture = Image.fromarray(pixels)
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
     return encode_picture(picture, 88)
@@ -58,8 +59,9 @@ class Sheets(NamedTuple):
 
 
 def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
-    """Place pictures [n, H, W, 3] of each column on a sheet, ACROSS in a row, of at most 96 pixels each; of the first
-    prompts, as many as take `room` bytes in all. Returns the sheets and how many prompts are on them."""
+    """Draw each column's pictures [n, H, W, 3] on a sheet, ACROSS in a row, at most 96 pixels wide each; columns of the
+    same pictures share a sheet. As many of the first prompts are drawn as fit into `room` bytes of all sheets, but at
+    least a row. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
     sheet_of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
     distinct = [columns[sheet_of.index(k)] for k in range(len(numbers))]
@@ -72,6 +74,7 @@ def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
 
 
 def draw_sheet(pixels: np.ndarray, side: int) -> str:
+    """Draw pictures uint8 [n, H, W, 3], resized to `side` x `side`, on one image, ACROSS in a row, as a data URI."""
     canvas = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
     for i, picture_pixels in enumerate(pixels):
         picture = Image.fromarray(picture_pixels).resize((side, side), Image.Resampling.LANCZOS)
@@ -80,8 +83,9 @@ def draw_sheet(pixels: np.ndarray, side: int) -> str:
 
 
 def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order the prompts by their worst differences, which are returned too: the least of (a decoder's cosine - its
-    model's first baseline's). Without a decoder, the other columns replace it."""
+    """Order the prompts by how far a decoder falls behind plain decoding: by the least of (a decoder's cosine - that of
+    its model's first baseline). Returns the prompts' indices [n] and these differences [n] in that order. If all
+    columns are baselines, those after the first of a model are compared in place of decoders."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
     worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # ignores pictures without a cosine
@@ -90,7 +94,8 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
-    """List the pictures of the same prompts cell by cell, and the captions. Unjudged pictures have no cosine."""
+    """List the pictures of each cell of images, at most COMPETE prompts, and the captions of these prompts. Pictures
+    that no network judged have the cosine NaN. Raises ParityError if the cells have not the same number of pictures."""
     columns: list[Column] = []
     captions: list[str] = []
     groups = {row["label"]: group for group in group_same(list_records(g.select_rows(KIND))) for row in group}
@@ -111,8 +116,9 @@ def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
 
 
 def show_pictures(g: Gathered) -> list[Any]:
-    """Show replay and all prompts; then the prompts on which a decoder falls furthest behind plain decoding, the worst
-    first, each picture once, plain decoding's first. Unjudged pictures are in the order of their prompts."""
+    """Make the blocks of the section on pictures: a paragraph, the page's own views (all prompts, and the replay), and
+    a grid of the SHOWN prompts on which a decoder falls furthest behind plain decoding, the worst first. Columns of the
+    same pictures are shown once, plain decoding's first. Unjudged pictures are in the order of their prompts."""
     columns, captions = list_columns(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
@@ -133,7 +139,8 @@ def show_pictures(g: Gathered) -> list[Any]:
 
 
 def make_views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
-    """Show all prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
+    """Yield, for each model, the packed data of the views of all prompts and of the replay: as many prompts as there is
+    room for, the worst first. shards: the decoded tokens of each cell, by its label."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         model_columns = [c for c in columns if c.model == model]
@@ -156,7 +163,13 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], shards: 
 
 
 def describe_column(g: Gathered, c: Column, shard: Shard, order: Any, base: Column, sheet: int) -> dict[str, Any]:
-    """Collect what the views show of a cell: its figures, and the pass in which each token became final."""
+    """Collect what the views show of one cell: figures, and for the replay either the tokens kept in each pass
+    (`kept`), if they became final in raster order, or the pass in which each token did (`step`).
+
+    order   numbers of the prompts to show, in their order
+    base    the baseline's column, whose cosine is subtracted
+    sheet   number of the sheet with the cell's pictures
+    """
     step = shard.step[order]
     options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
@@ -175,7 +188,8 @@ def describe_column(g: Gathered, c: Column, shard: Shard, order: Any, base: Colu
 
 
 def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Return whether the tokens evaluated are those of a window of this size that moves on by what was kept."""
+    """Return whether the tokens evaluated, nodes [n] by image, are those of a window of this size that moves on after
+    each pass by what was kept. n_kept: by image and pass the tokens that became final."""
     for row, total in zip(n_kept, nodes.tolist(), strict=True):
         starts = np.concatenate([[0], np.cumsum(row)[:-1]])
         if np.minimum(window, sum(row) - starts).sum() != total:
@@ -184,6 +198,7 @@ def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -
 
 
 def round_values(values: np.ndarray) -> list[float | None]:
+    """Round to four decimals; None for NaN, which JSON lacks."""
     return [None if np.isnan(v) else round(float(v), 4) for v in values]
 
 
@@ -193,7 +208,7 @@ def format_number(value: float, form: str) -> str:
 
 
 def list_identical(g: Gathered) -> list[str]:
-    """Say which cells drew the same tokens for every prompt: their identical figures are no mistake."""
+    """Write, for each group of cells that drew the same tokens, that their identical figures are no mistake."""
     groups = group_same(list_records(g.select_rows(KIND)))
     return [SAME.format(name_group(group, "label")) for group in groups if len(group) > 1]
 

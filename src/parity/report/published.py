@@ -27,17 +27,19 @@ OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that match any
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
-    """Read every published number."""
+    """Read the published numbers of all CSV files as one table, a number a row."""
     papers = [pd.read_csv(f, keep_default_na=False) for f in files]
     return pd.concat(papers, ignore_index=True) if papers else pd.DataFrame(columns=COLUMNS[:9])
 
 
 def is_wanted(wanted: Any, value: Any) -> bool:
+    """Return whether a value is what a paper states: None stands for any value, a list for any of its values."""
     return wanted is None or value in (wanted if isinstance(wanted, list) else [wanted])
 
 
 def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
-    """Return whether a published number describes a row of ours. `vocab` is the codebook's size by discrete model."""
+    """Return whether a published number `paper` describes the summary row `row`: same method and options, and no
+    condition that contradicts. vocab: by discrete model the size of its codebook."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, size = list_settings(row), vocab.get(row["model"], 0)
@@ -59,8 +61,8 @@ def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
 
 
 def rate_likeness(paper: Row, row: Row) -> tuple[float, ...]:
-    """Rate how like a row is to what the paper ran. For text, prefer the longest: the papers' are longer still. For
-    continuous tokens, prefer the options of the paper's code, then its pre-filling, then its batch."""
+    """Rate how like a row is to what the paper ran, a tuple that is larger for the more alike. For text, prefer the
+    longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch."""
     if paper["kind"] == "anysubset":
         return (list_settings(row).get("length", 0),)
     our_options = parse_settings(row["options"])
@@ -72,7 +74,8 @@ def rate_likeness(paper: Row, row: Row) -> tuple[float, ...]:
 
 
 def find_matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
-    """Find the rows of ours to show beside a published number: of images all, else the most similar with the figure."""
+    """Find our rows to show beside a published number: of images all that match, of other kinds the one most alike, of
+    those that have the figure if any has. [] if none matches."""
     described = [row for row in rows if is_match(paper, row, vocab)]
     if paper["kind"] == "discrete" or not described:
         return described
@@ -80,9 +83,13 @@ def find_matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> l
 
 
 def compute_changes(paper: Row, row: Row, baseline: float | None, base: Row | None, is_same: bool) -> dict[str, Any]:
-    """Compute both figures' changes from plain decoding and, if `is_same` network, ours less theirs: of ratios
-    themselves, else of the changes. Figures of two networks differ by the networks, so their difference says nothing of
-    the method."""
+    """Compute both figures' changes from plain decoding and, if both are of the same network (`is_same`), ours less
+    theirs: of ratios themselves, else of the changes. Figures of two networks differ by the networks, so their
+    difference says nothing of the method. {} where nothing can be compared.
+
+    baseline   the paper's figure of plain decoding; None if it prints none
+    base       our row of plain decoding that `row` refers to
+    """
     metric = paper["metric"]
     value = row.get(metric)
     if is_missing(value):
@@ -101,12 +108,12 @@ def join_published(
     papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], extra_rows: Sequence[Row] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Join the papers' figures with ours where the experiment has a matching cell.
+    """Join the papers' figures with ours, a row for each pair of a published number and a matching cell.
 
     change, our_change  from plain decoding: the paper's own in the same table, ours of the cell's reference
-    difference          see `changes`
+    difference          see `compute_changes`
+    extra_rows          rows of ours that are of no cell: answers of the text model itself
     networks            our models that are a paper's own network: its name there
-    more                rows of ours that are of no cell: answers of the model itself
     """
     table = ["paper", "table", "model", "conditions", "metric"]
     baselines = {tuple(p[name] for name in table): p["value"] for p in list_records(papers[::-1]) if is_plain(p)}
@@ -125,7 +132,7 @@ def join_published(
 
 
 def is_plain(paper: Row) -> bool:
-    """Return whether a published row is of plain decoding."""
+    """Return whether a published row is of plain decoding, its unstated options being the defaults."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(
         kind, method, options(kind, method, {}) | parse_settings(paper["options"])
@@ -133,6 +140,6 @@ def is_plain(paper: Row) -> bool:
 
 
 def list_answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List accuracies of a text model itself as rows to match: of no method."""
+    """List the accuracies of a text model itself, which are of no method, as rows for `join_published`."""
     empty = {"kind": "anysubset", "model": "", "method": "", "options": "{}", "role": "method"}
     return [{**empty, "task": a["task_kind"], "key": a["task_kind"], "accuracy": a["accuracy"]} for a in accuracy]

@@ -26,7 +26,7 @@ FAULTS = (
 
 
 def describe_outcome(row: Mapping[str, Any]) -> str:
-    """Say in how many samples a planted decoder was rejected."""
+    """Say in how many samples a decoder of the self-tests, faulty or correct, was rejected."""
     hits, samples, required = row["hits"], row["samples"], row["as_required"]
     if not row["fault"]:
         explanation = "by chance, and not again on the other seed" if required else "a false alarm"
@@ -35,7 +35,7 @@ def describe_outcome(row: Mapping[str, Any]) -> str:
 
 
 def warn_of_failures(tests: SelfTests) -> str:
-    """Write the sentence on planted decoders that did not go as they must; "" if all did."""
+    """Write the sentence on faults that were not found and correct decoders that were rejected; "" if all went well."""
     wrong = [f"{row['decoder']} ({describe_outcome(row)})" for row in tests.failures]
     if not wrong:
         return ""

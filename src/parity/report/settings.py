@@ -31,14 +31,16 @@ def parse_settings(text: Any) -> dict[str, Any]:
 
 
 def list_settings(row: Row) -> dict[str, Any]:
-    """List all settings but method, options and seed: model, task, its settings, "sampling.<field>", cache, batch."""
+    """List all settings of a summary row but method, options and seed: model, task, the task's settings,
+    "sampling.<field>", cache, batch."""
     settings = {name: row[name] for name in COLUMNS if not is_missing(row.get(name))}
     settings |= parse_settings(row.get("settings"))
     return settings | {f"sampling.{k}": v for k, v in parse_settings(row.get("sampling")).items()}
 
 
 def read_spec(row: Row) -> dict[str, Any]:
-    """Read a specification, as `experiment.study.read_setting` takes it; a task's settings are among the options."""
+    """Read a summary row back as a specification for `experiment.study.read_setting`: kind, method, model and so on,
+    `options` (a text task's settings among them) and `sampling`."""
     names = [name for name in ("kind", "method", *COLUMNS) if not is_missing(row.get(name))]
     spec = {"task_kind" if name == "task" else name: row[name] for name in names}
     options = parse_settings(row.get("settings")) | parse_settings(row["options"])
@@ -46,7 +48,7 @@ def read_spec(row: Row) -> dict[str, Any]:
 
 
 def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the names whose values are not the same in all mappings, in the order in which they come."""
+    """Find the names whose values are not the same in all mappings (None where it lacks), in order of appearance."""
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
     values = {n: {json.dumps(m.get(n), sort_keys=True, default=str) for m in mappings} for n in names}
     return [n for n in names if len(values[n]) > 1]
@@ -63,7 +65,7 @@ def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequ
 
 
 def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
-    """Read a decoder's docstring without its options, and what it says of each option."""
+    """Read a decoder's docstring in its module: the text without the lines on options, and each option's meaning."""
     code = read_outline(f"decoders/{kind}", method).functions.get(method)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():

@@ -40,7 +40,7 @@ MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 
 
 def show_verdicts(g: Gathered, kind: str, caption: str) -> Table | Words:
-    """Show every name that a kind's equality rows are judged by."""
+    """Show a table of all verdicts on a kind of model, a row for each name that its tests are judged under."""
     cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in list_records(g.summary)}
     rows = [v | cells.get(v["key"], {"key": ""}) for v in list_records(g.verdicts) if v["kind"] == kind]
     if not rows:
@@ -49,13 +49,14 @@ def show_verdicts(g: Gathered, kind: str, caption: str) -> Table | Words:
 
 
 def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Label rows of one table by what differs among them; the caption has what they share."""
+    """Convert rows of one table to dicts whose `label` says what differs among them alone (`settings.make_labels`)."""
     records = list_records(rows)
     return [row | {"label": name} for row, name in zip(records, make_labels(records), strict=True)]
 
 
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Show figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
+    """Yield a table of the measured figures that are not in `shown`, the names that the tables of this kind show; none
+    if there are none. Times are left out, as those of separate jobs do not compare."""
     meanings = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
@@ -74,13 +75,14 @@ def name_protocol(rows: list[dict[str, Any]]) -> str:
 
 
 def make_study_sections(g: Gathered) -> list[Section]:
-    """Show the figures that the experiment ends in."""
+    """Make the section of the figures that the configuration asks for; [] if it asks for none."""
     body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in g.list_studies(kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
 def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
-    """Draw a study figure over cells of one kind, with the published numbers of its paper."""
+    """Draw a study figure over cells of one kind, with the published numbers of its paper, as a block whose name begins
+    with `prefix`; a sentence if no cell belongs to it."""
     labels = g.label_measures(kind)
     drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
@@ -96,7 +98,8 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 
 
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
-    """Draw figures over settings of a kind that take three values or more, but for those that the study shows."""
+    """Draw a figure over each setting in `swept` that takes three values or more, but for those that the study shows.
+    swept: to each setting the measures to draw, and the paper's table or ""."""
     figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
@@ -112,9 +115,11 @@ BOTH = (
 
 
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
-    """Show the papers' figures beside ours; "n/a" if there is nothing to compare with, or no such measure here."""
+    """Show the papers' figures beside ours, "n/a" where one is missing. names: labels of our cells by key."""
 
     def make_option_column(heading: str, name: str, detail: str, meaning: str) -> Column:
+        """Make a column of the text in column `name`, beneath it the settings in the JSON of column `detail`."""
+
         def show(r: Mapping[str, Any]) -> Entry:
             return Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
 
@@ -151,7 +156,7 @@ FROM_PLAIN: list[Any] = [
 
 
 def select_worth_showing(g: Gathered) -> pd.Series:
-    """Select the published rows shown at once: of the study's tables, or else those that compare with ours."""
+    """Mark the published rows shown at once: those of the study's tables, or else those that compare with ours."""
     rows = g.published
     sources = [parse_source(f.paper) for kind in g.kinds for f in g.list_studies(kind) if f.paper]
     if sources:
@@ -164,6 +169,7 @@ def select_worth_showing(g: Gathered) -> pd.Series:
 
 
 def make_published_section(g: Gathered) -> Section:
+    """Make the section of published figures: those worth showing, and all of them on request."""
     names = dict(zip(g.summary["key"], g.summary["label"], strict=True))
     first = select_worth_showing(g)
     body: list[Any] = []
@@ -188,7 +194,7 @@ PUBLISHED = (
 
 
 def make_equality_section(g: Gathered) -> Section:
-    """Show the strongest test of every decoder and layer, and all of them in the page's own view."""
+    """Make the section of equality tests: the strongest of every decoder and layer, and all in the page's own view."""
     rows = label_tests(g)
     if rows.empty:
         return Section("equality", "Equality tests", TESTS, Words("no equality test.", "empty"))
@@ -201,7 +207,7 @@ def make_equality_section(g: Gathered) -> Section:
 
 
 def label_tests(g: Gathered) -> pd.DataFrame:
-    """Label the tests of decoders by what they judge."""
+    """Label each row of the tests by the name that it is judged under."""
     rows = g.equality
     labels = {(v["kind"], v["key"]): v["label"] for v in list_records(g.verdicts)}
     return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
@@ -229,7 +235,7 @@ STRONGEST = (
 
 
 def make_observations_sections(g: Gathered) -> list[Section]:
-    """Show figures whose data were made elsewhere."""
+    """Make the section of figures whose data were made elsewhere; [] without such figures."""
     drawn = [(e, encode_figure(draw_extra(e))) for e in g.extras]
     body = [Plot(e.name, e.title, uri, e.caption, e.data, e.title) for e, uri in drawn]
     return [Section("observations", "What methods rest on", OBSERVED, *body, separate=True)] if body else []
@@ -239,7 +245,7 @@ OBSERVED = "Observations that the methods rest on, measured along plain decoding
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten a nested dict as (path, text) lines."""
+    """Flatten a nested dict to pairs of a path, "machine · cores", and its value as text."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flatten(inner, f"{prefix} · {key}" if prefix else str(key))
@@ -248,6 +254,7 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def make_environment_section(g: Gathered) -> Section:
+    """Make the section of machine, versions and seeds, and of the configuration as YAML."""
     config = g.settings.model_dump(mode="json", exclude_unset=True)
     code = Words(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "code")
     body = Terms(list(flatten(g.environment))), Words("Configuration", "heading"), code
@@ -258,5 +265,6 @@ MADE_BY = "The commit, machine, versions, seeds and configuration that produced 
 
 
 def make_closing_sections(g: Gathered) -> list[Section]:
+    """Make the sections that come last: published figures, tests, self-tests, observations, environment."""
     sections = [make_published_section(g), make_equality_section(g), self_tests.show_self_tests(g.self_tests)]
     return [*sections, *make_observations_sections(g), make_environment_section(g)]

@@ -36,7 +36,8 @@ SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
 
 
 def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
-    """List specification and row of each cell that a figure shows."""
+    """Yield specification and summary row of each cell that `figure.where` admits. over_setting: x is a setting, and
+    controls, which have the reference's setting, are left out; else rows without the measure x are."""
     for row in list_records(rows):
         spec = read_spec(row)
         is_repeated = over_setting and row["role"] == "control"  # it has the reference's setting
@@ -45,7 +46,9 @@ def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) ->
 
 
 def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
-    """List the same of what the figure's paper prints: a row for each of its lines, a measure a column."""
+    """Yield specification and row of each line of the paper's tables that `figure.where` admits. papers: published
+    numbers, one a row; those of the same model, method, options and conditions become one row, a measure a column. A
+    row's "own options" are the stated options alone; the specification's include the conditions."""
     paper, tables = parse_source(figure.paper)
     columns = ["kind", "paper", "table", "model", "method", "options", "conditions"]
     printed = papers[(papers["paper"] == paper) & papers["table"].isin(tables)]
@@ -61,7 +64,8 @@ def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAn
 
 
 def name_line(spec: dict[str, Any], by: list[str]) -> str:
-    """Name a line by the values of the settings `by` that distinguish lines."""
+    """Name a line of the plot by those settings in `by` (method, options, model, ...) that its specification has; by
+    the method if it has none of them."""
     settings = {n: v for n in by if (v := read_setting(spec, n)) is not None}
     words = []
     if "method" in settings:
@@ -73,9 +77,10 @@ def name_line(spec: dict[str, Any], by: list[str]) -> str:
 
 
 def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], labels: Labels) -> pd.DataFrame:
-    """List the marks of a figure: a measure with its interval, the interval along x where that is a measure, and as
-    `note` the options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none.
-    source: "ours" or "paper"."""
+    """List the marks of a figure, one for each row and measure of `figure.y`, with the columns COLUMNS: the value with
+    its interval, the interval along x where that is a measure (is in `labels`), and as `note` the options in which
+    marks of one label differ. Rows without a definite x are left out. Settings keep their types: no 4.0 for 4, no NaN
+    for None. source: "ours" or "paper"."""
     marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     for spec, row in rows:
         options = row["own options"] if "own options" in row else spec["options"]  # not a paper's device and prompts
@@ -101,7 +106,8 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
 
 
 def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[str]:
-    """Name each mark's line as in the legend; where x is a measure, with the options in which its marks differ."""
+    """Name each mark's line as in the legend: its label, the options in which its marks differ (where x is a measure;
+    of a paper, where it is a setting, with their values), the model if there are several, and the paper."""
     several = data.loc[data["source"] == "ours", "model"].nunique() > 1 and "model" not in figure.by
     names = []
     for row in list_records(data):
@@ -121,11 +127,13 @@ def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[
 
 
 def is_number(value: Any) -> bool:
+    """Return whether a setting is a number; True and False are not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
-    """Order settings along x: numbers by size (a 0 that stands for all is the largest), then words."""
+    """Order the distinct values of a setting along x: numbers by size (0 last where it stands for all), then words as
+    they come. None, the lack of the setting, is dropped."""
     distinct = list({json.dumps(v): v for v in values if v is not None}.values())
     numbers = [v for v in distinct if is_number(v)]
     by_size = sorted(numbers, key=lambda v: math.inf if figure.x in LAST and v == 0 else float(v))
@@ -133,8 +141,9 @@ def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
 
 
 def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
-    """Compute the x coordinate of each mark, NaN for a level line. Settings are evenly spaced, marks of words side by
-    side, as no line joins them."""
+    """Compute the x coordinate of each mark. axis: the settings along x, evenly spaced; None if x is a measure, whose
+    value is then the coordinate. A mark without the setting has NaN and is drawn as a level line. If settings are
+    words, the marks of one setting are shifted to lie side by side, as no line joins them."""
     if axis is None:
         return data["x"].astype(float)
     x = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
@@ -152,10 +161,11 @@ def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
 
 
 def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, nth: int) -> None:
-    """Draw one line of marks: whole and filled if measured here, broken and hollow if a paper's.
+    """Draw one line of marks with error bars: solid and filled if measured here, broken and hollow if a paper's. Marks
+    without a position become level lines.
 
     axis   settings along x; None where x is a measure, and marks carry the options in which they differ
-    nth    among a paper's lines of one colour: later ones are broken in another way
+    nth    number among a paper's lines of one colour: later ones are broken in another way
     """
     is_ours = rows["source"].iloc[0] == "ours"
     name = rows["series"].iloc[0]
@@ -181,7 +191,8 @@ def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str,
 
 
 def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colour: str) -> None:
-    """Write the options of the first and the last mark of a run beside them: they tell where it leads."""
+    """Write the option values of the first and the last mark of a line beside them, so that its direction can be read.
+    notes: the options of each mark, "window=16, k=2"."""
     for k in sorted({0, len(notes) - 1}):
         text = ", ".join(option.partition("=")[2] for option in notes[k].split(", "))
         look: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
@@ -189,7 +200,8 @@ def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colo
 
 
 def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, x: pd.Series, labels: Labels) -> None:
-    """Label both axes of a panel, and scale them. x: the positions of its marks."""
+    """Label both axes of a panel of the measure `y` and set their ticks: at the settings of `axis`, or, if that is
+    None, on a scale of the measure `figure.x`, logarithmic where its values `x` span more than a factor of 8."""
     ax.set_ylabel(wrap_label(labels.get(y, y.replace("_", " ")), 34))
     ax.margins(0.12)
     if y in LEVELS:
@@ -208,17 +220,18 @@ def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, x: 
 
 
 def list_line_ends(marks: pd.DataFrame, look: Look) -> list[Named]:
-    """List the name of each of our lines at its last mark; none if there is only one line."""
+    """List each of our lines' last mark with its label and colour, to be named there; [] if there is only one line."""
     ours = marks[(marks["source"] == "ours") & marks["position"].notna()].sort_values("position", kind="stable")
     ends = list_records(ours.groupby("series", sort=False).tail(1))
     return [Named(r["position"], r["value"], r["label"], look[r["label"]][0]) for r in ends] if len(ends) > 1 else []
 
 
 def draw_study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, labels: Labels) -> Drawing | None:
-    """Draw a study figure of the summary rows of one kind, with its data; None without a cell to show.
+    """Draw a study figure from summary rows of one kind of model, a panel a measure; returns it with the data of its
+    marks, or None if no row belongs to it.
 
     papers   published numbers of that kind
-    labels   measures with the labels of their axes
+    labels   every measure with the label of its axis; a figure whose x is not among them is over a setting
     """
     ours = list_points(figure, "ours", list_our_rows(figure, rows, figure.x not in labels), labels)
     theirs = list_points(figure, "paper", list_paper_rows(figure, papers) if figure.paper else (), labels)
@@ -266,7 +279,8 @@ class Panel(NamedTuple):
 
 
 def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
-    """List the panels of a figure. printed: measures that the paper prints."""
+    """List the panels of a figure: one for each measure of `figure.y`; beside it a paper's own where the measure is in
+    `printed`, those that the paper prints, unless it means the same in both (SHARED) and shares the panel."""
     panels = []
     for y in figure.y:
         shared = ", and printed in the paper" * (y in SHARED and y in printed)
@@ -282,8 +296,8 @@ def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
 def find_sweeps(
     rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], shown: set[str]
 ) -> Iterator[tuple[FigureSpec, pd.DataFrame]]:
-    """Find the settings in `swept` (to its measures and the paper's tables) that take three values or more with one
-    method, but for those in `shown`: a figure over each, and the rows that it is of."""
+    """Yield a figure over each setting in `swept` that takes three values or more with one method, and these methods'
+    rows without controls. swept: by setting its measures, and the paper's table or ""; shown: settings to skip."""
     all_specs = [read_spec(row) for row in list_records(rows)]
     for name, (measures, paper) in swept.items():
         values: dict[str, set[Any]] = {}  # by method
@@ -301,9 +315,10 @@ def find_sweeps(
 
 
 def find_separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
-    """Find the fewest settings that distinguish the cells at one x."""
+    """Find settings that distinguish cells of one method and `x`: in turn, each that tells further cells apart."""
 
     def count_places(names: list[str]) -> int:
+        """Count the combinations of values that x, the method and these settings take."""
         return len({json.dumps([read_setting(s, n) for n in (x, "method", *names)]) for s in specs})
 
     flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in specs]

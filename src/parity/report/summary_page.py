@@ -1,6 +1,5 @@
 """The front page: what was found in a few lines, pictures, a table and a figure for each kind of model; and the files
-behind the page, with the command that makes a row again.
-"""
+behind the page, with the command that makes a row again."""
 
 import json
 import math
@@ -51,7 +50,8 @@ PROMPTS = 4  # whose pictures are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
-    """Show for each kind of model a table, pictures, figures and the answers to a reader's questions."""
+    """Make the front section: for each kind of model a table, figures, pictures (of images), and answers to a reader's
+    questions; a warning above if self-tests failed."""
     doubt = warn_of_failures(g.self_tests)
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     for kind in g.kinds:
@@ -74,7 +74,8 @@ def make_verdicts_section(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """Show the table, at equal budgets first where the experiment has them, pictures, figures and answers."""
+    """Make the blocks on images: the table (passes at equal budgets first, where the experiment has them), pictures,
+    figures and answers. rows: methods in the order of the table."""
     gpu = read_gpu_seconds(g.files.local / GPU)
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
@@ -96,8 +97,8 @@ def describe_budget(rows: list[dict[str, Any]]) -> str:
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """Order a kind's rows but plain decoding's: lossless methods first, then those that gain most, of images by
-    `predicted_gain`. `name`: the label without the task of a text."""
+    """List a kind's methods as summary rows, plain decoding left out, in the table's order: lossless first, then by
+    gain, of images by the new column `predicted_gain`. Adds `name`: the label without the task of a text."""
     all_rows = g.select_rows(kind)
     groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", all_rows)]
     names = {
@@ -114,19 +115,19 @@ def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
 
 
 def predict_all(rows: pd.DataFrame) -> dict[str, float]:
-    """Predict by key the times faster than plain decoding of each image cell, where nodes cost a pass nothing."""
+    """Predict by key how many times faster than plain decoding image cells are if a pass costs the same at any size."""
     groups = rows.groupby(["model", "sampling"], sort=False)
     predicted = [predict_gains(group, FLAT) for _, group in groups]
     return {key: gain for group in predicted for key, gain in zip(group["key"], group["gain"], strict=True)}
 
 
 def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """Find the row with the largest figure of this name."""
+    """Find the row with the largest figure `name`; None if no row has it."""
     return max((r for r in rows if not is_missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
 def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """List the rows whose predicted gain differs from the best one's by less than the error of both their passes."""
+    """List the labels of rows whose predicted gain is below the best one's by less than the error of both's passes."""
 
     def compute_spread(row: dict[str, Any]) -> float:
         passes = estimate_of(row, "nfe")
@@ -138,9 +139,10 @@ def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[st
 
 
 def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Answer the questions that a reader comes with, for one kind of model."""
+    """Answer the questions that a reader comes with, for one kind of model, as pairs of question and answer."""
 
     def list_names(*ranks: int) -> str:
+        """Join the names of the methods whose verdict has one of these ranks (`rank_verdict`)."""
         return ", ".join(dict.fromkeys(r["name"] for r in rows if rank_verdict(r) in ranks))
 
     exact, lines = [r for r in rows if rank_verdict(r) in (0, 1)], []
@@ -206,8 +208,8 @@ def describe_compiled_baseline(plain: dict[str, Any], rows: list[dict[str, Any]]
 
 
 def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
-    """Name the lossless method that was measured to be the fastest, how sure that is, those that may be faster but were
-    measured too roughly, and a faster lossy one."""
+    """Write which lossless method was measured to be the fastest by the column `speed`, how sure that is, which may be
+    faster but were measured too roughly, and a faster lossy one. rows: all methods; exact: the lossless ones."""
     sure = [r for r in exact if not doubt_speed(r, speed)]
     best = find_largest(sure or exact, speed)
     assert best is not None
@@ -274,7 +276,7 @@ def describe_judge(kind: str, rows: list[dict[str, Any]]) -> str:
 
 
 def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
-    """Describe what another level of tests than the usual one means for their power; "" at the usual level."""
+    """Describe what an unusual level `alpha` of the tests means for their power; "" at the usual level."""
     if alpha == ALPHA:
         return ""
     stricter = "fewer correct methods are rejected, and a fault must be larger to be found"
@@ -287,7 +289,7 @@ def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
 
 
 def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
-    """Return whether all of these were compared on the model they decoded, each token given those before it."""
+    """Return whether all rows were tested on the model they decoded, each token's law given the tokens before it."""
     compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
     return {r["key"] for r in rows} <= compared
 
@@ -336,7 +338,7 @@ def describe_same(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Explain the options in the methods' names by their docstrings and defaults."""
+    """List each option in which a method's variants differ, with its meaning in the decoder's docstring and default."""
     variants_by_method: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         variants_by_method.setdefault(row["method"], []).append(parse_settings(row["options"]))
@@ -354,7 +356,7 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
 
 
 def read_gpu_seconds(file: Path) -> dict[str, str]:
-    """Read for each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
+    """Read by decoder the time of an image on a GPU, as text, predicted by `benchmarks/gpu.py`; {} without its file."""
     content = json.loads(file.read_text()) if file.is_file() else {}
     seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
@@ -419,7 +421,7 @@ KEEP = ("--configfile", "--configfiles", "--config", "-C")  # flags that decide 
 
 
 def make_command(typed: str, target: str) -> str:
-    """Write the command that makes a file, under the configuration of the command that was typed."""
+    """Write the command that makes the file `target`, with those flags of the command `typed` that choose the cells."""
     words: list[str] = []
     is_kept = False
     for word in shlex.split(typed):
@@ -429,7 +431,8 @@ def make_command(typed: str, target: str) -> str:
 
 
 def make_files_section(g: Gathered) -> Section:
-    """Links to every table, and the folder of every cell: by name, for a link breaks when the page is copied."""
+    """Make the section that names every file, and for each cell its folder and the command that makes it again. Names
+    are not links, because a link breaks when the page is copied."""
     typed = g.environment.get("run", {}).get("command", "")
     folders = {c.key: paths.folder(c) for c in g.files.cells}
     columns = [

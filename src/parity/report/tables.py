@@ -37,7 +37,7 @@ Maker = Callable[[Row], Entry]
 
 
 def format_number(value: Any, digits: int = 4) -> str:
-    """Format a figure without an error: `digits` significant ones, whole numbers in full."""
+    """Format a figure: `digits` significant ones, whole numbers in full; text as it is; "not run" if it is missing."""
     if is_missing(value):
         return NOT_RUN
     if isinstance(value, bool | str):
@@ -62,12 +62,12 @@ def format_p_value(value: Any) -> str:
 
 
 def count_decimals(error: float) -> int:
-    """Count the decimals that show two significant digits of an error."""
+    """Count the decimals, 8 at most, that show two significant digits of an error."""
     return min(8, max(0, 1 - math.floor(math.log10(error))))
 
 
 def show_estimate(figure: Estimate) -> Entry:
-    """Format a figure, and its interval or else its standard error beneath."""
+    """Format a figure with its interval, or else its standard error, beneath it; "not run" if it is missing."""
     value, error, low, high, _ = figure
     if is_missing(value):
         return ABSENT
@@ -88,11 +88,12 @@ def grey_out(entry: Entry) -> Entry:
 
 
 def show_number(value: Any, digits: int = 4) -> Entry:
+    """Format a figure without an error as a table entry, "not run" if it is missing."""
     return ABSENT if is_missing(value) else Entry(format_number(value, digits))
 
 
 def show_percent(share: Estimate) -> Entry:
-    """Format a share, with its standard error beneath."""
+    """Format a share as percent, with its standard error beneath."""
     if is_missing(share.value):
         return ABSENT
     text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
@@ -113,7 +114,7 @@ def show_bound(value: Any) -> Entry:
 
 
 def show_pill(row: Row, *columns: str) -> Entry:
-    """Show a judged row's verdict in a few words, beneath it its note and the columns in `more`."""
+    """Show a row's verdict in a few words in its colour, beneath it the row's note and the texts in `columns`."""
     detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
     value = row.get("value")
     style = "none" if is_missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
@@ -136,7 +137,8 @@ class Column(NamedTuple):
 
 
 def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
-    """Show a table with a line for each row. A wide one says in its caption what is the same in every line."""
+    """Show a table with a line for each row. If it has more than WIDE columns, those with the same entry in every line
+    are left out and named in the caption, which also explains grey entries."""
     all_rows = list(rows)
     makers = [show_measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
     lines = [[maker(row) for maker in makers] for row in all_rows]
@@ -164,7 +166,7 @@ FEW = "Grey: no difference seen, of too few images or texts to see one that woul
 
 
 def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
-    """Find the columns after the first with one short entry in all of three lines or more."""
+    """Find, in three lines or more, the columns after the first whose entry is the same in all and has no detail."""
     if len(lines) < 3:
         return []
     columns = enumerate(zip(*lines, strict=True))
@@ -177,7 +179,7 @@ def is_mismatch(row: Row) -> bool:
 
 
 def choose_class(row: Row) -> str:
-    """Choose the CSS class of a row."""
+    """Choose a row's CSS class: "mismatch" if verdict and claim contradict, "baseline" for plain decoding, else ""."""
     return "mismatch" if is_mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
@@ -185,6 +187,7 @@ def choose_class(row: Row) -> str:
 
 
 def show_value(name: str, digits: int = 4) -> Maker:
+    """Make a function that shows the figure `name` of a row, without an error."""
     return lambda row: show_number(row.get(name), digits)
 
 
@@ -195,9 +198,11 @@ def explain_missing(figure: Estimate) -> Entry:
 
 
 def show_measured(name: str, scale: float = 1.0) -> Maker:
-    """Show a figure with what is known of its error beneath it: its interval, or its standard error."""
+    """Make a function that shows the figure `name` of a row times `scale`, with its interval or standard error beneath
+    it; if it is missing, the recorded reason."""
 
     def show(row: Row) -> Entry:
+        """Show a row's figure, grey if it is of a part of the pictures or of too few to see an effect."""
         figure = estimate_of(row, name)
         if figure.missing:
             return explain_missing(figure)
@@ -211,11 +216,12 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
 
 
 def show_share(name: str) -> Maker:
+    """Make a function that shows the share `name` of a row as percent."""
     return lambda row: show_percent(estimate_of(row, name))
 
 
 def show_p_values(name: str) -> Maker:
-    """Show Welch's p-value, and the paired one beneath."""
+    """Make a function that shows Welch's p-value of the figure `name`, the paired one beneath; "n/a" if missing."""
 
     def show(row: Row) -> Entry:
         welch = row.get(f"{name}_welch")
@@ -228,6 +234,7 @@ def show_p_values(name: str) -> Maker:
 
 
 def show_text(name: str, detail: str = "", absent: str = "any") -> Maker:
+    """Make a function that shows the text in column `name` of a row, beneath it that in `detail`."""
     return lambda row: Entry(format_text(row.get(name), absent), format_text(row.get(detail)), "text")
 
 
@@ -239,8 +246,8 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  #
 
 
 def find_mark(row: Row) -> str:
-    """Find the mark of a row: a method of this project, a lossless form that this project gave to another's method, or
-    a method built from others' account of its paper."""
+    """Find the mark beside a method's name: "ours", "lossless form ours" (another's method), "from others' account"
+    (built without its paper); "" for a method built from its paper."""
     origin = row.get("origin", "paper")
     if origin != "project" and row.get("claimant") == "project" and row.get("claim") == "lossless":
         return "; ".join(filter(None, ["lossless form ours", ORIGINS[origin]]))
@@ -266,11 +273,13 @@ def show_label(row: Row) -> Entry:
 
 
 def show_fewer(row: Row) -> Entry:
+    """Show how many times fewer passes than plain decoding a row took: 1 / `nfe_ratio`."""
     return show_ratio(1 / row.get("nfe_ratio", math.nan))
 
 
 def doubt_speed(row: Row, name: str) -> str:
-    """Explain why a measured speed tells little: a busy machine, a wide interval, or a single timing; else ""."""
+    """Explain why the measured speed `name` tells little: a busy machine (load above BUSY a core), a wide interval, or
+    a single timing; "" if it does not, or is missing."""
     figure = estimate_of(row, name)
     load = row.get("load")
     cores = count_cores(row)
@@ -290,7 +299,7 @@ def count_cores(row: Row) -> int:
 
 
 def show_speed(name: str) -> Maker:
-    """Show a speed with its interval beneath, grey with the reason where it tells little."""
+    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
 
     def show(row: Row) -> Entry:
         figure = estimate_of(row, name)
@@ -340,7 +349,7 @@ CLOCK = [
 
 
 def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Maker:
-    """Show a figure that a test may lack: "n/a" if the test was run, else "not run"."""
+    """Make a function that shows a figure by `form`; if a test lacks it "n/a", if the test was not run "not run"."""
 
     def show(row: Row) -> Entry:
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
@@ -350,6 +359,7 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
 
 
 def show_seed(row: Row) -> Entry:
+    """Show the seed of a test, beneath it which repetition it is."""
     return show_optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
@@ -373,6 +383,7 @@ def find_unit(test: str) -> str:
 
 
 def show_effect(row: Row) -> Entry:
+    """Show the effect of a test with three digits, beneath it its unit."""
     entry = show_optional("effect", format_short)(row)
     return entry if is_missing(row.get("effect")) else entry._replace(detail=find_unit(format_text(row.get("test"))))
 
@@ -400,11 +411,13 @@ EQUALITY = [
 
 
 def show_equality(rows: pd.DataFrame, caption: str) -> Table:
+    """Show test results as a table; if `rows` count tests (`select_strongest`), with a column of the counts."""
     return show_table(list_records(rows), [EQUALITY[0], *([TESTS] if "tests" in rows else []), *EQUALITY[1:]], caption)
 
 
 def select_strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any of them is."""
+    """Select per decoder and layer its first-run test of the smallest p (Holm's where it has one), with the number of
+    such `tests`, and the verdict "rejected" if any of them is."""
     result = []
     for _, group in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = group["p_holm"].astype(float).fillna(group["p_value"].astype(float))

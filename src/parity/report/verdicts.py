@@ -45,7 +45,8 @@ class Name(NamedTuple):
 
 
 def name_judged(settings: Config, t: Tested, label: str) -> Name:
-    """Name the cell itself, or its variant if that is judged separately from its cells."""
+    """Choose the name under which a cell's tests are judged: the cell's own key and `label`; but its variant (method
+    and options) for text, whose tests of all tasks are one family, and for vectors tested on mixtures."""
     kind, method, options = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, options, list(options))
@@ -60,9 +61,9 @@ def name_judged(settings: Config, t: Tested, label: str) -> Name:
 def judge_tests(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Judge the tests of one kind's cells; labels, and tokens that a run decodes, are by a cell's key. Returns the rows
-    under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label) for each name, and the
-    verdict on each cell by its key."""
+    """Judge the tests of one kind's cells. labels, tokens: by a cell's key its label, and how many tokens a run
+    decodes. Returns the tests' rows, `key` being the name that they are judged under; a verdict for each name
+    (`parity_certify.verdict`, with its label); and by a cell's key the verdict on it, its names' least favourable."""
     rows: list[Row] = []
     label_of: dict[str, str] = {}  # by name, as claims and scopes
     claims: dict[str, str] = {}
@@ -106,7 +107,7 @@ def judge_tests(
 
 
 def find_undrafted(rows: Sequence[Row]) -> list[str]:
-    """Find layers that count accepted drafts and found none."""
+    """List the layers whose tests counted accepted drafts and found none in all of their rows."""
     accepted: dict[str, int] = {}
     for r in rows:
         if r.get("accepted_drafts") is not None:
@@ -115,7 +116,8 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 
 def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Make the changes to a verdict that no layer rejects where tests accepted no draft: speculation was not tested."""
+    """Make the changes that turn a certified or consistent verdict into "inconclusive" because no draft was accepted in
+    the tests that `source` names, so that speculation was not tested. {} for other verdicts."""
     value = verdict["value"]
     if value.within or value.kind not in ("certified", "consistent"):
         return {}
@@ -125,8 +127,8 @@ def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """Complete the verdict on a cell, with a remark in `scope` and `note` if its run, of this summary row, accepted no
-    draft. The verdict rests on tests alone. Discrete runs count no drafts, but each one accepted saves a pass."""
+    """Return the verdict on a cell, with a remark in `scope` and `note` if the run that `row` summarises accepted no
+    draft; its kind stays, as it rests on tests alone. Discrete runs count no drafts: there no pass was saved."""
     kind, method, accepted, drafted = row["kind"], row["method"], row.get("accepted_drafts"), row.get("drafted")
     if kind == "discrete":
         none = row["nfe_ratio"] >= 1
@@ -141,7 +143,7 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
-    """Make the columns for a cell that no layer tested: why."""
+    """Make the column `note` of a cell that no layer tested: why."""
     is_enumerable = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     reasons = [] if is_enumerable else ["with these options it does not run on the small models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
@@ -150,7 +152,7 @@ def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
 
 
 def rank_uncertainty(verdict: dict[str, Any]) -> int:
-    """Rank verdicts on a cell: a fault decides, else what was left open, else the first, which is the exact layer's."""
+    """Rank the verdicts on a cell, of which the smallest rank decides: 0 lossy, 1 inconclusive, 2 all others."""
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
@@ -171,11 +173,12 @@ class Scope(NamedTuple):
 
 
 def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Write the options in `names` as text: "window 8, branches 2"."""
     return format_settings({name: options[name] for name in names}, " ")
 
 
 def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
-    """List the tokens of each model on which a layer's tests were run."""
+    """List how many tokens each model has on which a layer's tests were run, a number a model."""
     return list({r["model"]: r["tokens"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"}.values())
 
 
@@ -191,7 +194,8 @@ def describe_models(lengths: Sequence[int]) -> str:
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """Describe the exact layer's verdict: on which models of how many tokens, at which options, within which margin."""
+    """Describe on which models the exact layer reached its verdict, and within which margin. lengths: tokens of each
+    model; options: those that the layer changed, "" if none."""
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
     conditions = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
     if value.kind == "lossy":
@@ -201,7 +205,8 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
-    """Find the shift per token that the long layer would find on each of its models, by the finest test of each."""
+    """Find the shift of probability per token that the long layer's finest test of each model would find; of these the
+    largest, so that it holds on every model. None without such tests."""
     finest: dict[str, float] = {}
     for r in rows:
         if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
