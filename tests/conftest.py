@@ -30,7 +30,8 @@ LONG = [
 
 @pytest.hookimpl(optionalhook=True)  # tests run without xdist, too
 def pytest_xdist_auto_num_workers(config):
-    """Run one worker more than there are cores, as many tests wait for processes they start; each takes up to 2 GB."""
+    """Return how many workers `-n auto` means: one more than there are cores, at most 8, as many tests wait for
+    processes that they start; each takes up to 2 GB."""
     return min(8, cores() + 1)
 
 
@@ -42,8 +43,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
-    """The package's weights as after `recipes install`, those of the draft model and of the 8x8 grid small and random:
-    the folder, and its digests before these two and the drafter were added."""
+    """A folder of weights in place of the package's, as after `recipes install`: those of the draft model and of the
+    8x8 grid are small and random, the others links. Returned with the digests, of the model and of SHA256SUMS, before
+    these two and the drafter were listed."""
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
@@ -78,13 +80,15 @@ def all_weights(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def make_stand_in(tmp_path_factory):
-    """A function that gives a stand-in's entry in a configuration, with absolute paths; each is written once."""
+    """A function that returns the configuration entry of a stand-in by its name, with absolute paths; it writes each
+    once."""
     from parity.stand_ins import make_entry
 
     folder = tmp_path_factory.mktemp("stand_ins")
     entries = {}
 
     def make_once(name):
+        """Return a copy of a stand-in's entry; its files are written the first time."""
         if name not in entries:
             entries[name] = make_entry(name, folder / name)
         return copy.deepcopy(entries[name])

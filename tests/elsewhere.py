@@ -26,14 +26,15 @@ from parity.base import devices, weights
 backend_registration._setup_privateuseone_for_python_backend()  # torch needs a guard for every device
 DEVICE = torch.device("privateuseone:0")
 ROOT = Path(__file__).parents[1]
-# ops whose result is a number, or a shape that depends on values
+# These ops return a number, or a shape that depends on values, so that the host waits for the device.
 READS = ("item", "_local_scalar_dense", "equal", "is_nonzero", "allclose", "nonzero", "masked_select", "argwhere")
 READS += ("unique", "_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount", "nonzero_numpy")
 RANDOM = ("rand", "randn", "randint", "bernoulli", "multinomial", "normal_", "uniform_", "exponential_", "randperm")
 
 
 def find_caller() -> str:
-    """Find the line in the sources, or else in the tests, that asked for the current op."""
+    """Find the line of the sources, or else of the tests, that asked for the current op; return it as "file:number
+    text"."""
     stack = traceback.extract_stack()
     ours = [f for f in stack if f.filename.startswith(str(ROOT)) and f.filename != __file__]
     caller = next((f for f in reversed(ours) if "site-packages" not in f.filename), stack[0])
@@ -48,6 +49,7 @@ class DeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "DeviceTensor":
+        """Wrap a CPU tensor as one that reports the simulated device, with the same shape and strides."""
         layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
         wrapper = Tensor._make_wrapper_subclass(cls, inner.shape, device=DEVICE, **layout)
         wrapper.inner = inner
@@ -62,6 +64,7 @@ class DeviceTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, kinds, args=(), kwargs=None):
+        """Raise AssertionError: only an open SimulatedDevice computes with these tensors."""
         raise AssertionError(f"{func}: a tensor of the device is used outside of it")
 
 
@@ -76,6 +79,8 @@ class SimulatedDevice(TorchDispatchMode):
         self.writes: list[str] = []
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+        """Compute an op on the CPU tensors inside, and wrap its results. Notes reads and writes; raises AssertionError
+        for tensors on two devices and for the global generator's random numbers."""
         kwargs = kwargs or {}
         flat = tree_flatten((args, kwargs))[0]
         device_tensors = [x for x in flat if isinstance(x, DeviceTensor)]
@@ -155,20 +160,24 @@ def simulate_device() -> Iterator[SimulatedDevice]:
 
 @contextmanager
 def simulate_job_device() -> Iterator[SimulatedDevice]:
-    """Simulate the device for jobs that load their networks themselves onto the device they are given by name."""
+    """Simulate the device for jobs that load their networks themselves onto a device that is named: patches
+    `Module.to`, the reading of weights and the check of devices while the context is open."""
     original_to = torch.nn.Module.to
     original_tensors = weights.tensors
 
     def is_simulated(device: Any) -> bool:
+        """Return whether a device, or its name, is the simulated one."""
         return isinstance(device, str | torch.device) and torch.device(device).type == DEVICE.type
 
     with simulate_device() as device:
 
         def move_network(net: Any, *args: Any, **kwargs: Any) -> Any:
+            """Move a network as `Module.to` does, to the simulated device if that is named."""
             net = original_to(net, *(x for x in args if not is_simulated(x)), **kwargs)
             return device.put(net) if any(map(is_simulated, args)) else net
 
         def read_tensors(path: Any, target: Any = "cpu", *args: Any, **kwargs: Any) -> Any:
+            """Read a file's tensors by name, each put on the simulated device if that is the target."""
             for name, tensor in original_tensors(path, "cpu" if is_simulated(target) else target, *args, **kwargs):
                 yield name, device.put(tensor) if is_simulated(target) else tensor
 

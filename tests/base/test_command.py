@@ -73,6 +73,7 @@ def test_a_commands_keys_are_redacted():
 
 
 def run_parity(monkeypatch, capsys, *arguments):
+    """Run the command `parity` with arguments that make it exit; return its exit code and what it printed."""
     monkeypatch.setattr(sys, "argv", ["parity", *arguments])
     with pytest.raises(SystemExit) as stopped:
         console.main()

@@ -64,9 +64,12 @@ class KindModule:
         self.batches = []
 
     def make_starter(self, loaded, spec):
+        """Return a function that starts nothing and passes the noise on."""
         return lambda rows, noise: (None, noise)
 
     def record(self, model, noise, steps):
+        """Note the batch's size; raise OutOfMemoryError if it is larger than `fits`, else return a number for each
+        row."""
         self.batches.append(len(noise.keys))
         if len(noise.keys) > self.fits:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -81,7 +84,7 @@ class KindModule:
 
 @pytest.fixture
 def kind_module(monkeypatch):
-    """A KindModule in place of a kind's module and decoder."""
+    """Install a KindModule in place of the module and the decoder of any kind, and return it."""
     module = KindModule()
     monkeypatch.setattr(loop, "import_kind", lambda kind: module)
     monkeypatch.setattr(loop, "start_decoding", lambda kind, loaded, spec: lambda rows, noise: (None, noise, iter(())))

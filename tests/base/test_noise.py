@@ -48,7 +48,7 @@ def test_numbers_are_equal_on_every_device_and_in_every_release(dtype):
     keys = torch.tensor([5, 9 - 2**63])
     index = torch.tensor([[0, 2**40, -3]])
     on_cpu, on_device = Noise(keys, dtype), Noise(keys, dtype)
-    on_device.array = False  # as on any other device
+    on_device.array = False  # now it draws as on other devices
     assert torch.equal(on_cpu._uniform("accept", index, 8), on_device._uniform("accept", index, 8))
     expected = [[0.2401369240738141, 0.7572628740332044, 0.5153020076902035]]
     expected += [[0.2234756194797734, 0.9119565085514199, 0.8262191115458966]]
@@ -68,4 +68,4 @@ def test_normals_are_normal_and_never_infinite():
     x = counted_noise(1, range(n)).normal("draft", torch.zeros(1, 1, dtype=torch.int64), 1).flatten().numpy()
     assert np.isfinite(x).all()
     assert stats.kstest(x, "norm").pvalue > 1e-4
-    assert stats.kstest(x + 0.02, "norm").pvalue < 1e-4  # the test can see a shift of 0.02
+    assert stats.kstest(x + 0.02, "norm").pvalue < 1e-4  # the test does reject numbers that are shifted by 0.02

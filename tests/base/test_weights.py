@@ -35,8 +35,8 @@ class Net(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(2)
 
 
-def save(path: Path, state, config=None) -> Path:
-    """Save a state as safetensors, with a configuration in the header if given."""
+def save(path: Path, state: dict[str, torch.Tensor], config: dict | None = None) -> Path:
+    """Save tensors by name as a safetensors file, with a configuration in its header if given; return the path."""
     metadata = {"config": json.dumps(config)} if config is not None else None
     save_file({k: v.contiguous() for k, v in state.items()}, path, metadata=metadata)
     return path
@@ -44,7 +44,7 @@ def save(path: Path, state, config=None) -> Path:
 
 @pytest.fixture
 def file(tmp_path):
-    """A network's weights in half precision, its sizes in the header."""
+    """The file of a small Net's random weights in half precision, with its sizes in the header."""
     torch.manual_seed(0)
     state = {k: v.half() for k, v in Net(Sizes(3)).state_dict().items()}
     return save(tmp_path / "net.safetensors", state, {"width": 3, "levels": [1, 2], "made_of": "data"})
@@ -74,7 +74,8 @@ def test_weights_must_fit(tmp_path, change):
 
 
 def compute_folder_digest(folder, *names):
-    """Compute the digest of files as `sha256sum * | sha256sum` does."""
+    """Compute the digest of the named files of a folder as `sha256sum * | sha256sum` does: of the list of their
+    digests."""
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -117,7 +118,8 @@ TENSORS = {name: torch.randn(3) for name in "abcd"}
 
 
 def write_weights(folder: Path, layout: str) -> Path:
-    """Write TENSORS to a folder: as one file, as two shards with an index, or as two numbered shards."""
+    """Write TENSORS to a new folder: as one file ("one"), as two shards with an index ("indexed"), or as two shards
+    that only their numbers join. Return the folder."""
     folder.mkdir(parents=True)
     if layout == "one":
         save(folder / "model.safetensors", TENSORS)
@@ -193,7 +195,7 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     file.write_bytes(b"here")
     list_cached = lambda: list((tmp_path / "cache").rglob("*"))  # noqa: E731
     first = sha256(file)
-    assert not list_cached()  # it was just written, so its time may not change with the next write
+    assert not list_cached()  # a fresh file is not cached: its next write may have the same time
     os.utime(file, ns=(1, 10**18))
     assert sha256(file) == first
     assert list_cached()
@@ -218,6 +220,8 @@ def test_files_are_verified_by_their_folders_list(tmp_path):
 
 
 class Evil:
+    """An object that creates the file evil-was-here when it is unpickled."""
+
     def __reduce__(self):
         return (Path.touch, (Path("evil-was-here"),))
 
@@ -370,7 +374,7 @@ def test_loading_needs_little_more_than_the_file(tmp_path):
     """Peak resident memory, files' pages included, in multiples of a file of 102 MB."""
     environment = os.environ | {
         "MALLOC_MMAP_THRESHOLD_": "1000000"
-    }  # memory that one call frees is no gain of the next
+    }  # so that memory which one call frees is given back before the next
     command = [sys.executable, "-c", MEASURED, tmp_path]
     output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     loading, converting, filled_first = map(float, output.split())

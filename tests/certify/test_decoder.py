@@ -49,6 +49,7 @@ def test_a_decoder_of_one_pass_is_warned_about():
     tested."""
 
     def draw_in_one_pass(model, start, *, noise):
+        """Decode by `ar`, but yield all tokens [B, L] in a single step, as if one pass had drawn them."""
         steps = list(ar(model, start, noise=noise))
         tokens = torch.cat([step.tokens for step in steps], 1)
         yield Step(tokens, torch.full_like(start, tokens.shape[1]), steps[0].positions)

@@ -17,7 +17,7 @@ BARE = Law("bare", np.array([[0]]), F.apply_temperature(P, 2)[None], L)
 
 
 def fix_law(suspect):
-    """Compute the law of a suspect once."""
+    """Return a suspect with its law computed once, here, so that asking again costs nothing."""
     law_once = suspect.law()
     return suspect._replace(law=lambda: law_once)
 
@@ -26,6 +26,7 @@ SUSPECTS = [fix_law(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
 
 
 def compute_tv(a, b):
+    """Compute the total variation between two laws, arrays of one shape."""
     return 0.5 * np.abs(a - b).sum()
 
 

@@ -30,8 +30,8 @@ class Pods:
         self.lock = threading.Lock()
         self.room = threading.Semaphore(PODS_AT_ONCE)
         self.specs: dict[str, dict] = {}
-        self.created: list[dict] = []  # with those that were deleted later
-        self.codes: dict[str, int | None] = {}  # None: waits or runs
+        self.created: list[dict] = []  # all jobs, also those that were deleted later
+        self.codes: dict[str, int | None] = {}  # exit codes; None while a job waits or runs
         self.running: dict[str, subprocess.Popen] = {}
         self.secrets: dict[str, dict[str, str]] = {}
         (folder / "bin").mkdir()
@@ -39,6 +39,8 @@ class Pods:
         (folder / "bin/pip").chmod(0o755)
 
     def make_environment(self, container: dict) -> dict[str, str]:
+        """Make the environment of a pod: a PATH whose `pip` does nothing, its home, and the secrets that its container
+        names."""
         path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), "/usr/bin", "/bin"])
         environment = {"PATH": path, "HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1"}
         for variable in container.get("env") or []:
@@ -47,6 +49,7 @@ class Pods:
         return environment
 
     def create(self, body: dict) -> None:
+        """Store the job that a request's body specifies, and start it in a thread."""
         name = body["metadata"]["name"]
         with self.lock:
             self.specs[name] = body
@@ -55,6 +58,8 @@ class Pods:
         threading.Thread(target=self.run, args=(name,), daemon=True).start()
 
     def run(self, name: str) -> None:
+        """Wait for room, run the job's command in an empty folder with its output in NAME.log, and store its exit code;
+        a job that was deleted while it waited does not run."""
         container = self.specs[name]["spec"]["template"]["spec"]["containers"][0]
         workdir = self.folder / name
         workdir.mkdir()
@@ -79,15 +84,18 @@ class Pods:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def forget(self, name: str) -> None:
+        """Kill what runs of a job and remove its specification, as a request to delete it does."""
         self.delete(name)
         with self.lock:
             self.specs.pop(name, None)
 
     def make_status(self, name: str) -> dict:
+        """Make the `status` of a job in the API's form: empty while it waits or runs, else succeeded or failed."""
         code = self.codes[name]
         return {} if code is None else {"succeeded": 1} if code == 0 else {"failed": 1}
 
     def make_pod(self, name: str) -> dict:
+        """Make the description of a job's pod in the API's form, with its exit code once it has ended."""
         code = self.codes[name]
         state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
         status = {"name": "snakemake", "state": state, "image": "", "imageID": "", "ready": False, "restartCount": 0}
@@ -101,6 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def answer(self, content: dict | str, code: int = 200) -> None:
+        """Send a text, or a dictionary as JSON, with a status code."""
         data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -109,9 +118,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def read_body(self) -> dict:
+        """Read the JSON of the request's body; an empty dictionary if it has none."""
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
 
     def do_POST(self) -> None:
+        """Store the secret or create the job that the body specifies, and answer with the body."""
         body = self.read_body()
         if self.path.endswith("/secrets"):
             self.pods.secrets[body["metadata"]["name"]] = body.get("data") or {}
@@ -120,12 +131,14 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body, 201)
 
     def do_DELETE(self) -> None:
+        """Delete the job that the path names, and answer with success in any case."""
         self.read_body()
         if match := re.search(r"/jobs/([^/?]+)", self.path):
             self.pods.forget(match[1])
         self.answer({"kind": "Status", "status": "Success"})
 
     def do_GET(self) -> None:
+        """Answer with a job's status, a job's pods or a pod's log, as the path asks; 404 for anything else."""
         if match := re.search(r"/jobs/([^/?]+)/status", self.path):
             name = match[1]
             if name not in self.pods.specs:
@@ -141,7 +154,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve_kubernetes(folder: Path) -> Iterator[Pods]:
-    """Serve the API while the block runs, and yield its pods; KUBECONFIG is `folder/config`."""
+    """Serve the API while the block runs, and yield its pods; writes the client's KUBECONFIG to `folder/config`. Kills
+    what still runs at the end."""
     pods = Pods(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Of", (Handler,), {"pods": pods}))
     threading.Thread(target=server.serve_forever, daemon=True).start()

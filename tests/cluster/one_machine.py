@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-CONFIG = Path("/etc/slurm/slurm.conf")  # where the executor plugin's own srun looks: it drops SLURM_CONF
+CONFIG = Path("/etc/slurm/slurm.conf")  # srun of the executor plugin looks only here, for it drops SLURM_CONF
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol")
 NODES = ("n1", "n2")
 SLURM = """
@@ -56,6 +56,7 @@ def find_obstacle() -> str:
 
 
 def run_command(*command: str) -> str:
+    """Run a program within a minute and return its output. Raises CalledProcessError if it fails."""
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -66,11 +67,13 @@ def read_states() -> dict[str, str]:
 
 @contextlib.contextmanager
 def run_slurm(folder: Path) -> Iterator[None]:
-    """Run Slurm until the block ends, and remove its files then. Raises RuntimeError if it does not start."""
+    """Write Slurm's configuration to /etc/slurm and run its daemons until the block ends; then stop them and remove it.
+    Raises RuntimeError with the daemons' log if the nodes are not idle within a minute."""
     daemons: list[subprocess.Popen] = []
     log = (folder / "daemons.log").open("w")
 
     def start(*command: str) -> None:
+        """Start a daemon, with its output in the log."""
         daemons.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
 
     for name in ("ctld", *NODES):

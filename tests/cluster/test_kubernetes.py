@@ -13,6 +13,7 @@ from tests.workflow.conftest import copy_project
 
 
 def find_obstacle():
+    """Find which package is missing that the test needs; "" if none is."""
     try:
         import snakemake_executor_plugin_kubernetes  # noqa: F401
     except ModuleNotFoundError:
@@ -21,6 +22,7 @@ def find_obstacle():
 
 
 def start_run(project, *arguments, **environment):
+    """Start snakemake on one.yaml of a project, with changes of its environment; its output is appended to run.log."""
     command = [sys.executable, "-m", "snakemake", "--configfile", "one.yaml", *arguments]
     variables = dict(os.environ) | environment
     log = (project / "run.log").open("a")
@@ -28,7 +30,7 @@ def start_run(project, *arguments, **environment):
 
 
 def list_decoding(pods):
-    """Yield the names of pods that decode now."""
+    """Yield the names of pods whose command decodes and still runs."""
     for name, process in list(pods.running.items()):
         args = pods.specs.get(name, {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", [{}])
         if process.poll() is None and "decode" in str(args[0].get("args")):
@@ -43,7 +45,8 @@ def test_pods_give_the_tokens_and_the_page_of_one_machine(tmp_path, endpoint):  
     local, remote = (copy_project(tmp_path / name) for name in ("here", "there"))
     for project in (local, remote):
         (project / "one.yaml").write_text(ONE)
-        subprocess.run("git init -q && git add .", shell=True, cwd=project, check=True)  # sources are what git lists
+        # The plugin uploads those files as sources that git lists.
+        subprocess.run("git init -q && git add .", shell=True, cwd=project, check=True)
     assert start_run(local, "--cores", "2", "--resources", "gpu=0").wait(900) == 0, (local / "run.log").read_text()
     cluster = tmp_path / "cluster"
     cluster.mkdir()
@@ -67,5 +70,6 @@ def test_pods_give_the_tokens_and_the_page_of_one_machine(tmp_path, endpoint):  
         assert evicted
         assert pods.codes[evicted] == 128 + 9
         requests = [s["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] for s in pods.created]
-        assert {r.get("nvidia.com/gpu") for r in requests} == {None, "0"}  # jobs that name no device, and the others
+        # Jobs that name no device ask for no number of them, the others for 0.
+        assert {r.get("nvidia.com/gpu") for r in requests} == {None, "0"}
     check_bucket(client, local, remote, tmp_path)

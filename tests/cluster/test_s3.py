@@ -19,11 +19,12 @@ from tests.workflow.conftest import TINY, copy_project, count_jobs
 ONE = TINY.replace("limit: 4, shards: 2", "limit: 4, shards: 1").replace("    sjd: [{window: 16}]\n", "")
 ONE = ONE.replace("  prompts:", "  reference_images: 64\n  prompts:")
 ONE += "equality: {n: 10000, long: 0, swaps: 99}\n"
-SECRET = "ouroboros"  # a key that no page may show
+SECRET = "ouroboros"  # the secret key of the store, which no page may show
 PLUGINS = {"snakemake_storage_plugin_s3": "--extra cluster", "moto": "--group cluster"}
 
 
 def find_missing():
+    """Find which package is missing that tests of object storage need; "" if none is."""
     for name, flag in PLUGINS.items():
         try:
             __import__(name)
@@ -55,6 +56,7 @@ def endpoint():
 
 
 def make_client(endpoint):
+    """Make a client of the S3 server at an address."""
     import boto3
 
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
@@ -62,6 +64,8 @@ def make_client(endpoint):
 
 
 def run_snakemake(project, endpoint, *arguments):
+    """Run snakemake on one.yaml of a project, with its results in the S3 server at `endpoint`, or locally if that is
+    empty."""
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "one.yaml"]
     command += arguments
     if endpoint:
@@ -73,17 +77,19 @@ def run_snakemake(project, endpoint, *arguments):
 
 
 def read_object(client, name):
+    """Read the bytes of a result in the bucket by its name in the run's folder."""
     return client.get_object(Bucket="parity", Key=f"run/{name}")["Body"].read()
 
 
 def drop_timings(table):
-    """Drop the columns of a summary that a clock measures."""
+    """Return a summary table without the columns that a clock or a meter of memory measures."""
     timed = re.compile("second|speedup|ms_per|(network|head|test)_share|memory")
     return table[[c for c in table if not timed.search(c)]]
 
 
 def check_bucket(client, local, remote, tmp_path):
-    """Check that the bucket holds the results of a local run, and no shard is in the run's folder; return the page."""
+    """Assert that the bucket holds the tokens, tables and page of a run in `local` and no secret, and that `remote`,
+    whose run wrote to the bucket, holds no shard; return the bucket's page."""
     shards = sorted((local / "results/cells").rglob("shards/*.npz"))
     assert len(shards) == 2
     assert not list((remote / "results").rglob("shards/*.npz"))
@@ -101,7 +107,7 @@ def check_bucket(client, local, remote, tmp_path):
     assert list(local_parts) == list(remote_parts)
     assert len(local_parts) > 10
     different = {k for k in local_parts if local_parts[k] != remote_parts[k]}
-    assert different <= {"image-cost", "published", "environment"}  # times, the command
+    assert different <= {"image-cost", "published", "environment"}  # sections that show times or the command
     return page
 
 

@@ -20,18 +20,19 @@ from tests.workflow.conftest import copy_project
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
 CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
 CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
-# Small jobs of a kind are one job of the cluster, because submitting jobs takes longer than their work. Jobs that hold
-# no device run beside each other; a node has two cores.
+# Small jobs of a rule are grouped as one job of the cluster, because submitting them takes longer than their work. Jobs
+# that hold no device run beside each other; a node has two cores.
 SMALL = "captions=inputs reference=inputs decode=decode accuracy=measure test_method=laws_known"
 SMALL += " measure_discrete=measure measure_anysubset=measure measure_continuous=measure"
 SIZES = "inputs=8 decode=2 measure=6 laws_known=2"
 CLUSTER += ["--groups", *SMALL.split(), "--group-components", *SIZES.split()]
 
-# sections that show times or the command
+# sections of the page that differ between runs, since they show times or the command
 TIMED = {"verdicts", "image", "image-cost", "text", "continuous", "published", "environment"}
 
 
 def find_obstacle():
+    """Find why this machine cannot run Slurm; "" if it can."""
     try:
         import snakemake_executor_plugin_slurm  # noqa: F401
     except ModuleNotFoundError:
@@ -40,6 +41,7 @@ def find_obstacle():
 
 
 def start_run(project, *arguments):
+    """Start snakemake on ci.yaml in a project; its output is appended to run.log."""
     command = [sys.executable, "-m", "snakemake", "--configfile", "workflow/experiments/ci.yaml", *arguments]
     environment = dict(os.environ) | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
     log = (project / "run.log").open("a")
@@ -47,6 +49,7 @@ def start_run(project, *arguments):
 
 
 def read_tokens(project):
+    """Read the tokens of each shard of a project, by its path."""
     files = sorted((project / "results/cells").rglob("shards/*.npz"))
     return {str(f.relative_to(project)): read_shard(f).tokens for f in files}
 
@@ -58,7 +61,8 @@ def read_decoding_jobs():
 
 
 def wait_for(ask, run, seconds=600):
-    """Return the first answer of `ask` that is not empty, while a run lives."""
+    """Ask again until `ask` returns something that is true, and return it. Raises AssertionError if the run ends
+    before, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and run.poll() is None:
         if answer := ask():

@@ -17,7 +17,9 @@ N = 40
 
 
 def make_cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
-    """Make a row of the summary with its records; noise belongs to the prompt, so that it cancels in pairs."""
+    """Make a cell: its row of the summary and its records of N prompts. `nfe` and `clip` are means, `noise` the
+    deviation of nfe; cells share the noise of a prompt, which cancels in pairs. `changes` replace columns of the
+    row."""
     rng = np.random.default_rng(0)
     drawn = {"nfe": nfe + noise * rng.standard_normal(N), "clip": clip + 0.03 * rng.standard_normal(N)}
     row = {
@@ -31,6 +33,7 @@ def make_cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
 
 
 def write_results(folder, *cells):
+    """Write cells to a new folder as a run's summary.csv and records.parquet; return the folder."""
     folder.mkdir()
     pd.DataFrame([row for row, _ in cells]).to_csv(folder / "summary.csv", index=False)
     pd.concat([frame for _, frame in cells]).to_parquet(folder / "records.parquet")
@@ -39,7 +42,7 @@ def write_results(folder, *cells):
 
 @pytest.fixture
 def compare(tmp_path):
-    """Compare two folders that hold these lists of cells."""
+    """A function that writes two lists of cells as results folders and compares them."""
 
     def run(a, b):
         return compare_results(write_results(tmp_path / "a", *a), write_results(tmp_path / "b", *b))
@@ -48,6 +51,7 @@ def compare(tmp_path):
 
 
 def list_changed(comparison):
+    """List the figures that a comparison calls changed, by the label of the row."""
     return {pair.label: pair.find_changed(comparison.z) for pair in comparison.pairs}
 
 
@@ -80,6 +84,7 @@ def test_fresh_noise_is_rarely_called_a_change():
     rng = np.random.default_rng(1)
 
     def draw(prompts):
+        """Make a cell whose records are drawn anew, with prompts of another name each time."""
         row, frame = make_cell()
         return row, frame.assign(id=prompts + frame["id"], nfe=rng.normal(90, 4, N), clip=rng.normal(0.7, 0.03, N))
 
@@ -134,6 +139,7 @@ def test_bad_input_is_one_line_that_names_the_folder(tmp_path):
 
 
 def run_command(monkeypatch, *arguments):
+    """Run the command `parity compare` with arguments."""
     monkeypatch.setattr(sys, "argv", ["parity compare", *map(str, arguments)])
     command.main()
 

@@ -13,6 +13,7 @@ from parity_decoders.verification import race
 
 from parity.base.errors import ParityError
 from parity.decode.anysubset import record
+from parity.equality.targets import Decoder
 from parity.experiment import options
 from tests.tables import (
     Variant,
@@ -28,7 +29,8 @@ from tests.tables import (
 
 @torch.inference_mode()
 def decode_plainly(model: Any, start: Infilling, *, noise: Noise, fault: str = "none") -> Iterator[Fill]:
-    """Decode plainly, a token a loop; or with a fault."""
+    """Decode plainly, a token a loop, or with a fault that the rules must notice: another row's noise, a written
+    prompt, a pass asked twice, or a step too many."""
     tokens = start.tokens
     N = tokens.shape[1]
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
@@ -46,7 +48,7 @@ def decode_plainly(model: Any, start: Infilling, *, noise: Noise, fault: str = "
 
 
 class CountingModel:
-    """A model that counts the rows it is asked for."""
+    """A model that adds up in `rows` how many rows it is asked for, over all calls."""
 
     def __init__(self, model: Any):
         self.model, self.vocab, self.mask, self.rows = model, model.vocab, model.mask, 0
@@ -56,12 +58,14 @@ class CountingModel:
         return self.model.laws(tokens, *rest)
 
 
-def fill(method, settings, start, model, first=0):
+def fill(method: Decoder, settings: dict[str, Any], start: Infilling, model: Any, first: int = 0) -> Any:
+    """Decode rows by a method with options `settings`; row b has the noise of number first + b."""
     rows = range(first, first + len(start.tokens))
     return record(model, start, method(model, start, noise=counted_noise(9, rows), **settings))
 
 
-def check_rows_do_not_depend_on_their_batch(method, variant):
+def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
+    """Assert that rows decoded alone have the tokens and counts that they have in a batch of 30."""
     model = make_text_model(3, 6, 3)
     start = draw_prompts(model, 30, 5, variant.method)
     batch = fill(method, variant.options, start, model)
@@ -71,8 +75,9 @@ def check_rows_do_not_depend_on_their_batch(method, variant):
             assert torch.equal(getattr(single, column)[0], getattr(batch, column)[b]), column
 
 
-def check_only_missing_tokens_are_filled(method, variant):
-    """All of them, whichever tokens are known, in rows of several lengths; not what lies behind a row's end."""
+def check_only_missing_tokens_are_filled(method: Decoder, variant: Variant):
+    """Assert that all missing tokens are filled and nothing else is written: neither known tokens, in rows of several
+    lengths, nor what is behind a row's end."""
     model = make_text_model(3, 6, 4)
     start = draw_prompts(model, 200, 6, variant.method)
     filled = fill(method, variant.options, start, model)
@@ -83,7 +88,8 @@ def check_only_missing_tokens_are_filled(method, variant):
     assert torch.equal(filled.step > 0, is_missing)
 
 
-def check_stopping_early_is_an_error(method, variant):
+def check_stopping_early_is_an_error(method: Decoder, variant: Variant):
+    """Assert that `record` raises ParityError if the last step of a decoder is left out."""
     model = make_text_model(3, 4)
     start = draw_prompts(model, 12, 0, variant.method)
     steps = list(method(model, start, noise=counted_noise(0, range(12)), **variant.options))
@@ -92,8 +98,9 @@ def check_stopping_early_is_an_error(method, variant):
         record(model, start, iter(steps[:-1]))
 
 
-def check_evaluations_are_counted(method, variant):
-    """For single rows; a row laid out in several orders counts once for each."""
+def check_evaluations_are_counted(method: Decoder, variant: Variant):
+    """Assert that NFE and passes of single rows are the calls of the model; a row laid out in several orders counts
+    once for each."""
     for b in range(12):
         model = CountingModel(make_text_model(3, 6, b % 4))
         start = select_row(draw_prompts(model.model, 12, 7, variant.method), b)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from parity_decoders.steps import Draw
 
 from parity.base.errors import ParityError
 from parity.decode.continuous import record
+from parity.equality.targets import Decoder
 from parity.experiment import options
 from parity.models.continuous.tabular import TabularMixture
 from tests.tables import (
@@ -25,7 +27,8 @@ from tests.tables import (
 
 @torch.inference_mode()
 def decode_plainly(models: Pair, start: Start, *, noise: Noise, fault: str = "none") -> Iterator[Draw]:
-    """Decode by the target alone, a token a step; or with a fault."""
+    """Decode by the target alone, a token a step, or with a fault that the rules must notice: raster order in place of
+    the given one, another row's noise, or a step too many."""
     B, L = start.order.shape
     order = torch.arange(L).expand(B, -1) if fault == "knows raster order alone" else start.order
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
@@ -42,27 +45,32 @@ def decode_plainly(models: Pair, start: Start, *, noise: Noise, fault: str = "no
 
 
 def make_start(rows: range, length: int = 5):
+    """Make the noise of the rows with these numbers, and the random orders in which they are decoded."""
     noise = counted_noise(3, rows)
     return noise, Start(draw_order(noise, len(rows), length, False))
 
 
-def draw(method, settings, rows: range, length: int = 5):
+def draw(method: Decoder, settings: dict[str, Any], rows: range, length: int = 5):
+    """Decode the rows with these numbers on small mixtures by a method with options `settings`."""
     noise, start = make_start(rows, length)
     models = make_mixtures(len(rows), length)
     return record(models, start, method(models, start, noise=noise, **settings))
 
 
-def check_rows_do_not_depend_on_their_batch(method, variant):
+def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
+    """Assert that rows decoded alone have the tokens, to rounding, and the counts that they have in a batch of 24."""
     batch = draw(method, variant.options, range(24))
     for b in (0, 7, 23):
         single = draw(method, variant.options, range(b, b + 1))
-        assert (single.tokens[0] - batch.tokens[b]).abs().max() < 1e-9  # a sum may be taken in another order
+        # Tokens agree to rounding, since a sum may be taken in another order.
+        assert (single.tokens[0] - batch.tokens[b]).abs().max() < 1e-9
         for column in ("step", "accepted", "steps", "tries", "gave_up"):
             assert torch.equal(getattr(single, column)[0], getattr(batch, column)[b]), column
 
 
-def check_tokens_are_of_their_positions(method, variant):
-    """In any order, by models under which tokens of different positions are far apart."""
+def check_tokens_are_of_their_positions(method: Decoder, variant: Variant):
+    """Assert that each token is drawn by the law of its position, in random orders, on models under which tokens of
+    different positions are far apart; and that all are drawn."""
     noise, start = make_start(range(40))
     centre = 100 * torch.arange(5)[:, None]
     models = Pair(
@@ -74,7 +82,8 @@ def check_tokens_are_of_their_positions(method, variant):
     assert (drawn.step.amax(1) == drawn.steps).all()
 
 
-def check_stopping_early_is_an_error(method, variant):
+def check_stopping_early_is_an_error(method: Decoder, variant: Variant):
+    """Assert that `record` raises ParityError if the last step of a decoder is left out."""
     noise, start = make_start(range(12))
     models = make_mixtures(12)
     steps = list(method(models, start, noise=noise, **variant.options))

@@ -13,6 +13,7 @@ from parity_decoders.verification import race
 
 from parity.base.errors import ParityError
 from parity.decode.discrete import record
+from parity.equality.targets import Decoder
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import (
@@ -25,13 +26,13 @@ from tests.tables import (
     parametrize_rules,
 )
 
-FORCED = torch.tensor([1, -1, 2, 0, -1, -1, 3])  # the first, the last, two together
+FORCED = torch.tensor([1, -1, 2, 0, -1, -1, 3])  # -1 where free; the first, the last and two together are forced
 STARTS = torch.zeros(12, dtype=torch.int64)
 
 
 @torch.inference_mode()
 def decode_plainly(model: Any, start: torch.Tensor, *, noise: Noise, fault: str = "none") -> Iterator[Step]:
-    """Decode plainly, a token a pass; or with a fault."""
+    """Decode plainly, a token a pass, or with a fault that the rules must notice."""
     token = start
     one = torch.ones_like(start)
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
@@ -46,7 +47,8 @@ def decode_plainly(model: Any, start: torch.Tensor, *, noise: Noise, fault: str 
         yield Step(token[:, None], 0 * one, n * one)
 
 
-def check_rows_do_not_depend_on_their_batch(method, variant):
+def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
+    """Assert that rows decoded alone have the tokens and counts that they have in a batch of 24."""
     logits = make_table(4, 6)
     batch = decode_table(method, logits, 6, 24, **variant.options)
     for b in (0, 7, 23):
@@ -55,7 +57,8 @@ def check_rows_do_not_depend_on_their_batch(method, variant):
             assert torch.equal(getattr(single, column)[0], getattr(batch, column)[b]), column
 
 
-def check_rows_are_whole_and_counts_add_up(method, variant):
+def check_rows_are_whole_and_counts_add_up(method: Decoder, variant: Variant):
+    """Assert that every position is decoded once and that kept tokens, passes and nodes agree with each other."""
     L = 7
     decoded = decode_table(
         method, make_table(3, L), L, 40, width=3, **variant.options
@@ -67,7 +70,8 @@ def check_rows_are_whole_and_counts_add_up(method, variant):
     assert decoded.passes == decoded.nfe.max() == decoded.step.max()
 
 
-def check_stopping_early_is_an_error(method, variant):
+def check_stopping_early_is_an_error(method: Decoder, variant: Variant):
+    """Assert that `record` raises ParityError if the last step of a decoder is left out."""
     model = TabularModel(make_table(4, 6), 6, 12, width=2)
     steps = list(method(model, STARTS, noise=counted_noise(1, range(12)), **variant.options))
     record(model, STARTS, iter(steps))
@@ -75,16 +79,17 @@ def check_stopping_early_is_an_error(method, variant):
         record(model, STARTS, iter(steps[:-1]))
 
 
-def check_forced_tokens_are_kept(method, variant):
+def check_forced_tokens_are_kept(method: Decoder, variant: Variant):
+    """Assert that all tokens of FORCED are where they must be, under guidance and top-k, and no other position is
+    skipped."""
     settings = {"width": 3, "forced": FORCED, "sampling": TokenSampling(2.0, 0.9, 3)}
     decoded = decode_table(method, make_table(4, 7, pair=True), 7, 40, **settings, **variant.options)
     assert (decoded.tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all()
     assert (decoded.kept.sum(1) <= 7).all()
 
 
-def check_no_hole_is_read(method, variant):
-    """Models that remember different tokens in a hole. A method may leave holes, or what is forced unverified, if it
-    claims no more than to be lossy."""
+def check_no_hole_is_read(method: Decoder, variant: Variant):
+    """Assert that the tokens do not depend on what a model remembers in empty cache slots, so that none is read."""
     drawn = []
     for seed in (0, 1):
         model = TabularModel(make_table(4, 6), 6, 40, width=2)
@@ -96,7 +101,8 @@ def check_no_hole_is_read(method, variant):
     assert torch.equal(*drawn)
 
 
-def check_coupled_tokens_are_plain_decodings(method, variant):
+def check_coupled_tokens_are_plain_decodings(method: Decoder, variant: Variant):
+    """Assert that a coupled method draws the tokens of plain decoding under the same noise."""
     plain = import_decoder("discrete", options.find_plain_method("discrete"))
     for logits, length, width in ((make_table(4, 6), 6, 2), (make_table(3, 7, seed=1), 7, 3)):
         coupled = decode_table(method, logits, length, 200, width=width, **variant.options)

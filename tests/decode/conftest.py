@@ -42,7 +42,8 @@ class Job:
         return replace(self, spec=self.spec | changes)
 
     def make_arguments(self, *, batch=3, code="0", checkpoint: str = "", shards=1, refill="auto") -> list[str]:
-        """Write the job's files and return the command's arguments; another `checkpoint` is for jobs without model."""
+        """Write the manifest and the rows to the job's folder, and return the arguments of the command `decode`. A
+        `checkpoint` is named in place of the manifest, for jobs that must not load a model."""
         write_json(self.folder / "manifest.json", self.manifest)
         input_flags = []
         if self.rows is not None:
@@ -56,12 +57,13 @@ class Job:
 
     @property
     def store(self) -> Path:
+        """The folder in which the command keeps shards for other runs."""
         return self.folder / "store"
 
 
 @pytest.fixture(scope="session")
 def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray] | None]]:
-    """Specification, manifest and rows of a cell of each kind."""
+    """Specification, manifest and rows of a small cell of each kind; no rows where images are numbered."""
     cells_by_kind = {}
     for kind, spec in SPECS.items():
         manifest = fetch.make_manifest(kind, kind, MODELS[kind], Path())
@@ -80,14 +82,14 @@ def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
 
 @pytest.fixture
 def job(request, cells, tmp_path) -> Job:
-    """The cell of the kind in the test's parameter."""
+    """The cell of the kind that the test's parameter names, in a fresh folder."""
     spec, manifest, rows = cells[request.param]
     return Job(request.param, spec, manifest, rows, tmp_path)
 
 
 @pytest.fixture
 def run_decode(monkeypatch):
-    """A function that runs the whole command on a job and returns its shard."""
+    """A function that runs the command `decode` on a job and returns the shard that it wrote."""
 
     def run_command(job: Job, **flags: Any) -> Shard:
         command_line = job.make_arguments(**flags)

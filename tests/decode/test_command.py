@@ -12,11 +12,11 @@ from parity.decode.shard_io import read_shard
 from parity.experiment.options import KINDS
 
 every_kind = pytest.mark.parametrize("job", list(KINDS), indirect=True)
-NOWHERE = "no/manifest.json"  # fails a job that loads its model
+NOWHERE = "no/manifest.json"  # a checkpoint that does not exist: a job that loads its model fails
 
 
 def is_same(one, two, kind):
-    """Return whether two shards hold the same tokens; those of continuous models up to the order of sums."""
+    """Return whether two arrays of tokens are equal; those of continuous models to 1e-4, since sums differ in order."""
     close = np.allclose(one, two, rtol=0, atol=1e-4) if kind == "continuous" else np.array_equal(one, two)
     return one.shape == two.shape and close
 
@@ -29,7 +29,7 @@ def test_rows_do_not_depend_on_their_batch(job, run_decode):
     assert np.array_equal(single.step, batched.step)
     assert single.batch.tolist() == [1, 1, 1]
     assert batched.batch.tolist() == [3, 3, 3]
-    if job.kind == "anysubset":  # the fastest
+    if job.kind == "anysubset":  # only of this kind, whose decoding is the fastest
         assert not is_same(run_decode(job.replace_spec(seed=3)).tokens, batched.tokens, job.kind)
     assert all(len(c) == 3 for c in single.columns.values())
     assert single.ids.dtype.kind == "U"
@@ -40,7 +40,8 @@ def test_rows_do_not_depend_on_their_batch(job, run_decode):
     assert (single.plain_seconds[timed] > 0).all()
     assert ((single.network_seconds > 0) & (single.network_seconds < single.seconds)).all()
     singles = [getattr(single, name)[timed] for name in ("seconds", "plain_seconds")]
-    assert np.array_equal([single.single_seconds[timed], single.plain_single_seconds[timed]], singles)  # batches of one
+    # In batches of one row the columns of single images hold the times of the batches.
+    assert np.array_equal([single.single_seconds[timed], single.plain_single_seconds[timed]], singles)
     assert single.provenance["spec"] == job.spec
     assert single.provenance["code"] == "1"
 
@@ -76,7 +77,7 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, run_decode, damage):
     shard = run_decode(job)
     (file,) = job.store.iterdir()
     data = bytearray(file.read_bytes())
-    for i in range(len(data) // 2, len(data) // 2 + 200):  # more than the header between two columns
+    for i in range(len(data) // 2, len(data) // 2 + 200):  # more bytes than the header between two columns has
         data[i] ^= 0x5A
     if damage == "other":
         np.savez(file, ids=shard.ids)  # a readable file that is no shard
@@ -103,7 +104,8 @@ def test_a_job_decodes_only_shards_that_the_store_lacks(job, run_decode, capsys)
     repeated = run_decode(job, shards=2, code="1")
     assert "1 of 2 shards" in capsys.readouterr().out
     assert is_same(repeated.tokens, one_shard.tokens, job.kind)
-    assert np.array_equal(repeated.seconds[:1], two_shards.seconds[:1])  # of the shard that was kept
+    # The first shard was taken from the store, with its time.
+    assert np.array_equal(repeated.seconds[:1], two_shards.seconds[:1])
     assert is_same(run_decode(job, shards=2, code="1", checkpoint=NOWHERE).tokens, one_shard.tokens, job.kind)
 
 
@@ -135,8 +137,9 @@ def test_two_jobs_of_one_shard_decode_it_once(job, run_decode, monkeypatch):
 
     @contextmanager
     def lock_shard(shard):
+        """As the lock of a shard that waits until the other job has written it: note the shard and write it."""
         waited.append(shard)
-        shard.write_bytes(content)  # the other job ends
+        shard.write_bytes(content)  # as if the other job had ended
         yield
 
     monkeypatch.setattr(command, "lock_shard", lock_shard)

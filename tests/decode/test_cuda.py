@@ -15,14 +15,15 @@ from parity.models import fetch
 from parity.models.continuous import diffusion, xar
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-# every method of the embedded models; `gpt2` needs a network of its own
+# every method that the embedded models run; `gpt2` needs a network of its own
 CASES = [(kind, method) for kind in KINDS for method in methods(kind) if method != "gpt2"]
 TEXTS = ["a small red circle", "two large squares", "a blue ring"]
 
 
 @pytest.fixture(scope="module")
 def wide_cells(cells):
-    """Cells in float64; that of image tokens on the model that has a drafter and a draft model."""
+    """Cells of each kind; that of image tokens has the model of the 16x16 grid, which has a drafter and a draft
+    model."""
     manifest = fetch.make_manifest("discrete", "discrete", {"family": "llamagen", "grid": 16}, Path())
     rows = {"ids": np.array(["0", "1", "2"]), "captions": np.array(TEXTS), **encode(manifest, TEXTS)}
     spec = cells["discrete"][0]
@@ -30,6 +31,8 @@ def wide_cells(cells):
 
 
 def decode(cell, kind, method, device, at_once, fast=False):
+    """Decode three rows of a cell by a method at small options in float64, `at_once` in a batch, compiled if `fast`;
+    return the columns of its shard."""
     spec, manifest, rows = cell
     chosen = cap_small(kind, method, options(kind, method, {}))
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
@@ -49,7 +52,7 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
     for name, column in cpu.items():
         if name == "tokens":
             np.testing.assert_allclose(cuda[name], column, rtol=1e-6, atol=1e-6)
-        elif column.dtype.kind in "iub":  # counts and steps
+        elif column.dtype.kind in "iub":  # columns of counts and steps are exactly equal
             np.testing.assert_array_equal(cuda[name], column, err_msg=name)
 
 
@@ -74,7 +77,7 @@ def test_a_step_of_a_head_is_of_its_predictions_device(family):
     """Coefficients of one step are scalars of the CPU: as wide tensors they could not meet those of a GPU."""
     sampling = diffusion.HeadSampling(5)
     steps = {"mar": diffusion.Steps(None, sampling, None), "xar": xar.Flow(None, sampling, 4, None)}[family]
-    width = {"mar": 6, "xar": 3}[family]  # of a prediction: MAR's head gives variances, too
+    width = {"mar": 6, "xar": 3}[family]  # numbers that a head predicts for 3: MAR's gives variances, too
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.zeros(4, 3, device="cuda")
         step = steps.gaussian(2, torch.zeros(4, width, device="cuda"))

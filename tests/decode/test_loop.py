@@ -24,7 +24,7 @@ class Counting(TabularModel):
 
 
 class Loaded:
-    """Networks of a job that list the models they made."""
+    """Loaded networks of a job that make tabular models, with a draft model if `drafts`, and list them in `models`."""
 
     device = torch.device("cpu")
 
@@ -33,6 +33,7 @@ class Loaded:
         self.drafts = drafts
 
     def model(self, rows, sampling):
+        """Make a counting model of so many rows, whatever the sampling."""
         model = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
         if self.drafts:
             model.draft = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
@@ -41,6 +42,7 @@ class Loaded:
 
 
 def make_spec(method="sjd", **method_options):
+    """Make the specification of a discrete method with seed 0, its options completed by defaults."""
     return {"method": method, "options": options("discrete", method, method_options), "sampling": {}, "seed": 0}
 
 
@@ -48,6 +50,7 @@ ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] 
 
 
 def is_timed(column):
+    """List for each row whether its time was measured."""
     return np.isfinite(column).tolist()
 
 
@@ -69,7 +72,7 @@ def test_batches_are_paired_with_plain_decoding_in_turn(paced):
 def test_single_rows_are_timed_by_both_in_turn():
     loaded = Loaded()
     shard = decode("discrete", loaded, make_spec(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
-    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # the first two warm up
+    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # without the first two runs, which warm up
     passes = shard.nfe.tolist()
     assert single_runs == [L, passes[0], passes[1], L, L, passes[2], passes[3], L][: 2 * ALONE]
     for name in ("single_seconds", "plain_single_seconds", "single_pass_cost"):

@@ -31,7 +31,7 @@ LAWS = {
 
 
 def make_model(law: str, rows: int) -> Sampled:
-    """Make a tabular model of the given rows with one of LAWS."""
+    """Make a tabular model of `rows` rows with the table, forced tokens and sampling of one of LAWS, by its name."""
     logits, forced, sampling = LAWS[law]
     return Sampled(TabularModel(logits, L, rows, width=3, forced=forced), sampling)
 
@@ -84,15 +84,17 @@ def test_state_of_the_row_before_is_noticed(method, owner, name, faulty, monkeyp
     assert not torch.equal(batched.tokens, refilled.tokens) or not torch.equal(batched.nfe, refilled.nfe)
 
 
-# --- a network whose rows have prompts
+# --- on a network whose rows have prompts of different lengths
 
 
 def make_spec(method: str) -> dict[str, Any]:
+    """Make the specification of a discrete method at small options, in float64."""
     method_options = options.cap_small("discrete", method, options.options("discrete", method, {}))
     return {"method": method, "options": method_options, "sampling": {}, "seed": 0, "dtype": "float64"}
 
 
 def assert_same_columns(one: Any, two: Any) -> None:
+    """Assert that two shards have the same columns, apart from times and counts of whole batches."""
     of_batches = {*TIMES, "first_seconds", "passes", "draft_calls", "draft_tokens", "batch", "at_once"}
     for name in set(one.columns) - of_batches:
         assert np.array_equal(one.columns[name], two.columns[name]), name
@@ -100,7 +102,7 @@ def assert_same_columns(one: Any, two: Any) -> None:
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    """A model that reads words, its drafter, and captions of 3 to 63 words."""
+    """A loaded model that reads words, with its drafter, and the rows of nine captions of 3 to 63 words."""
     folder, drafter_folder = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
     files, drafter = anole(folder), anole_drafter(drafter_folder)["drafter"]
     entry = add.find(str(folder / files["model"]), None, {"drafter": drafter_folder / drafter}).entry
@@ -128,6 +130,8 @@ def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     take_prompts = cached.SlotCache.take_prompts
 
     def keep_old_prompts(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
+        """Take the prompts of new rows as `take_prompts` does, but leave those of the rows before in the tensors of
+        `owner`."""
         indices = which.nonzero()[:, 0]
         olds = [x.clone() for x in self.list_tensors()]
         start = take_prompts(self, which, fresh, prefixes)

@@ -16,12 +16,12 @@ T = torch.tensor
 NAN = float("nan")
 
 
-# --- discrete: two rows of four positions, five tokens
+# --- discrete decoders: two rows of four positions, a vocabulary of five tokens
 
 MODEL = SimpleNamespace(vocab=5, length=4, forced=T([-1, -1, -1, -1]))
 RAGGED = [
     Step(T([[1, 2, 0], [3, 0, 0]]), T([2, 1]), T([0, 0])),
-    Step(T([[4, 3, 9], [1, 2, 4]]), T([2, 3]), T([2, 1])),  # the 9 is past the end
+    Step(T([[4, 3, 9], [1, 2, 4]]), T([2, 3]), T([2, 1])),  # the 9 is past the end of its row
 ]
 
 
@@ -50,7 +50,7 @@ def test_final_tokens_may_come_in_any_order():
     assert decoded.kept.tolist() == [[3, 0], [1, 2]]
 
 
-# --- any-subset: five words and the mask; row 0 ends at position 4
+# --- any-subset decoders: five words and the mask; row 0 ends at position 4
 
 SUBSET = SimpleNamespace(vocab=6, mask=5)
 TASK = make_infilling(
@@ -72,16 +72,17 @@ def test_loops_fill_in_missing_tokens_alone():
     assert decoded.accepted_drafts.tolist() == [1, 0]
     uncounted = anysubset.record(SUBSET, TASK, (fill._replace(accepted_drafts=None) for fill in FILLS))
     assert uncounted.accepted_drafts.tolist() == [-1, -1]
-    assert decoded.passes == 2 + 1  # the largest of each loop, whichever row needed it
+    assert decoded.passes == 2 + 1  # the most passes that a row needed, summed over loops
 
 
-# --- continuous: two rows of three positions, one number each, each in another order
+# --- continuous decoders: two rows of three positions, one number each, decoded in different orders
 
 PAIR, START = Pair(SimpleNamespace(dim=1)), Start(T([[2, 0, 1], [0, 1, 2]]))
 ZERO = torch.zeros(2, 2)
 
 
 def make_draw(values, kept, **fields):
+    """Make a step of vectors of one number each from values [B, n], and how many of them each row keeps."""
     return Draw(T(values)[..., None].double(), T(kept), **fields)
 
 
@@ -135,10 +136,12 @@ def test_stopping_early_and_drawing_no_token_are_named(kind, steps, message):
         import_module(f"parity.decode.{kind}").record(*STARTS[kind], iter(steps))
 
 
-# --- the clock
+# --- the wrapper that clocks a continuous model's calls
 
 
 class Chain:
+    """A chain of Gaussian steps that predicts what it is given."""
+
     def __init__(self, x):
         self.x = x
 
@@ -169,7 +172,9 @@ def test_the_clock_counts_network_and_head_separately():
     timed = {"network_seconds", "head_seconds", "density_seconds", "residual_seconds"}
     assert timed < set(counts)
     assert all(counts[k] > 0 for k in timed)
-    assert clocked.depth.tolist() == [1 + 7, 1]  # what an image waited for; the law was of row 0 alone
-    clocked.chain(None).take(T([2, 3])).predict(torch.zeros(2, 5, 1), 1)  # five points of each of row 1's tokens
+    # Depth counts the calls that an image waited for; the law was asked for row 0 alone.
+    assert clocked.depth.tolist() == [1 + 7, 1]
+    # Each of the two tokens of row 1 is walked from five points.
+    clocked.chain(None).take(T([2, 3])).predict(torch.zeros(2, 5, 1), 1)
     assert clocked.depth.tolist() == [8, 2]
     assert (counts["head_calls"], counts["head_rows"]) == (8, 7 * 4 + 10)

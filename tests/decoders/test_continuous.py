@@ -1,5 +1,7 @@
 """Decoders of continuous tokens: the target alone, and continuous speculative decoding with its options."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ SAMPLING = HeadSampling(steps=5, guidance=2.0)
 
 
 def make_network(seed: int, spread: float = 0.1) -> MARNet:
+    """Make a small random MAR in float64; `spread` is the deviation of its weights."""
     torch.manual_seed(seed)
     net = MARNet(CONFIG).double().eval()
     for p in net.parameters():
@@ -34,18 +37,20 @@ TARGET, DRAFT = make_network(0), make_network(1)
 
 
 def make_pair(draft: MARNet, n: int) -> Pair:
+    """Make the target and a draft network as models of n images whose calls are counted and timed."""
     labels = torch.arange(n) % CONFIG.classes
     each = (MAR(net, labels, SAMPLING) for net in (TARGET, draft))
     return Pair(*(Clocked.clock_batch(model, labels[:, None]) for model in each))
 
 
-def decode(models: Pair, ids: list[str], method=mar, **method_options):
+def decode(models: Pair, ids: list[str], method: Any = mar, **method_options: Any):
+    """Decode images plainly, or by `method`, with the noise of their ids."""
     noise = batch_noise(0, ids, dtype=torch.float64)
     start = Start(draw_order(noise, len(ids), CONFIG.tokens, False))
     return record(models, start, method(models, start, noise=noise, **method_options))
 
 
-# --- on networks
+# --- decoders on small random networks
 
 
 @pytest.mark.parametrize("method_options", [{}, {"gamma": 1, "prefill": 0.0}, {"gamma": 16, "prefill": 0.3}])
@@ -57,7 +62,8 @@ def test_the_target_as_draft_model_is_plain_sampling(method_options):
     assert (fast.accepted != 0).all()
     assert (fast.steps <= plain.steps).all()
     imperfect = decode(make_pair(DRAFT, 3), ids, cspd, **method_options)
-    assert (plain.tokens - imperfect.tokens).abs().max() > 1e-3  # the comparison can fail
+    # An imperfect draft does change tokens, so that the comparison above can fail.
+    assert (plain.tokens - imperfect.tokens).abs().max() > 1e-3
 
 
 def test_a_step_calls_the_target_once():
@@ -67,7 +73,7 @@ def test_a_step_calls_the_target_once():
     assert models.target.counts["passes"] == 16
     models = make_pair(TARGET, 2)
     decode(models, ["a", "b"], cspd, gamma=4, prefill=0.0)
-    assert models.target.counts["passes"] == 4  # 5 + 5 + 5 + 1 tokens
+    assert models.target.counts["passes"] == 4  # a pass each for 5 + 5 + 5 + 1 tokens
     assert models.draft.counts["conditions"] == 2 * (4 + 4 + 4 + 1)
 
 
@@ -81,16 +87,17 @@ def test_parallel_sampling_fills_the_image_once(iterations, schedule):
     assert counts == sorted(counts)
     assert len(set(counts)) == (iterations or 16) or schedule == "cosine"
     if schedule == "cosine" and iterations == 5:
-        assert counts == [1, 4, 7, 12, 16]  # as published: the cosine's share stays masked
+        assert counts == [1, 4, 7, 12, 16]  # as published: after each iteration the cosine's share is masked
     decoded = decode(make_pair(DRAFT, 2), ["a", "b"], iterations=iterations, schedule=schedule)
     assert decoded.tokens.isfinite().all()
     assert decoded.step.max() <= (iterations or 16)
 
 
-# --- on mixtures, whose densities are in closed form
+# --- decoders on Gaussian mixtures, whose densities are in closed form
 
 
 def decode_mixtures(n: int, **method_options):
+    """Decode n images of three numbers on mixtures by `cspd`, two drafts at a time; return models and result."""
     models = make_mixtures(n, 3, 1)
     start = Start(torch.arange(3).expand(n, -1))
     steps = cspd(models, start, noise=counted_noise(5, range(n)), gamma=2, prefill=0.0, **method_options)
@@ -139,11 +146,12 @@ def test_a_pair_that_does_not_fit_is_one_line(models, method_options, message):
         next(mar(models, start, noise=counted_noise(0, range(2)), iterations=6))
 
 
-# --- trajectories
+# --- densities of whole walks, from noise to a token
 
 
 class TrainedHead(torch.nn.Module):
-    """A head that knows the noise, as a trained one does; others send x_0 far away at the noisiest step."""
+    """A head that predicts the noise as a trained one does; an untrained one sends x_0 far away at the noisiest step.
+    `tilt` sets how its prediction and variance depend on the condition."""
 
     def __init__(self, tilt: float):
         super().__init__()
@@ -157,10 +165,12 @@ class TrainedHead(torch.nn.Module):
 
 
 def make_walk(tilt: float, n: int) -> Steps:
+    """Make the steps of n walks with a TrainedHead, under n equal conditions."""
     return Steps(TrainedHead(tilt), SAMPLING, torch.linspace(-1, 1, 4).double().expand(n, -1))
 
 
 def draw_path(n: int) -> list[torch.Tensor]:
+    """Draw the noise of n walks, a tensor [n, 4] for each step and one for the start."""
     return [torch.randn(n, 4, generator=torch.Generator().manual_seed(i)).double() for i in range(SAMPLING.steps + 1)]
 
 
@@ -174,7 +184,8 @@ def test_the_ratio_of_aligned_paths_is_that_of_their_last_steps():
     for i in range(SAMPLING.steps, 0, -1):
         for name, steps, sign in (("q", q, -1), ("p", p, 1)):
             mean, std = steps.law(x[name], i)
-            next_x = mean + std * noise[i - 1] if i > 1 or name == "q" else x["q"]  # both end in the draft's x_0
+            # Both walks end in the draft's x_0.
+            next_x = mean + std * noise[i - 1] if i > 1 or name == "q" else x["q"]
             total += sign * torch.distributions.Normal(mean, std).log_prob(next_x).sum(-1)
             x[name] = next_x
     walks = [walk(s, noise.__getitem__) for s in (p, q)]
@@ -182,4 +193,5 @@ def test_the_ratio_of_aligned_paths_is_that_of_their_last_steps():
     log_sigma = walks[1].log_sigma - walks[0].log_sigma
     last_ratio = walks[0].log_density(x0) - walks[1].log_density(x0)
     assert torch.allclose(total, last_ratio + log_sigma, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(total, last_ratio - log_sigma, rtol=1e-3)  # the inverse Sigma, as released
+    # The released code has the inverse of Sigma, which gives another density.
+    assert not torch.allclose(total, last_ratio - log_sigma, rtol=1e-3)

@@ -31,7 +31,8 @@ P = (SHIFTED[0], Q[1] * torch.tensor([1.1, 0.8, 1.0]))
 
 
 def draw_coupled(p, coupling=couple, n=N):
-    """Draw from p by coupling to draws of q; return the draws in p's deviations, and whether each stayed."""
+    """Draw n vectors from the Gaussian p = (mean, deviation) by coupling to draws of Q; return the draws standardised
+    by p [n, D], and whether each stayed equal to its draw of Q [n]."""
     noise, index = counted_noise(1, range(n)), torch.zeros(n, 1, dtype=torch.int64)
     x = Q[0] + Q[1] * noise.normal("draft", index, D)
     laws = [tuple(v.expand(n, 1, D) for v in law) for law in (Q, p)]
@@ -41,7 +42,8 @@ def draw_coupled(p, coupling=couple, n=N):
 
 
 def compute_smallest_p(n):
-    """Compute the smallest p-value of tests that numbers [n, D] are independent standard normals."""
+    """Compute the smallest p-value of tests that the columns of n [n, D] are standard normal and neighbours
+    uncorrelated."""
     p_values = [stats.kstest(n[:, d], "norm", method="asymp").pvalue for d in range(D)]
     return min(*p_values, *(stats.spearmanr(n[:, a], n[:, b]).pvalue for a, b in pairwise(range(D))))
 
@@ -75,7 +77,7 @@ def test_the_residual_of_deviations_is_drawn(ratio):
 
 
 def make_network(family):
-    """Make a random network, in float64, of a family whose head walks in Gaussian steps."""
+    """Make a small random network, "mar" or "xar", in float64."""
     torch.manual_seed(0)
     if family == "mar":
         sizes = {"classes": 3, "grid": 3, "dim": 2, "width": 16, "heads": 2, "buffer": 1, "head_width": 16}
@@ -88,7 +90,8 @@ def make_network(family):
 
 
 def make_model(family, rows=2, **fields):
-    """Make a model of some rows, with other settings of its sampler if given."""
+    """Make a model of `rows` images of a family, "mar", "xar" or "mixture"; `fields` replace settings of its
+    sampler."""
     settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | fields))
     if family == "mixture":
         return TabularMixture(make_mixtures(rows)[0].mixture, rows, raster=False, steps=4)
@@ -96,7 +99,7 @@ def make_model(family, rows=2, **fields):
 
 
 def draw_start(target, rows=2):
-    """Draw the noise of rows and where they start."""
+    """Draw the noise of `rows` images and the orders in which a target decodes them; return both."""
     noise = batch_noise(0, [str(b) for b in range(rows)], dtype=torch.float64)
     return noise, Start(draw_order(noise, rows, target.length, target.raster))
 
@@ -117,7 +120,7 @@ def collect_with_noise(steps, target, start):
 
 
 def decode_plainly(target, start, noise):
-    """Decode by plain decoding with noise [B, L, T + 1, D]; return tokens by rank."""
+    """Decode token by token with noise [B, L, T + 1, D], by rank and step; return tokens [B, L, D] by rank."""
     order = start.order
     B, L = order.shape
     tokens = []
@@ -145,7 +148,7 @@ def test_the_image_is_plain_decoding_with_the_moved_noise(family, method, method
     tokens, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
     assert (decode_plainly(target, start, moved) - tokens).abs().max() < 1e-9
     original = noise.normal("sample", torch.arange(moved[0, :, :, 0].numel()).view(moved.shape[1:3])[None], target.dim)
-    assert (moved != original).any()  # the noise did move
+    assert (moved != original).any()  # otherwise the test would compare nothing
 
 
 @torch.inference_mode()
@@ -153,6 +156,7 @@ def test_noise_that_was_not_moved_is_noticed():
     """Must fail: a decoder that keeps old noise, which is fresh when it is used: its law is right, its image not."""
 
     def sweep_with_old_noise(walks, *arguments):
+        """Sweep as the decoder does, but report the noise from before the sweep."""
         return jacobi.sweep(walks, *arguments)._replace(z=walks.z)
 
     target = make_model("mar")
@@ -170,7 +174,7 @@ def test_the_moved_noise_is_normal_and_independent(method, method_options):
     _, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
     flat = moved.flatten(1).numpy()
     assert stats.kstest(flat.ravel(), "norm", method="asymp").pvalue > 1e-3
-    correlations = stats.spearmanr(flat).statistic  # between positions, steps and numbers
+    correlations = stats.spearmanr(flat).statistic  # between all pairs of position, step and component
     off_diagonal = correlations[~torch.eye(len(correlations), dtype=torch.bool).numpy()]
     assert abs(off_diagonal).max() < 5 / 2000**0.5
 

@@ -16,14 +16,15 @@ from tests.tables import make_table
 
 
 def draw_tree(model, rows, total, depth, top_k, shift=0.0):
-    """Draw EAGLE-2's tree after the prompt's last token; `shift` is added to the drafter's law there."""
+    """Grow EAGLE-2's tree of `total` nodes after the prompt's last token; `shift` is added to the law that the drafter
+    gives there."""
     root = torch.zeros(rows, 1, dtype=torch.int64)
     law = model.drafter.logits(root, root - 1, root - 1)[:, -1]
     return grow_dynamic_tree(model.drafter, law + shift, root[:, 0] - 1, total, depth, top_k)
 
 
 def list_path(parents, node):
-    """List the nodes from the root to `node`."""
+    """List the nodes from the root to `node`, both included; `parents` has -1 for the root."""
     path = []
     while node >= 0:
         path.insert(0, node)
@@ -65,13 +66,14 @@ def test_look_alikes_of_a_rejected_candidate_are_rejected():
     """LANTERN: they are not drawn later. A candidate is accepted with the probability of its set."""
     n, V = 100_000, 4
     p = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).expand(n, 2, V)
-    look_alikes = find_look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)  # 0 -> 1, 1 -> 0, 2 -> 1, 3 -> 2
+    # The nearest other token of 0 is 1, of 1 is 0, of 2 is 1, of 3 is 2.
+    look_alikes = find_look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)
     noise, index = counted_noise(0, range(n)), torch.arange(2).expand(n, 2)
     tokens, parents = torch.tensor([[0, 0]]).expand(n, -1), torch.tensor([[-1, 0]]).expand(n, -1)
     starts = torch.zeros(n, dtype=torch.int64)
     random = noise.exponential("sample", index, V), noise.uniform("accept", index[:, :1, None])
     for delta, reject, rate in ((0.2, "counted", 0.3), (0.1, "all", 0.1)):
-        # "counted": 0.1 and its look-alike's 0.2; "all": 0.2 is over the budget and not counted, yet rejected
+        # "counted": .1 and its look-alike's .2 are rejected; "all": .2 exceeds the budget, yet is rejected
         path, drawn = descend(p, tokens, parents, starts, *random, look_alikes, delta, reject)
         accepted = path[:, 1] >= 0
         assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5
@@ -86,16 +88,17 @@ def test_a_perfect_drafter_saves_passes_and_skipping_more():
     model.drafter = TabularDrafter(TabularModel(logits, 9, 500))
     size = {"noise": counted_noise(1, range(500)), "total": 12, "depth": 2, "top_k": 3}
     skipping = {"delta": 0.0, "interval": 2, "truncate": False}
-    # 1, then twice two candidates and the draw after them, then the last two
+    # Passes of eagle: one token, twice two candidates and the draw behind them, then the last two.
     assert (record(model, start, eagle(model, start, **size)).nfe == 4).all()
-    assert (record(model, start, vvs(model, start, **size, **skipping)).nfe == 3).all()  # 1, 2 + 2 + 1, 2 + 1
+    # With skipped verifications the passes make 1, 2 + 2 + 1 and 2 + 1 tokens final.
+    assert (record(model, start, vvs(model, start, **size, **skipping)).nfe == 3).all()
 
 
-# --- a draft model
+# --- decoders with a draft model
 
 
 def decode_speculatively(target, drafts, gamma, rows=2000, sampling=None, length=6):
-    """Decode a table by speculative sampling with another table as draft model."""
+    """Decode a table of logits by speculative sampling with another table, `drafts`, as draft model."""
     model = TabularModel(target, length, rows, width=2, drafts=drafts)
     model = model if sampling is None else Sampled(model, sampling)
     start = torch.zeros(rows, dtype=torch.int64)

@@ -24,7 +24,7 @@ from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
 
 ROWS = 3
-SETUP = 2  # reads before the first pass, for the forced tokens
+SETUP = 2  # a decoder may read the host so often before its first pass, for the forced tokens
 RECORD = {"discrete": discrete.record, "anysubset": anysubset.record, "continuous": continuous.record}
 LLAMAGEN = LlamaGenConfig(vocab=16, dim=16, layers=2, heads=2, grid=3, prefix=3, caption_dim=4, multiple_of=16)
 MAR = mar.MARConfig(
@@ -35,7 +35,7 @@ GMM = gmm.GMMConfig(classes=6, grid=2, dim=2, width=16, blocks=1, heads=2, compo
 
 
 def randomize(net: Any, seed: int = 0, spread: float = 0.3) -> Any:
-    """Draw all weights of a network and make it float64."""
+    """Draw all weights of a network, normal with deviation `spread`, and make it float64, in place; return it."""
     generator = torch.Generator().manual_seed(seed)
     for p in net.double().eval().parameters():
         p.data = spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -62,9 +62,12 @@ class Nets:
         self.xlnet = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "vocab_size": 9}
 
     def list_networks(self) -> list[Any]:
+        """List all networks but XLNet, which is built when it is asked for."""
         return [self.net, self.small, self.drafter, self.gpt2, *(n for two in self.families.values() for n in two)]
 
     def make_llamagen(self, put: Put) -> Sampled:
+        """Make a guided image model of ROWS captions of different lengths, with drafter and draft model; `put` moves
+        its inputs."""
         generator = torch.Generator().manual_seed(5)
         condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
         captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
@@ -77,18 +80,20 @@ class Nets:
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
 
     def make_xlnet(self, put: Put) -> CachedXLNet:
+        """Make an any-subset model with random weights, which `put` moves."""
         from parity.models.anysubset.xlnet import build
 
         weights = randomize(build(self.xlnet), 3).state_dict()
         return CachedXLNet(put(dict(weights)), self.xlnet, 8)
 
     def make_pair(self, family: str, put: Put) -> Pair:
+        """Make target and draft model of vectors of a family, for ROWS labels, which `put` moves."""
         module = {"mar": mar, "xar": xar, "gmm": gmm}[family]
         labels = put(torch.arange(ROWS))
         return Pair(*(module.Model(net, labels, SAMPLING[family]) for net in self.families[family]))
 
 
-# mar: a linear schedule gives another scale on a CPU if the last positions of all rows coincide
+# The guidance of mar is constant: a linear schedule gives another scale on a CPU if all rows are at the last position.
 SAMPLING = {
     "mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"),
     "xar": HeadSampling(3, guidance=2.0),
@@ -97,7 +102,8 @@ SAMPLING = {
 
 
 def start_decoding(family: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any, Any, Noise]:
-    """Make a model, where it starts, and the noise of three rows."""
+    """Make a model of ROWS rows of a kind, where it starts, and the noise of the rows; `put` moves all to the
+    device."""
     noise = counted_noise(1, range(ROWS))
     noise.keys = put(noise.keys)
     noise = Noise(noise.keys, noise.dtype)
@@ -114,7 +120,8 @@ def start_decoding(family: str, nets: Nets, put: Put, kind: str, method: str) ->
 
 
 def record_reads(steps: Iterator[Any], device: Any, reads: list[list[str]]) -> Iterator[Any]:
-    """Yield the steps and append each one's reads to `reads`."""
+    """Yield the steps and append to `reads` the lines of each that made the host wait for the device; none on the
+    CPU."""
     while True:
         n_reads = len(device.reads) if device else 0
         step = next(steps, None)
@@ -125,7 +132,8 @@ def record_reads(steps: Iterator[Any], device: Any, reads: list[list[str]]) -> I
 
 
 def decode_on(device: Any, family: str, nets: Nets, kind: str, method: Any, **method_options: Any) -> tuple[Any, list]:
-    """Decode on a device, or on the CPU if it is None; return the result and the reads of each step."""
+    """Decode by a method, or its name, on a device, or on the CPU if it is None; return the result, and for each step
+    the lines that made the host wait."""
     name = method if isinstance(method, str) else method.__name__
     put = device.put if device else lambda x: x
     model, start, noise = start_decoding(family, nets, put, kind, name)
@@ -135,7 +143,7 @@ def decode_on(device: Any, family: str, nets: Nets, kind: str, method: Any, **me
     return RECORD[kind](model, start, steps), reads
 
 
-PASSES = {"assd": 2, "cspd": 3}  # passes of a step that has more than one: drafts and their verification
+PASSES = {"assd": 2, "cspd": 3}  # passes of a step, where it has more than one: of drafts and of their verification
 MODELS = {"discrete": ("network",), "anysubset": ("network",), "continuous": ("mar", "xar", "gmm")}
 CASES = [(kind, family, method) for kind in MODELS for family in MODELS[kind] for method in options.methods(kind)]
 
@@ -160,13 +168,13 @@ def test_a_decoder_runs_on_another_device(kind, family, method, nets):
         assert torch.equal(unwrap(on_device.tokens), on_cpu.tokens)
     assert torch.equal(unwrap(on_device.step), on_cpu.step)
     if options.declaration(kind, method).TARGETS == "walks":
-        return  # its coupling draws by rejection, which reads the host: docs/explanation/heads.md
+        return  # coupling draws by rejection, which reads values on the host: docs/explanation/heads.md
     for number, step_reads in enumerate(reads):
         assert len(step_reads) <= PASSES.get(method, 1) + (0 if number else SETUP), f"step {number}: {step_reads}"
 
 
 def decode_with_two_reads(model: Any, start: Any, *, noise: Noise) -> Iterator[Step]:
-    """Decode plainly, but read tokens on the host twice a pass."""
+    """Decode plainly, but read tokens on the host twice a pass: a fault that the test must find."""
     tokens = start
     for n in range(model.length):
         p = model.logits(tokens[:, None], torch.full_like(tokens[:, None], n - 1))[:, 0].softmax(-1)
@@ -177,7 +185,7 @@ def decode_with_two_reads(model: Any, start: Any, *, noise: Noise) -> Iterator[S
 
 
 def decode_on_two_devices(model: Any, start: Any, *, noise: Noise) -> Iterator[Step]:
-    """Decode plainly, but with positions on the CPU."""
+    """Draw one token with positions that stay on the CPU: a fault that the test must find."""
     p = model.logits(start[:, None], torch.full((len(start), 1), -1))[:, 0].softmax(-1)
     yield Step(p.argmax(-1)[:, None], torch.ones_like(start), torch.zeros_like(start))
 
@@ -200,4 +208,4 @@ def test_reads_and_two_devices_are_noticed_with_their_line(nets):
             torch.rand(3, device=DEVICE)
         with pytest.raises(AssertionError, match="two devices"):
             x + torch.arange(3)
-        assert (x + torch.tensor(1)).tolist() == [1, 2, 3]  # a number may be on the CPU
+        assert (x + torch.tensor(1)).tolist() == [1, 2, 3]  # a tensor without dimensions may be on the CPU

@@ -27,7 +27,7 @@ CASES = [
     for v in LOSSLESS
     if not options.is_coupled(
         "discrete", v.method, v.options
-    )  # coupled ones draw the tokens of plain decoding: tests/contracts
+    )  # without the coupled ones, which draw the tokens of plain decoding: tests/contracts
 ]
 CASES += [
     ("sjd", {"window": 3, "init": "sample_above", "refine": False}),
@@ -62,7 +62,7 @@ LOSSY = [
 
 
 def compute_method_p_value(method, **method_options):
-    """Test a method's sequences against the exact law."""
+    """Decode N sequences by a method and return the p-value of their counts under the exact law."""
     return compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **method_options).tokens, V), LAW)
 
 
@@ -87,7 +87,7 @@ def test_greedy_decoding_is_greedy_plain_decoding(variant):
     plain = decode_table("ar", logits, 6, 20, sampling=greedy).tokens
     tokens = decode_table(variant.method, logits, 6, 20, sampling=greedy, **variant.options).tokens
     assert torch.equal(tokens, plain)
-    assert (plain == plain[0]).all()  # the likeliest token at each position, whatever the noise
+    assert (plain == plain[0]).all()  # all rows have the likeliest token at each position, whatever their noise
 
 
 @pytest.mark.parametrize(("method", "method_options"), LOSSY)
@@ -96,14 +96,15 @@ def test_a_lossy_decoder_is_rejected(method, method_options):
 
 
 def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
-    """Verify as SJD, but draw a correction from p instead of the residual."""
+    """Verify drafts as SJD does, but draw a correction from p instead of the residual: a fault."""
     draft_p, draft_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
     accepted = torch.where(point, False, u * draft_q < draft_p)
     return finish(p, torch.zeros_like(q), draft, point, accepted, race(p, exponential), exponential)
 
 
 def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):
-    """Verify siblings of a tree as if each were the first draw from q."""
+    """Verify siblings of a tree as if each were the first draw from q: a fault. Return token and rank of the accepted
+    one."""
     drawn = race(p, exponential)
     rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
@@ -116,7 +117,7 @@ def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):
 
 
 def verify_runs_as_blocks(p, q, draft, bonus, u):
-    """Verify a block as if its shorter runs were accepted as often as the whole."""
+    """Verify a block as if its shorter runs were accepted as often as the whole: a fault."""
     ratio = (p / q).gather(-1, draft[..., None])[..., 0]
     W = draft.shape[1]
     weight = [torch.ones_like(u[:, 0])]

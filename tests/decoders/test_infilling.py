@@ -39,7 +39,8 @@ def test_order_is_prompt_then_the_rest_left_to_right():
 
 
 def compute_method_p_value(method, n=20_000, consistent=False, **method_options):
-    """Test a decoder's texts of five tokens, three of them missing in two places, against the exact law."""
+    """Decode n texts of five tokens, three of them missing in two places, and return the p-value of their counts under
+    the exact law. With `consistent` the model's conditionals are those of one joint law."""
     table = consistent_table(3, 5, torch.Generator().manual_seed(1))
     model = TabularAnySubset(table) if consistent else make_text_model(3, 5, 1)
     known_mask = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
@@ -68,7 +69,7 @@ def test_a_lossless_decoder_draws_from_the_law(method, method_options):
 
 
 def verify_without_residual(p, q, draft, point, u, e):
-    """Verify drafts, but draw from p instead of the residual after a rejection."""
+    """Verify drafts, but draw from p instead of the residual after a rejection: a fault."""
     fresh = race(p, e)
     accepted = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
     return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, e)
@@ -99,7 +100,7 @@ def test_assd_never_needs_more_passes_than_tokens(k):
         decoded = record(model, start, assd(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
         assert (decoded.nfe <= tokens).all()
-        assert (decoded.nfe[tokens == 1] == 1).all()  # line 9: the last token needs no verification
+        assert (decoded.nfe[tokens == 1] == 1).all()  # line 9 of the algorithm: the last token needs no verification
         assert k > 2 or (decoded.nfe == tokens).all()  # with k = 2 no pass is saved
     assert k == 2 or (decoded.nfe < tokens).any()
 

@@ -20,7 +20,7 @@ SETTINGS = [
 
 
 def find_reused_numbers(decoder, options):
-    """Find numbers that are read twice; return the row of the test that looks for them."""
+    """Find random numbers that a decoder reads twice; return the result row of the test that looks for them."""
     (target,) = (t for t in long_targets({"positions": WINDOW, "lag": 0, "steps": 0}, 4096) if t.tests_batches)
     drawn = target.draw(decoder, target.n, 1, options)
     return make_reuse_row("long", drawn.recorder)
@@ -35,6 +35,7 @@ def test_no_number_is_read_at_two_positions(decoder, options):
 
 def test_one_stream_for_tokens_and_laws_is_noticed(monkeypatch):
     def draw_from_the_stream_of_tokens(window):
+        """Draw exponentials from the numbers that drafted tokens use, too: a fault."""
         return window.noise.exponential("draft", window.index, window.model.vocab)
 
     monkeypatch.setattr(Window, "_draw_draft_races", draw_from_the_stream_of_tokens)

@@ -8,6 +8,7 @@ from scipy import stats
 
 
 def make_laws(*rows):
+    """Make laws [1, W, V] of one row from the probabilities at each slot."""
     return torch.tensor(rows, dtype=torch.float64)[None]
 
 
@@ -65,4 +66,4 @@ def test_a_tolerance_accepts_no_token_of_probability_zero(point):
         int(verify(p, q, torch.tensor([draft]), points, low + 0.3, 10 * ONES / (1 + 99 * ONES.cumsum(-1)), 0.4).kept)
         for draft in ([1, 0], [0, 0])
     ]
-    assert accepted == [2, 1]  # likely enough with the tolerance alone; ruled out
+    assert accepted == [2, 1]  # the first is accepted by the tolerance alone; the second is impossible

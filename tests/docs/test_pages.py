@@ -28,6 +28,8 @@ PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
 
 
 def run_console(text, folder):
+    """Run the commands of a `console` block in a folder and assert that each prints its expected lines, and fails
+    exactly if one of them says "lossy"; snakemake runs dry."""
     environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}/decoders/src:{folder}"}
     for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *expected = block.strip().splitlines()
@@ -42,9 +44,11 @@ def run_console(text, folder):
 
 
 def check_flags(line):
+    """Assert that the flags of a command line exist, and that the files of this project which it names do."""
     words = shlex.split(line.removeprefix("uv run ").removeprefix("--extra cluster "))
     if words[0] == "snakemake":
-        get_argument_parser().parse_known_args(words[1:])  # those of the cluster's plugins are not known here
+        # Flags of the cluster's plugins are ignored, since the plugins are not installed here.
+        get_argument_parser().parse_known_args(words[1:])
         assert all((ROOT / word).exists() for word in words if word.startswith(("workflow/", "profiles/"))), line
     elif words[:2] == ["parity", "certify"]:
         certify_parser().parse_args(shlex.split(line.partition(" -- ")[0])[2:])
@@ -56,6 +60,7 @@ def check_flags(line):
 
 
 def check_configuration(text):
+    """Assert that a YAML block fits the schema, with digests in place of their placeholders; keys may be missing."""
     text = text.replace('"..."', f'"{0:064}"').replace('"40 hex digits"', f'"{0:040}"')
     try:
         Config.model_validate(yaml.safe_load(text))
