@@ -61,7 +61,7 @@ def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     if a.prompts > vocab**a.prompt_length:
         raise ParityError(f"--prompts {a.prompts}: allowed: up to {vocab}^{a.prompt_length}")
     rng = np.random.default_rng(0)
-    prompts: dict[tuple[int, ...], None] = {}  # a set that keeps its order
+    prompts: dict[tuple[int, ...], None] = {}  # a dict serves as a set that keeps its order
     while len(prompts) < a.prompts:
         prompts[tuple(rng.integers(vocab, size=a.prompt_length).tolist())] = None
     return np.array(list(prompts))
@@ -116,7 +116,7 @@ def judge_sampler(
 
 
 def run_transformers(a: Arguments) -> int:
-    """transformers' generate; options of it follow after --"""
+    """certify transformers' generate; its options follow after --"""
     from parity_certify.adapters import mending
     from parity_certify.adapters import transformers as adapter
     from parity_certify.diagnosis import diagnose_counts
@@ -124,7 +124,7 @@ def run_transformers(a: Arguments) -> int:
     options = dict(a.options)
     target, drafts = a.target or make_checkpoint(a, "target"), a.assistant
     model = adapter.load_model(target)
-    drafting = {"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"}  # ways without an assistant
+    drafting = {"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"}  # these draft without an assistant
     if not drafts and not a.target and not drafting & set(options):
         drafts = make_checkpoint(a, "assistant")
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
@@ -174,7 +174,7 @@ def make_checkpoint(a: Arguments, role: str) -> Path:
 
 
 def run_server(a: Arguments) -> int:
-    """an OpenAI-compatible server; sampling options follow after --"""
+    """certify an OpenAI-compatible server; sampling options follow after --"""
     from parity_certify.adapters import server as adapter
     from parity_certify.adapters.transformers import load_tokenizer
 
@@ -195,7 +195,7 @@ def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
 
 
 def run_sampler(a: Arguments) -> int:
-    """a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
+    """certify a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
     sample = Loaded(a.sampler)
     spec = {"sampler": a.sampler, "code": digest_code(a.sampler)}
     if a.law:
@@ -214,7 +214,7 @@ def run_sampler(a: Arguments) -> int:
 
 
 def run_verifier(a: Arguments) -> int:
-    """verify(draft_tokens, draft_probs, target_probs) -> tokens"""
+    """certify a function verify(draft_tokens, draft_probs, target_probs) -> tokens"""
     name = a.verifier.rpartition(":")[2]
     settings = select_settings(a, "vocab", "drafts", "shape", "n")
     c = certify_verifier(load(a.verifier), seeds=(a.seed, a.seed + 1), name=name, **settings)
@@ -222,7 +222,7 @@ def run_verifier(a: Arguments) -> int:
 
 
 def run_command(a: Arguments) -> int:
-    """an engine over stdin and stdout; the command follows after --"""
+    """certify an engine over stdin and stdout; the command follows after --"""
     law = read_law(a.law)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
@@ -232,7 +232,7 @@ def run_command(a: Arguments) -> int:
 
 
 def run_samples(a: Arguments) -> int:
-    """samples drawn elsewhere: JSON lines or CSV"""
+    """certify samples drawn elsewhere: JSON lines or CSV"""
     c = certify_samples(a.samples, read_law(a.law), **select_settings(a))
     return finish(c, a.out, {"samples": a.samples, "law": a.law})
 
@@ -245,7 +245,7 @@ def run_law(a: Arguments) -> int:
 
 
 def run_texts(a: Arguments) -> int:
-    """a large model's own texts against its conditionals; options of sampling follow after --"""
+    """certify a large model's texts by its conditionals; options of sampling follow after --"""
     from parity_certify.texts import certify_texts
 
     settings = {name: getattr(a, name) for name in ("alpha", "minutes", "budget", "seed")}
@@ -255,7 +255,7 @@ def run_texts(a: Arguments) -> int:
 
 
 def run_models(a: Arguments) -> int:
-    """tiny checkpoints of an architecture, and companions"""
+    """write tiny checkpoints of an architecture, and companions"""
     from parity_certify import models as tools
 
     if a.out is None:
@@ -304,7 +304,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
     "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
 }
-EXAMPLES = {  # of the commands that take words after --
+EXAMPLES = {  # shown in the help of commands that take words after --
     "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
     "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
     "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
@@ -361,10 +361,10 @@ def main(*extensions: Callable[[Any], None]) -> None:
     `a.options`. Errors of users are printed as one line, with exit code 2. extensions: see `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
-        words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl
+        words = ["texts", *words]  # `parity certify --target FOLDER --texts FILE.jsonl` means the command `texts`
     split = words.index("--") if "--" in words else len(words)
     message, code = "", 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the command as Ctrl-C does
     try:
         a = make_parser(*extensions).parse_args(words[:split])
         a.rest = words[split + 1 :]

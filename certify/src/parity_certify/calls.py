@@ -22,7 +22,7 @@ from parity_certify.laws import Law
 from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
-COUNTS = ("drafted", "accepted", "rounds")  # of `Sampled`, `Batch` and an engine's answer
+COUNTS = ("drafted", "accepted", "rounds")  # names of the counts in `Sampled`, `Batch` and an engine's answer
 Task = tuple[int, int, int]  # seed, number and size of a batch
 
 
@@ -50,12 +50,12 @@ class Batch(NamedTuple):
 class Drawn:
     """The samples of one seed so far."""
 
-    counts: np.ndarray  # [K * V^L]
+    counts: np.ndarray  # [K * V^L] how often each prompt and sequence was drawn
     max_log_e: float = -math.inf  # largest log e-value at any look
     batches: list[Batch] = field(default_factory=list)
-    seconds: float = 0.0  # of the sequences sampled now, not read from the folder
-    sampled: int = 0  # their number
-    stopped: bool = False  # by the e-process
+    seconds: float = 0.0  # time for the sequences sampled now, not read from the folder
+    sampled: int = 0  # number of sequences sampled now
+    stopped: bool = False  # whether the e-process has ended the sampling
 
     @property
     def n(self) -> int:
@@ -178,7 +178,7 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
     The batch depends on seed and number alone if the sampler obeys its seed. Raises ParityError: see `check_tokens`."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
-    if number % 4 >= 2:  # vary the order of prompts, too: sorted, up or down
+    if number % 4 >= 2:  # the order of prompts varies, too: they are sorted up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
     answer = sample(law.prompts[prompts], key)
     if isinstance(answer, Sampled):
@@ -207,7 +207,7 @@ def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[
         yield seed, k, size
 
 
-_worker: tuple[Sample, Law]  # of a process of the pool
+_worker: tuple[Sample, Law]  # what a process of the pool draws its batches from
 
 
 def _load_worker(pickled: bytes) -> None:
@@ -231,7 +231,7 @@ def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[
     allowed = "allowed: 1, or a function of a module"
     try:
         pickled = pickle.dumps((sample, law))
-    except Exception:  # pickle raises what the object raises
+    except Exception:  # pickle raises whatever the object raises
         raise ParityError(f"processes {processes}: the sampler cannot be sent to another process; {allowed}") from None
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _load_worker, (pickled,))
 

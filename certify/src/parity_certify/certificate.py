@@ -15,8 +15,8 @@ from parity_certify.laws import Law, select_level
 from parity_certify.result_rows import ALPHA, Row, describe_confidence
 from parity_certify.verdict import Verdict
 
-FEW_ROUNDS = 1.1  # rounds a sequence: with fewer, a second round is hardly tested
-RARE = 0.05  # share of drafts: if fewer are rejected, or accepted, what follows is hardly tested
+FEW_ROUNDS = 1.1  # with fewer rounds a sequence, a second round is hardly tested
+RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follows is hardly tested
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Certificate:
 
     def __str__(self) -> str:
         """Write the report for a terminal: verdict, p-value and bound by target and seed, drafts, diagnosis, scope."""
-        if "tokens" in self.details:  # texts have other tests
+        if "tokens" in self.details:  # texts have other tests and another report
             return report_texts(self)
         v, details = self.verdict, self.details
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
@@ -196,14 +196,14 @@ def make_certificate(
     last_rows = {r["test"]: r for r in rows}
     independence = last_rows.get(evidence.INDEPENDENCE)
     certificate = last_rows["TV certificate"]
-    law_rejected = last_rows["all looks"]["verdict"] == "rejected"  # of single rows
+    law_rejected = last_rows["all looks"]["verdict"] == "rejected"  # by the test of the law of single rows
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
     if independence and rejected and not (law_rejected and not has_dependent_rows(samples[-1].batches, law)):
         order = independence["note"]
         reason = f"{order}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
         reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=order, reason=reason)
-    elif v.kind == "lossy":  # measured on the fresh seed, at a look whose size was fixed beforehand
+    elif v.kind == "lossy":  # the TV is measured on the fresh seed, at a look whose size was fixed beforehand
         certificate["tv_low"] = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"])
         certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
         low, high = interval = certificate["tv_low"], certificate["tv_high"]

@@ -39,7 +39,7 @@ class Engine:
     def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
         self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
         self.number = 0
-        self.lines: queue.Queue[bytes] = queue.Queue()  # b"" at the end
+        self.lines: queue.Queue[bytes] = queue.Queue()  # lines of the engine's stdout; b"" says that it has ended
         threading.Thread(target=self.queue_lines, daemon=True).start()
 
     def queue_lines(self) -> None:
@@ -57,7 +57,7 @@ class Engine:
         def send() -> None:
             """Write the request to the engine's stdin."""
             assert stdin is not None
-            with contextlib.suppress(OSError, ValueError):  # the engine has ended: its stdout says so
+            with contextlib.suppress(OSError, ValueError):  # stdout tells whether the engine has ended
                 stdin.write(line)
                 stdin.flush()
 
@@ -123,7 +123,7 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
             process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what was written to an engine that is gone
+                with contextlib.suppress(OSError):  # data may remain that an engine that has ended did not read
                     stream.close()  # type: ignore[union-attr]
 
 

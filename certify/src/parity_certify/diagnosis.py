@@ -23,17 +23,17 @@ import numpy as np
 from parity_certify.laws import Law, compute_joint, count_prefixes, select_level
 
 FITS = 1e-3
-EVEN_WEIGHT = 1e-3  # of the even law, mixed into each prediction, so that nothing is impossible
+EVEN_WEIGHT = 1e-3  # each prediction has this share of the even law, so that no sequence is impossible in it
 CLOSE = math.log(20)  # names whose log-likelihoods are this close to the best are given, too
 TINY = 1e-300
 TEMPERATURES = (0.5, 0.8, 1.25, 2.0)
 SURPLUSES = (0.01, 0.05, 0.1, 0.3)
 TIED = (
     "seed reused",  # every block is drafted and verified with the same random numbers
-    "shared uniform",  # one acceptance number a block
-    "cache not rolled back",  # what was fed as a draft and rejected stays in the target's context
+    "shared uniform",  # one acceptance number decides on a whole block
+    "cache not rolled back",  # a rejected draft stays in the target's context
     "unverified kept",  # the draft behind the rejected one is kept
-    "nothing verified",  # drafts stand as they are
+    "nothing verified",  # all drafts are accepted
 )
 
 
@@ -95,7 +95,7 @@ def predict_joint(
     acceptance = np.clip(p / np.maximum(r, TINY) + surplus, 0, 1)
     acceptance = np.where((r <= 0) & (p <= 0) & (surplus == 0), 0.0, acceptance)
     correction = correct(p, r)
-    state = [np.zeros((block + 1, V**depth)) for depth in range(length + 1)]  # mass by accepted drafts of the block
+    state = [np.zeros((block + 1, V**depth)) for depth in range(length + 1)]  # mass by prefix and accepted drafts
     state[0][0, 0] = 1.0
     for depth in range(length):
         rows, mass = select_level(V, depth), state[depth]
@@ -107,7 +107,7 @@ def predict_joint(
         for i in range(block):
             state[depth + 1][i + 1] += (mass[i][:, None] * accept).ravel()
             state[depth + 1][0] += (mass[i][:, None] * refuse * correction[rows]).ravel()
-        # prefixes without their last token
+        # the row of each prefix without its last token
         shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (V if depth else 1)
         bonus_law = {"target": p[rows], "draft": q[rows], "row before": p[shorter]}[bonus]
         state[depth + 1][0] += (mass[block][:, None] * bonus_law).ravel()
@@ -160,7 +160,7 @@ class Loop:
         count, rejected, stop = np.zeros(n, dtype=np.int64), np.full(n, -1), np.full(n, block)
         for i, draft in enumerate(drafts):
             positions = self.lengths + i
-            ends = standing & ~self.look_up(self.offered, self.tokens, positions)  # no draft is offered here
+            ends = standing & ~self.look_up(self.offered, self.tokens, positions)  # the engine offers no draft here
             stop[ends] = i
             closed |= ends
             verified = standing & ~ends

@@ -28,7 +28,7 @@ from parity_certify.result_rows import Row
 
 DRAWS = 9999
 INDEPENDENCE = "rows independent"
-SHARES = 2  # of the false-alarm rate: the law of a row, and the independence of rows (Holm)
+SHARES = 2  # Holm adjusts two tests: of the law of single rows, and of the independence of rows
 
 
 def estimate_tv_floor(law: np.ndarray, n: int) -> float:
@@ -96,7 +96,7 @@ def make_sample_rows(
     common["statistic"] = R.clean_number(drawn.max_log_e)
     decision = R.make_row("exact", "all looks", n, p_value=min(1, *spent), **columns | common)
     deciding = [decision]
-    if drawn.batches and len(drawn.batches[0].prompts):  # counts alone have no order
+    if drawn.batches and len(drawn.batches[0].prompts):  # counts without rows have no order
         deciding.append(make_independence_row(drawn, law, seed))
     R.adjust_family(deciding, alpha)
     by_prompt = make_prompt_rows(drawn.counts, law, seed) if len(law.prompts) > 1 else []

@@ -18,7 +18,7 @@ def import_named_module(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if not error.name or not module.startswith(error.name):
-            raise  # a module that this one imports is absent
+            raise  # the module exists, but imports one that does not
         raise ParityError(f"{module}: no such module") from None
 
 

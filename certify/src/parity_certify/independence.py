@@ -25,9 +25,9 @@ from scipy import special
 from parity_certify.calls import Batch
 from parity_certify.laws import Law, count_prefixes
 
-LAGS = (1, 64)  # the first and the last
-MAX_ROWS = 60_000  # rows that are tested: enough to find a share of copies of one in fifty
-RATES = 2.0 ** np.arange(-9, 4)  # c in the head of this module
+LAGS = (1, 64)  # the smallest and the largest distance of two rows that are compared
+MAX_ROWS = 60_000  # so many rows are tested: enough to find a share of copies of one in fifty
+RATES = 2.0 ** np.arange(-9, 4)  # values of c, see the head of this module
 
 
 class Dependence(NamedTuple):
@@ -35,7 +35,7 @@ class Dependence(NamedTuple):
 
     log_e: float
     name: str
-    detectable: float  # share of rows that are copies at one lag that would have been found
+    detectable: float  # share of rows that are copies, at one lag, that would have been found
 
 
 def compute_log_terms(total: float, variance: float, step: float) -> np.ndarray:
@@ -50,7 +50,7 @@ def measure_dependence(batches: Sequence[Batch], law: Law, limit: int = MAX_ROWS
     prompts = np.concatenate([b.prompts for b in batches])[:limit]
     tokens = np.concatenate([b.tokens for b in batches])[:limit].astype(np.int64)
     n, L, V = len(prompts), law.length, law.vocab
-    context = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token, as rows of tables
+    context = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token index the tables
     code = np.zeros(n, dtype=np.int64)
     for t in range(L):
         context[1][:, t] = count_prefixes(V, t) + code

@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     share: np.ndarray  # [M] law of a pooled cell within its table
     starts: np.ndarray  # [T] first column of each table
     df: np.ndarray  # [T] degrees of freedom
-    pairs: int  # number of tables of pairs; conditionals follow
+    pairs: int  # the first so many tables are of pairs, the others of conditionals
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
@@ -55,7 +55,7 @@ def pool_cells(expected: np.ndarray, minimum: float = POOL) -> np.ndarray:
     order = order[expected[order] > 0]
     group = np.full(len(expected), -1)
     mass = np.cumsum(expected[order])
-    larger = np.append(expected[order][1:], np.inf)  # the next cell
+    larger = np.append(expected[order][1:], np.inf)  # the size of the next larger cell
     merged = int(np.argmax((mass >= minimum) & (larger >= minimum))) if (mass >= minimum).any() else len(order) - 1
     group[order] = np.maximum(np.arange(len(order)) - merged, 0)
     return group
@@ -127,7 +127,7 @@ def compute_p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     and the observed one: all 1 + B are exchangeable."""
     draws = len(null)
     columns = zip(np.sort(null, 0).T, null.T, strict=True)
-    rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null >= null_b
+    rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null draws >= draw b
     result = np.empty((len(observed), 5))
     for r, one in enumerate(observed):
         p = (1 + (null >= one).sum(0)) / (1 + draws)
@@ -213,7 +213,7 @@ def make_joint_rows(
     n = int(counts.sum())
     tv, limit, support = float(compute_tv(counts, law)), R.compute_detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
-    if support == 1:  # a deterministic target: any other sequence is impossible, there is nothing random to test
+    if support == 1:  # with a deterministic target any other sequence is impossible, and nothing is random
         wrong = n - int(counts[law > 0].sum())
         needs = "more than one possible sequence"
         rows = [R.make_not_run_row(layer, t, n, needs, **values) for t in (*TESTS, "all four")]
@@ -262,7 +262,7 @@ def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int =
     """Measure how often a correct sampler of `law` [K] is rejected at ALPHA when one looks after each of 20 shards of
     500 draws: by the e-process, and by chi-square on pooled cells, which has its size for one look only. Returns a row
     for each, which does not decide; the rate over `replicates` samplers is its effect."""
-    from scipy import stats  # slow to import
+    from scipy import stats  # this import is slow and seldom needed
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)
     running = rng.multinomial(shard, law / law.sum(), size=(replicates, looks)).cumsum(1)  # [replicates, looks, K]

@@ -27,7 +27,7 @@ from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
 
 CELLS = 20_000  # largest number of sequences, over all prompts, that is enumerated
-TOLERANCE = 1e-6  # of the sum of a law
+TOLERANCE = 1e-6  # largest difference of a law's sum from one
 FORMAT = {"format": "parity-law", "version": 1}
 
 

@@ -32,8 +32,8 @@ GEMMA4 = SIZES | TWO_KINDS | {
     "sliding_window": 8, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "enable_moe_block": False,
     "use_double_wide_mlp": False, "num_kv_shared_layers": 0, "head_dim": 8, "global_head_dim": 8,
 }  # fmt: skip
-HEADED = ("llama", "qwen3", "gemma3", "mistral")  # may have wider heads and layers, as some engines need
-MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # class of the model, of its configuration, and the settings
+HEADED = ("llama", "qwen3", "gemma3", "mistral")  # these take wider heads and layers, which some engines need
+MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # class of the model, class of its configuration, its settings
     "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES | {"head_dim": 8}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"head_dim": 8}),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SIZES | TWO_KINDS | {"head_dim": 8, "sliding_window": 6}),
@@ -50,7 +50,7 @@ MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # class of the model, of 
         "num_hidden_layers": 4, "layer_types": TWO_KINDS["layer_types"] * 2, "hidden_size_per_layer_input": 4,
         "num_kv_shared_layers": 2,
     }),
-    "mellum": ("MellumForCausalLM", "MellumConfig", SIZES | TWO_KINDS | {  # one head of multi-token prediction
+    "mellum": ("MellumForCausalLM", "MellumConfig", SIZES | TWO_KINDS | {  # it has one head of multi-token prediction
         "head_dim": 8, "sliding_window": 6, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16,
         "mlp_layer_types": ["dense"] * 2, "num_mtp_layers": 1, "mtp_layer_types": ["full_attention"],
         "mtp_mlp_layer_types": ["dense"],
@@ -188,7 +188,7 @@ def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     tokenizer = tk.Tokenizer(tk.models.WordLevel({c: i for i, c in enumerate(letters)}, unk_token=letters[0]))
-    tokenizer.normalizer = tk.normalizers.Replace(" ", "")  # else a space is read as the unknown token
+    tokenizer.normalizer = tk.normalizers.Replace(" ", "")  # otherwise a space would be read as the unknown token
     tokenizer.pre_tokenizer = tk.pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = tk.decoders.Fuse()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=letters[0]).save_pretrained(folder)

@@ -10,7 +10,7 @@ from parity_certify.certificate import Certificate
 from parity_certify.files import publish, write_json
 from parity_certify.verdict import Kind
 
-COLOURS: dict[Kind, str] = {  # of every badge, page and figure; told apart with every common kind of colour blindness
+COLOURS: dict[Kind, str] = {  # of every badge, page and figure; they differ under every common kind of colour blindness
     "certified": "#0072b2", "consistent": "#4c6a7d", "lossy": "#b34700", "inconclusive": "#6b7280",
 }  # fmt: skip
 COLUMNS = ("model", "seed", "repeat", "test", "n", "statistic", "p_value", "effect", "verdict", "note")

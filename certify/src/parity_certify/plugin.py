@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-LOOKS = (1.0, 1.5, 2.25)  # times the sequences that a bound below the margin takes nine times in ten
+LOOKS = (1.0, 1.5, 2.25)  # sample sizes, as multiples of what a bound below the margin takes nine times in ten
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def certify(
         target_law = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
     size = n or needed(target_law.cells, margin, 0.025)
     settings |= {"margin": margin, "alpha": false_alarm, "seeds": (seed, seed + 1), "tell": lambda text: None}
-    settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # at such a rate the e-process decides, no simulated null
+    settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # below 1e-3 the e-process decides, not a simulated null
     for times in LOOKS if n is None else (1.0,):
         certificate = certify_sampler(sampler, target_law, n=int(size * times), folder=folder, **settings)
         if certificate.verdict.kind != "consistent":

@@ -28,9 +28,9 @@ from parity_certify.independence import LAGS
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
-TELL_SECONDS = 5.0  # between two lines of progress
+TELL_SECONDS = 5.0  # seconds between two lines of progress
 MAX_REPEAT = 4  # the largest repeat of a rejection, as a multiple of n
-CHANCE = 1e-9  # repetitions that are less likely than this are copies
+CHANCE = 1e-9  # equal rows that are less likely than this are copies
 
 
 def has_copies(
@@ -41,7 +41,7 @@ def has_copies(
     cell and prompt of each row. False with fewer than ten pairs of one prompt."""
     share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
-    agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # by prompt
+    agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # chance of equal rows
     pairs, controls = (prompts[a] == prompts[second[: len(a)]] for a in (first, unrelated))  # of the same prompt
     hits = int((codes[first] == codes[second])[pairs].sum())
     control_hits = int((codes[unrelated] == codes[second[: len(unrelated)]])[controls].sum())
@@ -56,8 +56,8 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     codes = np.concatenate([compute_codes(b, law) for b in batches])
     prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
-    rows = np.split(np.arange(ends[-1]), ends[:-1])  # of each batch
-    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches k and k + 2, which have similar sizes
+    rows = np.split(np.arange(ends[-1]), ends[:-1])  # numbers of the rows of each batch
+    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches k and k + 2 have similar sizes
     earlier = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     later = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
     if has_copies(codes, prompts, law, earlier, later, np.roll(earlier, 1)):
@@ -107,14 +107,14 @@ def gather_samples(
         add_batch(one)
     shown = time.perf_counter()
     start = shown - drawn.seconds
-    read_n = drawn.n  # from the folder
+    read_n = drawn.n  # sequences that came from the folder
 
     def limit_size(size: int, planned: int) -> int:
         """Cut a batch's size to what n and the deadline allow, by the speed so far; the first is of 10 at most."""
         size = min(size, n - read_n - planned)
         if deadline == math.inf:
             return size
-        if not drawn.sampled:  # the speed is not known
+        if not drawn.sampled:  # the speed is not measured yet
             return min(size, 10)
         return min(size, int((deadline - time.monotonic()) * drawn.sampled / drawn.seconds))
 

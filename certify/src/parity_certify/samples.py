@@ -78,7 +78,7 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
     counts = line.get("counts")
     tokens = line.get("tokens")
     weights = None
-    if isinstance(tokens, str):  # of CSV
+    if isinstance(tokens, str):  # CSV gives a sequence as text
         counts, tokens = {tokens: 1}, None
     elif counts is not None and isinstance(counts, dict):
         weights = list(counts.values())
@@ -113,7 +113,7 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
     problem = f"seeds {' and '.join(map(str, drawn))} hold the same samples; allowed: independent ones"
     if is_copy(*(sample.counts.reshape(K, -1) for sample in drawn.values())):
         raise ParityError(problem)
-    rows = {  # [K, n] of the seeds with a line a sequence
+    rows = {  # codes [K, n] of the seeds whose file has a line for each sequence
         seed: np.array(sorted(lines, key=lambda line: line[0]))[:, 1].reshape(K, -1)
         for seed, lines in order.items()
         if len(lines) == drawn[seed].n
@@ -144,7 +144,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
     """Read what each of two seeds drew, in the order of the file. Raises ParityError that names the line."""
     drawn: dict[int, Drawn] = {}
     order: dict[int, list[tuple[int, int]]] = {}
-    large: dict[tuple[int, bytes], int] = {}  # by prompt and counts, lines whose counts do not recur by chance
+    large: dict[tuple[int, bytes], int] = {}  # first line of each prompt and counts that do not recur by chance
     empty = np.zeros(0, dtype=np.int64)
     for number, line in read_lines(file):
         try:

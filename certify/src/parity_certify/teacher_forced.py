@@ -38,9 +38,9 @@ from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 
 Law = Callable[[int, int], Tensor | np.ndarray | None]
-BINS = 10  # of the PIT
-MIN_VARIANCE = 5.0  # least sum of variances of an indicator (an expected count) for the normal limit, and ...
-SPREAD = 30.0  # ... least sum of variances relative to the largest one
+BINS = 10  # number of bins of the PIT
+MIN_VARIANCE = 5.0  # a z-test needs this sum of an indicator's variances (an expected count), and ...
+SPREAD = 30.0  # ... this sum of variances relative to the largest variance
 
 
 def wrap_law(p: Tensor) -> Law:
@@ -67,7 +67,7 @@ def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
     if groups.ndim == 2:
         return groups.astype(float)
     labels = np.unique(groups)
-    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # one of two groups is enough
+    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # two groups need one indicator
 
 
 def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
@@ -151,7 +151,7 @@ class Stratum:
     def __init__(self, name: str, label: np.ndarray):
         self.name, self.label, self.size = name, label, int(label.max()) + 1
         self.bins = np.zeros((self.size, BINS))
-        self.sums: list[np.ndarray] = []  # of each f: d, variance, the largest variance, tokens with variance [4, size]
+        self.sums: list[np.ndarray] = []  # a function each: sums of d and variance, largest variance, count [4, size]
 
     def add(self, rows: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
         """Add the tokens of `rows` of the label to the sums: d and var [F, rows, L], randomised PIT u [rows, L]."""
@@ -163,7 +163,7 @@ class Stratum:
             total[1] += np.bincount(group, v, size)
             np.maximum.at(total[2], group, v)
             total[3] += np.bincount(group, v > 1e-12, size)
-        # U of a certain law depends on v alone; a uniform law has no variance of log p
+        # Tokens of a certain law are not counted: their PIT is v alone. A uniform law varies in the top-1 hit only
         live = (var[:2].sum(0) > 1e-12).ravel()
         bins = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
         np.add.at(self.bins, (group[live], bins[live]), 1)

@@ -32,11 +32,11 @@ from parity_certify.sampler import CHANCE, TELL_SECONDS, check_settings, format_
 from parity_certify.teacher_forced import run_battery
 from parity_certify.verdict import Verdict
 
-PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # tests that need only the likeliest tokens
+PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need only the likeliest tokens
 MIN_TEXTS = 40
-CELLS = 1_600_000  # probabilities that are judged at once: about 1 GB
+CELLS = 1_600_000  # so many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
-POSITION_GROUPS = 8  # to say where the law differs
+POSITION_GROUPS = 8  # number of groups of positions that say where the law differs
 UNTESTED = (
     "whether texts depend on each other",
     "other prompts and options, and longer texts",
@@ -87,7 +87,7 @@ class Judged:
         time_now = time.monotonic()
         self.texts = text + 1
         self.tokens += tokens
-        first_line = self.start + 2 - TELL_SECONDS  # the first after two seconds
+        first_line = self.start + 2 - TELL_SECONDS  # the first line is told after two seconds
         if self.texts > 1 and time_now - max(self.shown, first_line) > TELL_SECONDS:
             self.shown = time_now
             remaining = (self.total - self.texts) * (time_now - self.start) / self.texts
@@ -115,7 +115,7 @@ class OfTarget:
         self.size = S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
         self.pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
         self.chunk = max(1, min(CHUNK, CELLS // (S * V)))
-        self.cached: dict[int, Tensor] = {}  # the law of the last text
+        self.cached: dict[int, Tensor] = {}  # the laws of the last text, by its number
         self.tokens = np.zeros((len(self.pieces), S), dtype=np.int64)
         for row, (i, first) in zip(self.tokens, self.pieces, strict=True):
             piece = texts[i]["tokens"][first : first + S]

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 
-Runs = tuple[list[Row], list[Row]]  # of one layer: the run itself, its repeats
+Runs = tuple[list[Row], list[Row]]  # rows of one layer: of the run itself, and of its repeats
 CERTAIN = "pathwise"  # this layer compares tokens, so a difference is not due to chance
 WITHIN = "equal within eps"
 Kind = Literal["certified", "consistent", "lossy", "inconclusive"]
@@ -163,7 +163,7 @@ def judge_decoder(
     bound = max((r["effect"] for r in certificates), default=None)
     n = min((r["n"] for r in certificates), default=None)
     about: dict[str, Any] = {"bound": bound, "n": n, "alpha": alpha, "margin": margin, "tested": tuple(p_of)}
-    # the target with the surest fault, not the noisiest one
+    # the target whose fault is surest, not the one whose estimate is noisiest
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
     confidence = "" if worst is None else R.describe_confidence(worst["alpha"])
     interval = None if worst is None else (worst["tv_low"], worst["tv_high"])

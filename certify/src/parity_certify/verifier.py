@@ -34,7 +34,7 @@ from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")
-SPARE = 1.2  # times the sequences that one bound needs nine times in ten: all problems must reach it
+SPARE = 1.2  # all problems must reach the bound, so each draws more than one bound needs nine times in ten
 WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that occurs is the verdict on all problems
 
 
@@ -190,7 +190,7 @@ class Drafted:
         laws: list[np.ndarray] = []
         tokens: list[int] = []
         parents: list[int] = []
-        prefixes, rows, layer = [0], [0], [-1]  # prefix and target row of the root, then of each node
+        prefixes, rows, layer = [0], [0], [-1]  # prefix and target row: of the root, then of each node
         for depth in range(self.drafts):
             children = []
             for node in layer:
@@ -317,6 +317,6 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     else:
         v = replace(v, where=f"{worst.rows[0]['model']}, {v.where}")
     drafts: dict[str, Any] = {key: sum(c.details[key] for c in certificates) for key in ("drafted", "accepted")}
-    drafts["warnings"] = []  # a problem has one round by design, and the drafts that it is made for
+    drafts["warnings"] = []  # drafts and rounds of a problem are set by design, so nothing is missing
     rows = [row for c in certificates for row in c.rows]
     return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)

@@ -17,8 +17,8 @@ from parity_certify.calls import Sampled
 from parity_certify.errors import ParityError
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
-WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: the text has all letters
-OF_LAW = ("temperature", "top_k", "top_p", "min_p")  # fields that change the law, as in transformers
+WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: return all letters, or numbers
+OF_LAW = ("temperature", "top_k", "top_p", "min_p")  # fields of a request that change the law, as in transformers
 COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
 
 

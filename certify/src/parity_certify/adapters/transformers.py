@@ -28,7 +28,7 @@ from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, absorb_end, check_law, check_prompts, check_size, count_prefixes
 
-SPECULATIVE = (  # how tokens are drafted: no part of the law
+SPECULATIVE = (  # these options say how tokens are drafted, and change no law
     "assistant_model", "assistant_tokenizer", "tokenizer", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "prompt_lookup_num_tokens",
     "max_matching_ngram_size", "assistant_early_exit", "use_mtp", "speculation_type", "cache_implementation",
@@ -143,7 +143,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
     Raises ParityError for options that `generate` refuses."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
-    sampled = options.get("do_sample", True)  # otherwise greedy: the likeliest token has probability 1
+    sampled = options.get("do_sample", True)  # greedy decoding gives the likeliest token probability 1
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
         """Append the law at each position to `laws`, in place of sampling: the model's logits along the paths, after
@@ -186,7 +186,7 @@ def compute_law(
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
         laws = compute_laws(exact, inputs, paths, options or {}, end)
-        levels = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # one row a prefix of t tokens
+        levels = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # level t: a row a prefix of t tokens
         tables.append(absorb_end(check_law(np.concatenate(levels), f"prompt {k}"), length, end))
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
@@ -236,7 +236,7 @@ class Generate:
             for key in OF_ASSISTANT:
                 if key in self.options:
                     setattr(assistant.generation_config, key, self.options[key])
-        # drafts and the laws recorded for them, while `record_draft_law` runs
+        # while `record_draft_law` runs, this holds the drafts and the laws that the engine recorded for them
         self.log: list[tuple[Tensor, Tensor]] | None = None
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
         self.__name__ = "transformers generate"
