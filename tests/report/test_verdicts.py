@@ -279,6 +279,15 @@ def test_quality_of_one_prompt_is_not_unchanged(gathered):
     assert "no change seen" not in entries
 
 
+def test_too_few_pictures_are_not_an_unchanged_quality(gathered):
+    name = front_table.choose_main_figure(gathered, "discrete")
+    for error, text in ((1e-6, "no change seen"), (1e6, "too few to tell")):
+        changes = {"moved": "", f"{name}_change": 0.0, f"{name}_change_se": error}
+        g = replace(gathered, summary=gathered.summary.assign(**changes))
+        row = next(r for r in summary_page.order_methods(g, "discrete"))
+        assert front_table.show_change(g, "discrete", row).text == text
+
+
 @pytest.mark.parametrize(
     ("kind", "method", "chosen", "claim"),
     [

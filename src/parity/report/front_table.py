@@ -303,7 +303,7 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def show_change(g: Gathered, kind: str, row: Row) -> Entry:
-    """Show what moved, and the change of the main figure; grey if nothing moved and an effect might not have shown."""
+    """Show what moved, and the change of the main figure; grey where a change of interest might not have shown."""
     name = choose_main_figure(g, kind)
     moved = list_moves(g, row)
     if name not in list_changes(row):
@@ -316,8 +316,9 @@ def show_change(g: Gathered, kind: str, row: Row) -> Entry:
     digits = count_decimals(error) if error > 0 else 3
     ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
     detail = f"{name_figure(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
-    entry = Entry(", ".join(moved) or "no change seen", detail, "text")
-    return grey_out(entry) if not moved and effect is not None and not reach < effect else entry
+    if not moved and effect is not None and not reach < effect:
+        return grey_out(Entry("too few to tell", detail, "text"))
+    return Entry(", ".join(moved) or "no change seen", detail, "text")
 
 
 SCENES = {  # figures by the small networks of `parity.embedded`
