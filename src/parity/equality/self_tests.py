@@ -21,12 +21,12 @@ from parity.experiment.options import KINDS
 
 FILE = Path(__file__).with_suffix(".json")
 MODULES = ("parity.equality.calibration", *(f"parity.equality.faults.{kind}" for kind in KINDS))
-# the packages of which an edit asks for a new run
+# The packages whose code the self-tests test: the result is out of date after an edit of a module of these.
 TESTED = ("parity_certify", "parity_decoders", "parity.equality", "parity.models")
-SEQUENCES = {"discrete": 10_000, "anysubset": 10_000, "continuous": 5000}  # of a sample on models that are listed
-TOKENS = 65_536  # of a sample on a long model
-REPLICATES = 400  # data sets that are drawn under a true null hypothesis
-DRAWS = 1999  # of the Monte-Carlo null
+SEQUENCES = {"discrete": 10_000, "anysubset": 10_000, "continuous": 5000}  # in a sample on enumerable models
+TOKENS = 65_536  # number of tokens in a sample on a long model
+REPLICATES = 400  # number of data sets that are drawn under a true null hypothesis, for the size of each test
+DRAWS = 1999  # number of draws of the Monte-Carlo null distribution
 SEEDS = (0, 1)
 
 
@@ -40,15 +40,15 @@ class SelfTests:
     sizes   a row for each test: how often it rejects true hypotheses (see `parity.equality.calibration.make_size_row`)
     """
 
-    code: str  # digest of what was tested
+    code: str  # digest of the code that was tested
     date: str
-    seconds: float  # of a core
+    seconds: float  # CPU seconds that the self-tests took
     faults: list[Row]
     sizes: list[Row]
 
     @cached_property
     def failures(self) -> list[Row]:
-        """Planted decoders that did not go as they must."""
+        """Select the rows of `faults` whose outcome is wrong: a fault not found, or a correct decoder rejected."""
         return [row for row in self.faults if row["as_required"] is False]
 
     def is_current(self) -> bool:
@@ -61,7 +61,7 @@ def digest_code() -> str:
 
 
 def describe_fault(kind: str, outcome: Any) -> Row:
-    """Sum up the samples of a planted decoder, a `parity.equality.faults.Outcome`, in a row."""
+    """Sum up the outcome of a trial, a `parity.equality.faults.Outcome`, in a row of `SelfTests.faults`."""
 
     def get_p(row: Row) -> float:
         return row["p_value"] if row["p_holm"] is None else row["p_holm"]
@@ -76,7 +76,7 @@ def describe_fault(kind: str, outcome: Any) -> Row:
 
 
 def try_faults(threads: int) -> Iterator[Row]:
-    """Yield a row for each planted decoder of every kind."""
+    """Run the trials of faulty and correct decoders of every kind, and yield a row for each (`SelfTests.faults`)."""
     planted = import_named_module("parity.equality.faults")
     for kind in KINDS:
         module = import_named_module(f"parity.equality.faults.{kind}")
@@ -85,7 +85,7 @@ def try_faults(threads: int) -> Iterator[Row]:
 
 
 def run(threads: int = 1) -> dict[str, Any]:
-    """Run all self-tests. Returns the fields of `SelfTests`."""
+    """Run all self-tests, which takes long. Returns the fields of `SelfTests` by name; writes no file."""
     code = digest_code()
     sizes, _ = import_named_module("parity.equality.calibration").calibrate(REPLICATES)
     names = ("test", "n", "effect", "low", "high", "verdict")

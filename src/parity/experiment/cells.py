@@ -17,9 +17,9 @@ from parity.experiment import weights
 from parity.experiment.options import KINDS, cap_small, claim, declaration, is_plain_decoding, needs, runs_on_enumerable
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
-DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
-LOSSY = 5  # a method that claims to be lossy is tested with so many times less: its fault is larger than a bound
-Condition = tuple[dict[str, Any], bool]  # what cells of all methods share; whether plain decoding has a control there
+DECODED = ("infilling", "stories", "code")  # text tasks that methods decode; the others ask for the model's laws
+LOSSY = 5  # samples that claim to be lossy are so many times smaller, because their faults are larger than a bound
+Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """8 hex digits."""
+        """Compute the cell's key, 8 hex digits."""
         return digest([self.kind, self.spec])
 
     @property
@@ -54,9 +54,9 @@ class Variant:
 
     kind: str
     method: str
-    options: dict[str, Any]  # cut to a few places
+    options: dict[str, Any]  # options of the method; on enumerable models lengths are capped at a few positions
     claim: str
-    n: int  # sequences for each enumerable model; tokens for each long one
+    n: int  # number of sequences drawn on each enumerable model, or of tokens on each long one
 
 
 def digest_prompts(prompts: list[str]) -> str:
@@ -68,6 +68,7 @@ def wrap_in_list(value: Any) -> list[Any]:
 
 
 def list_image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+    """List the settings that image cells of all methods share, for each model and sampling; all have a control cell."""
     section = config.image
     assert section is not None
     models = weights.list_models(config, "discrete").items()
@@ -82,8 +83,8 @@ def list_image_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
 
 
 def list_text_tasks(config: Config) -> list[dict[str, Any]]:
-    """List the tasks of the section `text` for every model: kind, settings, model and its revision, and the digest of
-    all with that of the task's data."""
+    """List the tasks of the section `text` for every model: kind, settings, model, its revision, and as `key` a digest
+    of these and of the content of the task's data file; [] without the section."""
     if config.text is None:
         return []
     tasks = []
@@ -95,7 +96,7 @@ def list_text_tasks(config: Config) -> list[dict[str, Any]]:
             settings = task.model_dump()
             file = Path(task.data)
             content = ""
-            if task.data and file.is_file() and file.stat().st_size <= MOST:  # a larger one cannot be read
+            if task.data and file.is_file() and file.stat().st_size <= MOST:  # the reader refuses larger files
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
             key = digest([kind, settings, content, revision])
             tasks.append({"kind": kind, "settings": settings, "model": model, "revision": revision, "key": key})
@@ -103,6 +104,8 @@ def list_text_tasks(config: Config) -> list[dict[str, Any]]:
 
 
 def list_text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+    """List the settings that text cells of all methods share, for each decoded task, model and use of the cache; all
+    have a control cell. `prompts` is not read."""
     section = config.text
     assert section is not None
     for task, cache in itertools.product(list_text_tasks(config), section.cache):
@@ -113,13 +116,14 @@ def list_text_conditions(config: Config, prompts: list[str]) -> Iterator[Conditi
 
 
 def captions(config: Config, kind: str) -> PromptSpec | None:
-    """Return the captions that models of a kind read, which are part of what identifies them."""
+    """Return the captions that models of a kind read, which are part of what identifies them; None for no captions."""
     return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
 def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
-    """List the settings shared by all methods. The batch is included because it affects speed; a setting that a model
-    does not read makes no other cell."""
+    """List the settings that continuous cells of all methods share, for each model, sampling and batch, which is
+    included because it affects speed; the first batch alone has a control cell. Settings that a model does not read are
+    left out, and what is then equal is listed once. `prompts` is not read."""
     section = config.continuous
     assert section is not None
     listed: list[dict[str, Any]] = []
@@ -151,7 +155,8 @@ def kinds(config: Config) -> list[str]:
 
 
 def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
-    """Return the digest of an embedded drafter or draft model; the files of other models are all in their revision."""
+    """Return {companion: digest of its weights} if a method needs the embedded drafter or draft model, else {}, because
+    the files of other models are all in their revision."""
     companion = needs(kind, method)
     embedded = kind == "discrete" and weights.list_models(config, kind)[model].source == "embedded"
     if not companion or not embedded:
@@ -160,8 +165,8 @@ def digest_companion(config: Config, kind: str, method: str, model: str) -> dict
 
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
-    """List every cell: plain decoding twice under independent seeds, everything else once; each once more with
-    `repeat`."""
+    """List every cell of an experiment: plain decoding as reference and as control under independent seeds, every other
+    variant of a method once; with `config.repeat`, each variant once more."""
     result = []
     seeds = config.seeds
     for kind in kinds(config):
@@ -181,7 +186,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
-    """Find the plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
+    """Find the reference cell that a cell is compared with: plain decoding whose specification is otherwise the same,
+    but for method, options, seed and companion."""
     own_keys = {"method", "options", "seed", *weights.COMPANIONS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +199,8 @@ def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
 
 
 def variant(config: Config, cell: Cell) -> Variant | None:
-    """Choose how a cell's method runs on enumerable models; None if it does not."""
+    """Choose how a cell's method runs on enumerable models: options with capped lengths, and the number of sequences,
+    fewer for a lossy claim. None if it does not run on them."""
     method = cell.spec["method"]
     options = cell.spec["options"]
     n = config.equality.n
@@ -204,7 +211,8 @@ def variant(config: Config, cell: Cell) -> Variant | None:
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
-    """Choose a cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
+    """Choose how a cell's method runs on long models: its options, and the number of tokens, fewer for a lossy claim.
+    None if it does not run on them, or `equality.long` is 0."""
     method = cell.spec["method"]
     options = cell.spec["options"]
     n = config.equality.long
@@ -224,5 +232,5 @@ def long_key(config: Config, v: Variant) -> str:
 
 
 def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:
-    """Digest what the tests of a method on models of known law depend on."""
+    """Digest what the tests of a method on enumerable (exact) and long models depend on; None: no such tests."""
     return digest([exact and variant_key(config, exact), long and long_key(config, long)])

@@ -13,10 +13,10 @@ from parity.experiment import model_checks, weights
 from parity.experiment.module_metadata import find_function, read_constant
 from parity.experiment.schema import HUB, ModelSpec
 
-KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # of an autoencoder
-CODES = "quantize.embedding.weight"  # of a VQ tokenizer, which has an autoencoder's tensors too
-VAE = "vae."  # where a continuous model's file holds its autoencoder
-PLACES = ("diffusion_pos_embed_learned", "encoder_pos_embed_learned")  # [1, grid^2, width] of a continuous model
+KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # tensors that identify an autoencoder
+CODES = "quantize.embedding.weight"  # tensor that tells a VQ tokenizer from an autoencoder, whose tensors it has too
+VAE = "vae."  # prefix of the autoencoder's tensors in a continuous model's file
+PLACES = ("diffusion_pos_embed_learned", "encoder_pos_embed_learned")  # tensors whose shape [1, grid^2, W] gives a grid
 
 
 def is_here(spec: ModelSpec, component: str, file: str) -> bool:
@@ -26,8 +26,9 @@ def is_here(spec: ModelSpec, component: str, file: str) -> bool:
 
 
 def check_model(model: str, spec: ModelSpec) -> None:
-    """Raise ConfigError for a component on this machine that is damaged, belongs to another network, or has other sizes
-    than `network`. What headers do not say is checked when the component is loaded."""
+    """Check the files of a model that are on this machine, by their headers. Raises ConfigError for a component that is
+    damaged, belongs to another network, or has other sizes than `network`, and for an autoencoder that no file holds.
+    What headers do not say is checked when the component is loaded."""
     shapes: dict[str, dict[str, Shape]] = {}
     for component, file in spec.files.items():
         if component != "tokenizer" and is_here(spec, component, file):
@@ -41,7 +42,7 @@ def check_model(model: str, spec: ModelSpec) -> None:
 
 
 def check_readable(label: str, path: Path) -> None:
-    """Raise ConfigError, which begins with `label`, for a damaged file of weights, or folder of them."""
+    """Check that a file of weights, or each in a folder, is whole. Raises ConfigError, which begins with `label`."""
     try:
         for file in parts(path):
             check_whole(file)
@@ -50,8 +51,8 @@ def check_readable(label: str, path: Path) -> None:
 
 
 def read_part(spec: ModelSpec, component: str, path: Path) -> dict[str, Shape]:
-    """Read the shapes of a component's tensors, {} if headers do not say them. Raises ParityError if it is damaged or
-    does not fit."""
+    """Read the shapes of a component's tensors by name from its file or folder `path`; {} if headers do not say them.
+    Raises ParityError if it is damaged, of another network, or of other sizes than the configuration says."""
     shapes: dict[str, Shape] = {}
     check_type(spec, component, path)
     for file in parts(path):
@@ -74,8 +75,8 @@ def read_part(spec: ModelSpec, component: str, path: Path) -> dict[str, Shape]:
 
 
 def check_type(spec: ModelSpec, component: str, path: Path) -> None:
-    """Raise ParityError for a folder whose config.json is that of another kind of model, or of other codes than
-    `network` says."""
+    """Check the config.json of a component's folder, if the family says of which model types it may be. Raises
+    ParityError if it is missing, of another model type, or of other values than `network` says."""
     kind = weights.find_kind(spec.family)
     family = weights.read_family(spec.family)
     types = family.get("model_types", {})
@@ -99,7 +100,7 @@ def check_type(spec: ModelSpec, component: str, path: Path) -> None:
 
 
 def list_tensors(family: str) -> dict[str, tuple[str, ...]]:
-    """List the tensors that identify the components of a family's published files."""
+    """List by component the names of tensors that identify it among a family's published files."""
     kind = weights.find_kind(family)
     if kind == "continuous":
         return dict.fromkeys(("target", "draft"), weights.read_family(family).get("tensors", ())) | {"kl": KL}
@@ -107,8 +108,8 @@ def list_tensors(family: str) -> dict[str, tuple[str, ...]]:
 
 
 def check_network(spec: ModelSpec, component: str, path: Path, shapes: dict[str, Shape]) -> None:
-    """Raise ParityError for another network than the component's. A drafter may have been trained here, under other
-    names."""
+    """Check by the names of tensors, the keys of `shapes`, that a file is of the component's network. Raises a
+    ParityError that names what it is of. Drafters pass, because one that was trained here has other names."""
     tensors_by_component = list_tensors(spec.family)
 
     def is_of(found_component: str) -> bool:
@@ -127,7 +128,8 @@ def check_network(spec: ModelSpec, component: str, path: Path, shapes: dict[str,
 
 
 def derive_network_sizes(spec: ModelSpec, component: str, shapes: dict[str, Shape]) -> dict[str, int]:
-    """Derive sizes from a component's shapes, by their key in `network`."""
+    """Derive a network's sizes, by their key in `network`, from the shapes of a component's tensors, as far as the
+    family says how; {} if it does not."""
     kind = weights.find_kind(spec.family)
     if (
         kind == "continuous"

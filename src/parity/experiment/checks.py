@@ -36,22 +36,22 @@ from parity.experiment.schema import (
     validate,
 )
 
-SELF_TESTS = ("mutants", "long_mutants", "anyorder", "continuous", "calibration")  # sizes that `equality` once had
+SELF_TESTS = ("mutants", "long_mutants", "anyorder", "continuous", "calibration")  # keys that `equality` once had
 
 
 class Plan(NamedTuple):
     config: Config
     prompts: list[str]
     cells: list[Cell]
-    notes: list[str]  # for the user, a line each
+    notes: list[str]  # lines to print for the user, such as which prompts are not used
 
 
 def make_plan(
     raw: dict[str, Any], find: Callable[[str], str], make: stand_in.Make, pin: pins.Pin, published: Sequence[Any]
 ) -> Plan:
-    """Make the experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a
-    name that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers'
-    tables."""
+    """Make the plan of an experiment from its configuration `raw`: the checked configuration, scaled, its prompts and
+    cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
+    here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
     refuse_old_form(raw)
     ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
     loaded = load(resolve_paths(ready, find))
@@ -68,8 +68,8 @@ def make_plan(
 
 
 def count_prompts(config: Config) -> Config:
-    """Put the number of prompts into image.prompts.limit if the configuration names no limit and the file may hold
-    fewer than the default."""
+    """Return the configuration with image.prompts.limit set to the number of prompts that are read, if it names no
+    limit, because the file may hold fewer than the default."""
     if config.image is None or "limit" in config.image.prompts.model_fields_set:
         return config
     prompts = config.image.prompts.model_copy(update={"limit": len(prompt_files.read_rows(config.image.prompts))})
@@ -93,7 +93,8 @@ def describe_unread(config: Config) -> list[str]:
 
 
 def load(raw: dict[str, Any]) -> Config:
-    """Load the configuration from its YAML, checked."""
+    """Make the configuration from its YAML, `raw`: methods with all their options, `auto` replaced by the method that
+    it stands for. Raises ConfigError for the first thing that is wrong."""
     refuse_old_form(raw)
     value = validate(Config, raw, "")
     auto = tuned.take_auto(value)
@@ -128,7 +129,8 @@ def refuse_old_form(raw: dict[str, Any]) -> None:
 
 
 def check_models(value: Config) -> None:
-    """Check that every model's family exists, and that the files of models that a section runs are named and exist."""
+    """Check that every model's family exists, and that the models that a section runs have allowed sizes and files that
+    are named, exist and are whole. Raises ConfigError."""
     for name, spec in value.models.items():
         kind = weights.find_kind(spec.family, f"models.{name}.family")
         if kind not in kinds(value):
@@ -144,7 +146,8 @@ def check_models(value: Config) -> None:
 
 
 def check_judges(value: Config) -> None:
-    """Check that the protocol exists, and that the networks that judge, and the pictures to compare with, exist."""
+    """Check that the protocol is known and fits the CLIP network, and that networks that judge, and pictures to compare
+    with, exist. Raises ConfigError."""
     recipes = weights.read_protocols()
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
@@ -166,8 +169,8 @@ def check_judges(value: Config) -> None:
 
 
 def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any]]]) -> None:
-    """Put defaults where variants leave options out, and check that methods of a section are decoders of its kind, that
-    their variants are valid and differ, and that one is plain decoding."""
+    """Put defaults, in place, where the variants of a section's methods leave options out. Raises ConfigError unless
+    methods are decoders of the kind, their variants are valid and differ, and one is plain decoding."""
     key = f"{KINDS[kind]}.methods"
     base = find_plain_method(kind)
     has_base = False
@@ -197,7 +200,8 @@ def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any
 def check_at_most(
     kind: str, variants_by_method: dict[str, list[dict[str, Any]]], sizes: dict[str, int], label: str
 ) -> None:
-    """Check that no option that counts positions or tokens is larger than a model has of them."""
+    """Check that no option that counts positions or tokens is larger than the model's `sizes` allow. Raises ConfigError
+    that ends with `label`, the model."""
     for method, variants in variants_by_method.items():
         for i, variant in enumerate(variants):
             for key, limit in list_bounds(kind, method, sizes).items():
@@ -207,6 +211,7 @@ def check_at_most(
 
 
 def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
+    """Check that each model is there, has the companions that methods need, and is as large as their options."""
     for model, spec in models.items():
         model_checks.check_trained(model, spec)
         for method in section.methods:
@@ -215,6 +220,7 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
 
 
 def check_text(section: TextSection) -> None:
+    """Check that data files exist, and that methods that read one kind of prompt have an infilling task with it."""
     for kind, tasks in section.tasks:
         for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
@@ -230,6 +236,7 @@ def check_text(section: TextSection) -> None:
 
 
 def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -> None:
+    """Check captions, and that each model has its files, is as large as options, and can do what settings ask for."""
     if section.captions is not None:
         read_captions(section)
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
@@ -245,8 +252,8 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
 
 
 def read_captions(section: ContinuousSection) -> list[str]:
-    """Read the captions that published models are conditioned on, in turn. Raises ConfigError for a file that cannot be
-    read."""
+    """Read the captions that published models are conditioned on, in turn; [] if none are named. Raises ConfigError for
+    a file that cannot be read."""
     if section.captions is None:
         return []
     try:
@@ -256,7 +263,7 @@ def read_captions(section: ContinuousSection) -> list[str]:
 
 
 def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -> None:
-    """Check that a model's head has the requested guidance schedule and sampler."""
+    """Raise ConfigError unless a model's head has the requested sampler and, with guidance, guidance schedule."""
     for sampling in wrap_in_list(section.sampling):
         if sampling.guidance != 1 and sampling.guidance_schedule not in family["schedules"]:
             raise ConfigError(
@@ -271,8 +278,8 @@ def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -
 
 
 def check_causal(model: str, section: ContinuousSection) -> None:
-    """Check that a causal model draws one token at a time: it has no law of a token before it has read the one
-    before."""
+    """Raise ConfigError for options by which a causal model would draw several tokens at a time, or verify each before
+    the one before is read: it has no law of a token before it has read the one before."""
     for option, value, reason in (
         ("iterations", 0, "draws one token at a time"),
         ("verify", "each", "has no law of a token before it has read the one before"),
@@ -287,13 +294,13 @@ def check_causal(model: str, section: ContinuousSection) -> None:
 
 
 def make_slug(title: str) -> str:
-    """Make a title fit into a file's name."""
+    """Make a part of a file name from a title: lower case, with hyphens in place of all but letters and digits."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def check_studies(value: Config) -> None:
-    """Check that every figure of a study names settings and measures that its section's cells have, under a title of
-    its own."""
+    """Check that every figure of a study names settings and measures that its section's cells have, under a title that
+    no other has. Raises ConfigError."""
     all_cells = cells(value, [])
     titles = set()
     for kind in kinds(value):
@@ -317,8 +324,8 @@ def check_sources(value: Config, published: Sequence[Any]) -> None:
 
 
 def count_allowed_words(config: Config) -> int | None:
-    """Count the words that a prompt for embedded models may have; None without one, because other models cut long
-    prompts."""
+    """Return the number of words that a prompt may have if an image model is embedded; None if none is, because other
+    models cut long prompts."""
     assert config.image is not None
     embedded = any(model.source == "embedded" for model in weights.list_models(config, "discrete").values())
     return config.image.prompts.max_words if embedded else None

@@ -18,7 +18,7 @@ from parity.experiment.module_metadata import PACKAGE
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
 DECODERS = Path(parity_decoders.__file__).parents[1]
-# The folders that packages are in; `recipes` is there in a clone alone.
+# The folder that each of our packages is in. Only a clone of the repository has `recipes`.
 ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODERS, "recipes": ROOT.parent}
 
 
@@ -32,7 +32,8 @@ def find_file(module: str) -> Path | None:
 
 @cache
 def parse_source(file: Path) -> tuple[str, frozenset[str]]:
-    """Parse a source: the digest of its code without docstrings, and all that it imports, also inside functions."""
+    """Parse a Python source: the digest of its code without docstrings and comments, and the names of all modules, or
+    members of them, that it imports, also inside functions."""
     tree = ast.parse(file.read_bytes())
     names = set()
     for node in ast.walk(tree):
@@ -47,7 +48,7 @@ def parse_source(file: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def list_imports(module: str) -> frozenset[str]:
-    """List the modules of these packages that a module imports itself."""
+    """List the modules of these packages that a module imports directly; none if it is not of them."""
     file = find_file(module)
     return frozenset(name for name in parse_source(file)[1] if find_file(name)) - {module} if file else frozenset()
 
@@ -71,7 +72,7 @@ def list_closure(*modules: str) -> list[str]:
 
 @cache
 def digest_module(module: str) -> str:
-    """Digest a module's code, and what lies beside it: templates of a package, JSON of the module's name."""
+    """Digest a module's code and its data files: the folder `templates` of a package, the JSON file of its name."""
     file = find_file(module)
     assert file is not None
     data_files = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
@@ -81,8 +82,8 @@ def digest_module(module: str) -> str:
 
 @cache
 def digest(*modules: str, within: tuple[str, ...] = ("",)) -> str:
-    """Digest the code that `modules` run, docstrings and comments aside: 12 hex digits. `within`: the packages whose
-    code counts, all if it is left out."""
+    """Digest the code of `modules` and of all modules of our packages that they import, docstrings and comments aside:
+    12 hex digits. `within`: prefixes of the modules whose code counts, by default all."""
     closure = (module for module in list_closure(*modules) if module.startswith(within))
     lines = [f"{module} {digest_module(module)}" for module in closure]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

@@ -17,15 +17,15 @@ from parity.base.errors import ConfigError
 from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
-FEWEST = 2  # prompts, texts or images that a figure with an error can be made of
-FILES = (  # keys whose values are files or folders, of the workflow's own folder where they are not below this one
+FEWEST = 2  # smallest number of prompts, texts or images of which a figure with an error can be made
+FILES = (  # keys whose values are files or folders, which are looked for in the workflow's folder too
     "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
     "models.*.folder", "networks.*.file",
 )  # fmt: skip
 
 
 def read_experiment(file: Path) -> Any:
-    """Read the YAML of an experiment's file. Raises ConfigError if it cannot be read."""
+    """Read the content of an experiment's YAML file, unchecked. Raises ConfigError if it cannot be read."""
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -33,14 +33,15 @@ def read_experiment(file: Path) -> Any:
 
 
 def is_complete(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
-    """Return whether a file, or a configuration that another workflow gives, has a section: then it replaces the
-    default experiment, instead of being laid over it."""
+    """Return whether one of the YAML files, or the mapping `config` that another workflow gives, has a section (image,
+    text, continuous): then it replaces the default experiment, instead of being laid over it."""
     configurations = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
     return any(section in one for one in configurations if isinstance(one, Mapping) for section in SECTIONS)
 
 
 def parse_value(value: Any) -> Any:
-    """Parse a value of `--config` as YAML: Snakemake leaves the numbers inside a mapping or a list as text."""
+    """Parse a value of `--config`, and all texts inside it, as YAML, because Snakemake leaves the numbers inside a
+    mapping or a list as text. Text that is no YAML stays."""
     if isinstance(value, Mapping):
         return {str(key): parse_value(v) for key, v in value.items()}
     if isinstance(value, list):
@@ -52,8 +53,9 @@ def parse_value(value: Any) -> Any:
 
 
 def put_in_section(key: str, value: Any) -> dict[str, Any]:
-    """Put a value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, because
-    no other section has prompts. Raises ConfigError for a key that several sections have."""
+    """Make {section: {key: value}} of a key of the command line that one section has: `prompts={limit: 4}` is
+    `image={prompts: {limit: 4}}`. {key: value} for a key of the top level, or an unknown one. Raises ConfigError for a
+    key that several sections have."""
     sections = [name for name, schema in SECTIONS.items() if key in schema.model_fields]
     if key in Config.model_fields or not sections:
         return {key: value}
@@ -77,7 +79,8 @@ def merge(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
 
 
 def overlay_config(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `--config` over a configuration; both as Snakemake read them."""
+    """Make the configuration that results from laying `--config` over `raw`, both as Snakemake read them. Raises
+    ConfigError for a YAML alias that refers to what it is in."""
     result: dict[str, Any] = {}
     key = ""
     try:
@@ -103,8 +106,8 @@ def iter_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
-    """Resolve the paths of a configuration's files: `find` gives a path for a name that does not exist from here,
-    because the workflow may run from another folder than its own."""
+    """Replace, in place, the files of a configuration that do not exist from here by find(name), because the workflow
+    may run from another folder than its own. Returns `raw`."""
     image = raw.get("image")
     default = PromptSpec().file
     if isinstance(image, dict) and isinstance(image.get("prompts", {}), dict) and not Path(default).exists():
@@ -113,7 +116,7 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
         *parents, key = key_path.split(".")
         for holder in iter_values(raw, parents):
             name = holder.get(key) if isinstance(holder, dict) and not holder.get("repo") else None
-            # os.path, for Path raises for a name too long, which the checks refuse in their words
+            # Not Path.exists, which raises for a name that is too long; the checks refuse such a name later.
             if (
                 isinstance(name, str)
                 and name
@@ -125,9 +128,8 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
 
 
 def scale_config(config: Config) -> Config:
-    """Scale an experiment by its `scale`: that share of the prompts, texts and images of every section, two at least.
-
-    Its results go to a folder of their own, `results/<experiment>-x<scale>`; its tests stay as they are.
+    """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
+    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. The configuration itself if the scale is 1.
     """
     if config.scale == 1:
         return config

@@ -9,8 +9,8 @@ from parity.experiment.schema import Config
 
 
 def read_config(file: Path) -> tuple[Config, list[str]]:
-    """Read the experiment of a file without `auto`, which only `parity tune` answers, and the kinds of model that had
-    it."""
+    """Read and check the experiment of a file, without the method `auto`, which `parity tune` chooses. Returns it and
+    the kinds of model that had `auto`. May write stand-ins."""
     raw = read_experiment(file)
     auto = []
     for kind, section in KINDS.items():

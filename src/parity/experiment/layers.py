@@ -13,14 +13,15 @@ from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import declaration, is_coupled
 from parity.experiment.schema import Config
 
-# Every cell; those that must return plain decoding's tokens; those that draft tokens or steps, and controls.
+# Which cells a layer tests: all; those that must return plain decoding's tokens; those with drafts, and controls.
 WHEN = ("always", "coupled", "drafted")
 DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
-Layers = dict[str, dict[str, dict[str, Any]]]  # by kind and name
+Layers = dict[str, dict[str, dict[str, Any]]]  # declarations of the layers, by kind and name
 
 
 def read_layers(kind: str) -> dict[str, dict[str, Any]]:
-    """Read the declarations of every layer of a kind, by name. Raises ConfigError for an incomplete one."""
+    """Read the declarations (the literals of DECLARED) of every layer of a kind, by name. Raises ConfigError for a
+    layer that lacks one or has no function `rows`."""
     package = f"equality/layers/{kind}"
     of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
     for name, layer in of_layer.items():
@@ -31,8 +32,8 @@ def read_layers(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
-    """Select the layers that look at a cell. If the batch is part of a specification, the law is tested at the first
-    size."""
+    """Select the names of the layers that test a cell, by its role and what its method declares. Cells of vectors are
+    tested at the section's first batch size alone, and not at all if `forced` is 0."""
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
@@ -58,6 +59,6 @@ def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict
 
 
 def list_baseline(config: Config, all_cells: list[Cell], cell: Cell) -> list[str]:
-    """List the files of the plain decoding that a cell is compared with."""
+    """List the paths of the shards and the features of the plain decoding that a cell is compared with."""
     plain = find_reference(cell, all_cells)
     return [*paths.pieces(config, plain, "shards"), f"{paths.folder(plain)}/features.npz"]

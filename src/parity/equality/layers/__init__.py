@@ -32,16 +32,16 @@ class CellFiles:
     """The files of a cell that layers read, each when it is first used, and where to write."""
 
     kind: str
-    folder: Path  # results/cells/<kind>/<model>/<method>-<key>
+    folder: Path  # folder of the cell, results/cells/<kind>/<model>/<method>-<key>
     settings: dict[str, Any] = field(default_factory=dict)
     shard_files: list[Path] = field(default_factory=list)
     input_files: list[Path] = field(default_factory=list)
     checkpoint: Path | None = None
-    baseline_folder: Path | None = None  # of the reference cell
+    baseline_folder: Path | None = None  # folder of the reference cell, plain decoding
     reference_file: Path | None = None  # features of the pictures that quality is compared with
-    laws_file: Path | None = None  # what the target gave the cell's tokens
+    laws_file: Path | None = None  # where `write_laws` writes what the target gave the cell's tokens
     device: str = "cpu"
-    extra_entries: dict[str, Any] = field(default_factory=dict)  # of the layer's JSON file
+    extra_entries: dict[str, Any] = field(default_factory=dict)  # for the layer's JSON file
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class CellFiles:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Columns of every row: model, method and key of the cell."""
+        """Return the columns that every row of the cell has: its model, method and key."""
         key = self.folder.name.rsplit("-", 1)[1]
         return {"model": self.spec["model"], "method": self.spec["method"], "key": key}
 
@@ -59,7 +59,8 @@ class CellFiles:
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What the cell was decoded from. Raises ParityError if its rows are not those of the shards."""
+        """Read what the cell's rows were decoded from, a column each. Raises ParityError unless the rows are those of
+        the shards, in their order, where shards were given."""
         if self.shard_files:
             return rows_of(self.input_files, self.shards)
         return join([read_rows(file) for file in self.input_files])
@@ -75,7 +76,7 @@ class CellFiles:
 
     @cached_property
     def baseline(self) -> "CellFiles":
-        """The reference cell: its features and, if it was decoded in one piece, its shards."""
+        """Make the files of the reference cell: its features and, if it was decoded in one piece, its shards."""
         assert self.baseline_folder is not None, "--baseline"
         return CellFiles(self.kind, self.baseline_folder, shard_files=[self.baseline_folder / "shards/0-of-1.npz"])
 
@@ -90,7 +91,8 @@ class CellFiles:
 
 
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
-    """Run a layer at the level `equality.alpha`. Returns its rows and its further entries."""
+    """Run the layer `name` on a cell at the level `equality.alpha`. Returns the content of the layer's JSON file: its
+    "rows" and the entries that it added to `cell.extra_entries`."""
     with R.set_alpha(cell.settings.get("alpha", R.ALPHA)):
         return {
             "rows": import_named_module(f"parity.equality.layers.{cell.kind}.{name}").rows(cell),

@@ -3,7 +3,7 @@
 A module of this folder has, for its kind,
 
     targets(which="full")  its targets; `which` is "full" or "small" (the same where a kind has few)
-    DRAWS                  of the Monte-Carlo null, where nothing else is asked for
+    DRAWS                  default number of draws of the Monte-Carlo null
     FAMILY                 what Holm's correction runs over: "targets", each test over all targets, where one test
                            decides; "all", the deciding tests of all targets together
 
@@ -32,18 +32,18 @@ from parity_decoders.noise import Noise, counted_noise
 from parity.base.errors import ParityError
 
 Decoder = Callable[..., Iterator[Any]]
-CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cache
+CHUNK = 8192  # number of rows decoded at once; the tensors of so many stay in the processor's cache
 
 
 class Enumerated:
     """A target whose outcomes are all listed: draws are their numbers (codes), first token most significant."""
 
     name: str
-    law: Any  # [K] probabilities of the outcomes
+    law: Any  # [K] probabilities of the outcomes, by code
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The size of the vocabulary, and the tokens of an outcome."""
+        """Return the size of the vocabulary and the number of tokens of an outcome."""
         raise NotImplementedError
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
@@ -60,9 +60,12 @@ class Enumerated:
         strict: bool = False,
         dtype: torch.dtype = torch.float64,
     ) -> np.ndarray:
+        """Draw n sequences by a decoder, in chunks on `threads` threads, and return their codes [n]. Raises ParityError
+        if the decoder stops early, draws what is no token or, if `strict`, a token of probability zero."""
         key = derive_row_key(seed, self.name)
 
         def draw_chunk(first: int) -> np.ndarray:
+            """Draw the codes of sequences first..first + CHUNK - 1, cut at n."""
             with prefix_errors(self.name + (f", from {first} on:" if first else ",")):
                 noise = counted_noise(key, range(first, min(first + CHUNK, n)), dtype)
                 code = self.decode_codes(decoder, noise, options)
@@ -70,7 +73,7 @@ class Enumerated:
                     check_support(self.law, *self.shape, code)
                 return code
 
-        torch.set_num_threads(1)  # the tensors are small: whole chunks run side by side instead
+        torch.set_num_threads(1)  # torch gets one thread, as its tensors are small; chunks run side by side instead
         with ThreadPoolExecutor(threads) as pool:
             return np.concatenate(list(pool.map(draw_chunk, range(0, n, CHUNK))))
 
@@ -80,7 +83,7 @@ class Enumerated:
 
 @contextmanager
 def prefix_errors(model: str) -> Iterator[None]:
-    """Prefix the messages of errors with the name of a model."""
+    """Context manager: prefix the message of a ParityError that is raised inside with "model" and the model's name."""
     try:
         yield
     except ParityError as error:
@@ -88,7 +91,7 @@ def prefix_errors(model: str) -> Iterator[None]:
 
 
 def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
-    """Raise ParityError, naming row and position, if a sequence of code [B] has a token of probability zero."""
+    """Raise ParityError, naming row and position, if a sequence of code [B] is impossible under law [vocab^length]."""
     bad = np.flatnonzero(law[code] == 0)
     if len(bad):
         tokens = digits(vocab, length)[code[bad[0]]]

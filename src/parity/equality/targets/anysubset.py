@@ -54,6 +54,7 @@ class Target(Enumerated):
         return self.model.words, self.length - len(self.prompt)
 
     def make_start(self, rows: int) -> Infilling:
+        """Make texts that hold the prompt alone, for `rows` rows."""
         tokens = torch.full((rows, self.model.length), self.model.mask)
         for position, token in self.prompt.items():
             tokens[:, position] = token
@@ -61,7 +62,7 @@ class Target(Enumerated):
 
     @cached_property
     def law(self) -> np.ndarray:
-        """The joint law of the missing tokens, first rank most significant."""
+        """Compute the joint law of the missing tokens, by code; the token of the first rank is most significant."""
         return compute_joint_law(self.model, self.make_start(1))
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
@@ -71,7 +72,7 @@ class Target(Enumerated):
 
 
 def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw laws that depend on the position alone: drafts are always right, p == q."""
+    """Draw logits of laws that depend on the position alone, so that drafts are always right (p == q)."""
     laws = 1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)
     return laws.expand((vocab + 1) ** length, -1, -1)
 
@@ -87,16 +88,17 @@ MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, 
 
 
 def targets(which: str = "full") -> list[Target]:
+    """Make the targets of MAKES; `which` belongs to the signature of all kinds and is not read."""
     return [
         Target(name, TabularAnySubset(table(vocab, length, make_generator(name, 0))), prompt)
         for name, (table, vocab, length, prompt) in MAKES.items()
     ]
 
 
-# Long texts
+# --- Models of long texts
 
-KNOWN = 1 / 8  # share of words that a prompt holds
-SHORTER = 5  # words by which rows differ in length, where they do
+KNOWN = 1 / 8  # share of a text's words that its prompt holds
+SHORTER = 5  # number of words by which rows differ in length, on targets whose rows do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class LongTarget(Long):
 
     rule: Rule
     reads_past_end: ClassVar[bool] = True
-    is_joint: bool = True  # whether its laws are of one joint: of pairs, too, and the same in every order
+    is_joint: bool = True  # whether all orders have one joint law, which also gives those of pairs
 
     @cached_property
     def model(self) -> LongSubset:
@@ -113,14 +115,14 @@ class LongTarget(Long):
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """[N, V, N, V] of every two words."""
+        """Compute the law [N, V, N, V] of every two words; None if orders differ in law or pairs are not tested."""
         if not self.is_joint or self.skips_pairs:
             return None
         return hidden.compute_pair_law(self.rule, self.length).numpy()
 
     @property
     def ends(self) -> Tensor | None:
-        """[n] words of each row, where they differ."""
+        """Return the number of words of each row [n]; None if all rows are of full length."""
         return None if self.is_joint else self.length - SHORTER * (torch.arange(self.n) % 3)
 
     def make_start(self, seed: int) -> Infilling:
@@ -145,6 +147,7 @@ class LongTarget(Long):
         return "k" in options
 
     def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+        """Compute laws and slots of decoded words [n, N]; mark those of the prompt and behind a row's end as known."""
         rank = invert_order(start.order)
         in_row = rank < start.end[:, None]
         is_known = (rank < start.begin[:, None]) | ~in_row
@@ -153,6 +156,7 @@ class LongTarget(Long):
         return Drawn(torch.where(in_row, tokens, 0).numpy(), laws.numpy(), is_known.numpy(), slot, predictable)
 
     def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+        """Make the rows of the tests of words; for a whole sample with rows of different length, also of the order."""
         rows = super().make_token_rows(drawn, layer, is_whole, **columns)
         if is_whole and self.ends is not None:
             rows.append(make_order_row(layer, self.rule, drawn, self.ends, **columns))
@@ -173,7 +177,7 @@ def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
         line = prompt.repeat(V, 1)
         if i + 1 < N:
             line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
-        steps.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # by the next word
+        steps.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # by the next word: [next V, n, V]
         law = torch.einsum("nw,wnv->nv", law, steps[-1])
         word = prompt[:, i]
         certain = torch.nn.functional.one_hot(word.clamp(max=V - 1), V).double()
@@ -182,15 +186,16 @@ def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
     laws.reverse()
     steps.reverse()
     for i in range(1, N):
-        # [n, V] of the word before, by this word
+        # [n, V]: probability of the word before, for each value of this word
         likelihood = steps[i - 1].gather(2, words[:, i - 1].expand(V, n)[..., None])[..., 0].T
         laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], hidden.normalise(laws[i] * likelihood))
     return torch.stack(laws, 1)
 
 
 def make_order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **columns: Any) -> Row:
-    """Test whether words are likelier under the law of texts filled in from right to left than they should be: the log
-    ratio of a word's two laws less its mean, over all words (most powerful against that order)."""
+    """Make the row that tests whether words are likelier under the law of texts filled in from right to left than they
+    should be: the log ratio of a word's two laws less its mean, over all words (most powerful against that order).
+    ends [n]: words of each row."""
     words = torch.from_numpy(drawn.tokens)
     in_row = torch.arange(words.shape[1]) < ends[:, None]
     prompt = torch.where(torch.from_numpy(drawn.is_known) & in_row, words, rule.words)
@@ -206,7 +211,7 @@ def make_order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **columns
 
 
 def make_long_rules(length: int, period: int, seed: int) -> dict[str, Rule]:
-    """Make the rules of the long targets, by name; `period` of "copy" and "parity"."""
+    """Make the rules of the long targets, by name, for texts of `length` words; period: that of "copy" and "parity"."""
 
     def seed_laws(name: str) -> Callable[..., Tensor]:
         return partial(draw_laws, generator=make_generator(f"text {name}", seed))

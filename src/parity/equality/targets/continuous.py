@@ -44,8 +44,8 @@ class Target:
     name: str
     law: Mixture
     draft: Mixture
-    bins: int  # parts that each side of the unit cube is cut into
-    steps: int = 1  # of the walks that draw it
+    bins: int  # number of parts that each side of the unit cube is cut into
+    steps: int = 1  # number of steps of the walk by which a token is drawn
 
     @property
     def length(self) -> int:
@@ -54,14 +54,14 @@ class Target:
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> decode.Drawn:
-        """Decode n images; nothing has probability zero."""
+        """Decode n images. threads and strict belong to the signature of all kinds: nothing has probability zero."""
         start = Start(torch.arange(self.length).expand(n, -1))
         pair = Pair(*(TabularMixture(law, n, raster=False, steps=self.steps) for law in (self.law, self.draft)))
         with prefix_errors(f"{self.name},"):
             return decode.record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
 
     def make_rows(self, drawn: decode.Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        """Make the rows; the last one also has the number of times that the residual sampler gave up."""
+        """Make the rows of `make_continuous_rows`; the last one also has how often the residual sampler gave up."""
         rng = np.random.default_rng([seed, self.law.means.shape[2]])
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
         rows = make_continuous_rows(drawn.tokens.numpy(), self.law, rng=rng, model_name=self.name, **settings)
@@ -70,7 +70,7 @@ class Target:
 
 
 def targets(which: str = "full") -> list[Target]:
-    """Make mixtures whose tokens are drawn in four steps ("walks"), or the same mixtures drawn in one."""
+    """Make targets of three tokens of one number and of two, drawn in four steps if `which` is "walks", else in one."""
     steps = 4 if which == "walks" else 1
     result = []
     for D, bins in ((1, 4), (2, 2)):
@@ -83,9 +83,8 @@ def targets(which: str = "full") -> list[Target]:
 def compute_energy_p(
     x: np.ndarray, y: np.ndarray, rng: np.random.Generator, permutations: int = 199
 ) -> tuple[float, float]:
-    """Compute the energy statistic of two unpaired samples [m, d] of one size, and its permutation p-value (rows are
-    independent here: free permutation is right). A permutation is m signs + and m signs -, a quadratic form in one
-    distance matrix."""
+    """Compute the energy statistic of two unpaired samples x, y [m, d], whose rows are independent, and its p-value by
+    free permutations. A permutation is m signs + and m signs -, a quadratic form in one distance matrix."""
     m = len(x)
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
     s = np.tile(np.repeat([1.0, -1.0], m), (1 + R.count_null_draws(permutations), 1))
@@ -100,7 +99,7 @@ def make_ks_row(layer: str, test: str, u: np.ndarray, **columns: Any) -> Row:
     Minimum detectable effect: the distance that is just rejected.
     """
     n, k = u.shape
-    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # the exact law is slow and the same
+    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # exact p-values are slow and the same
     statistic = ks[int(np.argmin([k.pvalue for k in ks]))].statistic
     values = {"statistic": statistic, "effect": statistic}
     values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)
@@ -119,9 +118,9 @@ def make_continuous_rows(
     layer: str = "continuous",
     **columns: Any,
 ) -> list[Row]:
-    """Test samples [n, L, D] of any decoder: KS of the Rosenblatt transform, energy against fresh exact samples, and
-    the statistics of the binned transform. Holm over the three that decide. Raises ParityError if a sample is not
-    finite."""
+    """Make the rows that test samples [n, L, D] of any decoder: KS of the Rosenblatt transform, energy of `energy_n`
+    of them against fresh exact samples, and the joint tests of the binned transform. Holm over the three that decide;
+    "not run" if n < 1000. Raises ParityError if a sample is not finite."""
     n, L, D = samples.shape
     if not np.isfinite(samples).all():
         row, position = np.argwhere(~np.isfinite(samples))[0][:2]
@@ -144,11 +143,11 @@ def make_continuous_rows(
     return rows
 
 
-# Long sequences
+# --- Models of long sequences
 
-PARTS = 8  # of a PIT's range
-NODES = 40  # of the quadrature: the error of means of log p is below 1e-4 nats
-CHUNK = 4096  # tokens whose log p is averaged together
+PARTS = 8  # number of parts that the range of a number's PIT is cut into
+NODES = 40  # nodes of the quadrature by which log p is averaged; so many keep the error below 1e-4 nats
+CHUNK = 4096  # number of tokens whose log p is averaged together
 
 
 def compute_log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -160,15 +159,15 @@ def score_numbers(law: MixtureLaw, x: Tensor) -> Tensor:
     and the variance of log p."""
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
     weights = weights / weights.sum()
-    log_weights = law.log_weights  # of the components, given the numbers before
+    log_weights = law.log_weights  # log-weights of the components, given the token's numbers before
     result = []
     for mean, scale, number in zip(law.means.unbind(2), law.scales.unbind(2), x[..., None].unbind(1), strict=True):
-        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] of each component
+        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] nodes of each component
         log_p = compute_log_normal(points[..., None], mean[:, None, None], scale[:, None, None])
         log_p = (log_weights[:, None, None] + log_p).logsumexp(-1)
         share = log_weights.exp()[..., None] * weights
         first_moment, second_moment = (share * log_p).sum((1, 2)), (share * log_p**2).sum((1, 2))
-        posterior = log_weights + compute_log_normal(number, mean, scale)  # unnormalised
+        posterior = log_weights + compute_log_normal(number, mean, scale)  # not normalised
         pit = (log_weights.exp() * torch.special.ndtr((number - mean) / scale)).sum(1)
         score = posterior.logsumexp(1) - first_moment
         result.append(torch.stack([pit, score, second_moment - first_moment**2]))
@@ -182,12 +181,12 @@ class LongTarget(Long):
 
     rule: Rule
     draft: Rule
-    steps: int = 1  # of the walks that draw it
+    steps: int = 1  # number of steps of the walk by which a token is drawn
     by_column: ClassVar[bool] = False
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """The law of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]."""
+        """Make the law of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]; None if pairs are not tested."""
         if self.skips_pairs:
             return None
         M = self.length * self.rule.dim
@@ -203,10 +202,11 @@ class LongTarget(Long):
         return decode.record(pair, start, decoder(pair, start, **options))
 
     def has_predictable_slots(self, options: dict[str, Any]) -> bool:
-        """Tell whether runs of drafts end in a correction: only then is a slot known before its token is drawn."""
+        """Tell whether runs of drafts end in a correction: only then a token's slot is known before it is drawn."""
         return "gamma" in options and bool(options.get("truncate", True))
 
     def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+        """Compute each number's PIT, the part of its range (a uniform token), and scores, of tokens [n, L, D]."""
         n, L, D = tokens.shape
         x = tokens.double()
         flat = x.flatten(0, 1)
@@ -229,6 +229,7 @@ class LongTarget(Long):
 
 
 def make_regimes() -> tuple[Rule, Rule]:
+    """Make the rules "regimes" of the target and of its draft model, whose Gaussians are shifted and wider."""
     step = 0.8 * torch.eye(3, dtype=torch.float64) + 0.2 / 3
     means = torch.tensor([[-1.5], [0.0], [1.2]], dtype=torch.float64)
     scales = torch.tensor([[0.6], [0.9], [0.5]], dtype=torch.float64)
@@ -256,6 +257,7 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     steps = min(32, max(6, 4 + reach["steps"])) if which == "walks" else 1
 
     def add(name: str, rules: tuple[Rule, Rule], length: int = length, **settings: Any) -> None:
+        """Append a target of the rules of target and draft model; its number of rows follows from `size`."""
         rule, draft = rules
         name = f"{name} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
         rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))

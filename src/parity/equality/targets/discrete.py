@@ -44,10 +44,10 @@ class Target(Enumerated):
     """A table of laws, and how it is sampled."""
 
     name: str
-    table: Tensor  # [N, V] or [2, N, V] logits, float64
+    table: Tensor  # [N, V] logits by prefix, float64; [2, N, V], conditional and unconditional ones, under guidance
     length: int
     width: int
-    forced: Tensor | None = None  # [L]
+    forced: Tensor | None = None  # [L] token that the grammar forces at each position, -1 for none
     sampling: TokenSampling = PLAIN
 
     @property
@@ -64,11 +64,12 @@ class Target(Enumerated):
 
     @cached_property
     def law(self) -> np.ndarray:
-        """The joint law [V^L], float64. Raises ParityError if a conditional that can be reached is not a law."""
+        """Compute the joint law [V^L], float64. Raises ParityError if a conditional that can be reached is no law."""
         sequences = torch.from_numpy(digits(self.vocab, self.length))
         return compute_law(self.name, self.make_model(len(sequences)), sequences)
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        """Decode one sequence for each row of the noise, in the noise's dtype. Returns their codes [n]."""
         model = self.make_model(len(noise.keys), noise.dtype)
         start = torch.zeros(len(noise.keys), dtype=torch.int64)
         tokens = record(model, start, decoder(model, start, noise=noise, **options)).tokens
@@ -89,7 +90,7 @@ def compute_law(name: str, model: TokenModel, sequences: Tensor) -> np.ndarray:
     prefix_p = torch.cat([torch.ones(len(sequences), 1, dtype=p.dtype), token_p[:, :-1].cumprod(1)], 1)
     total = p.sum(-1)
     is_law = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
-    bad = ~is_law & (prefix_p != 0)  # what cannot be reached need not be a law
+    bad = ~is_law & (prefix_p != 0)  # conditionals after an impossible prefix may be anything
     if bad.any():
         position, row = bad.T.nonzero()[0].tolist()
         problem = f"p is not a law (sum {float(total[row, position]):.6g})"
@@ -97,17 +98,17 @@ def compute_law(name: str, model: TokenModel, sequences: Tensor) -> np.ndarray:
     return torch.where(prefix_p == 0, 0.0, token_p).prod(1).numpy()
 
 
-Table = Callable[[int, int, torch.Generator], Tensor]  # V, L -> logits
+Table = Callable[[int, int, torch.Generator], Tensor]  # draws logits [N, V] or [2, N, V], given V and L
 
 
 def draw_disjoint_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw laws [N, V] that nearly exclude one token each, another one after every token: old drafts seldom fit."""
+    """Draw logits [N, V] of laws that nearly exclude a token each, another after each token: old drafts rarely fit."""
     table = random_table(vocab, length, generator, 1.0)
     return table.scatter_(1, (torch.arange(len(table)) % vocab)[:, None], -8.0)
 
 
 def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw laws [N, V] of which half are certain of one token and the others are random."""
+    """Draw logits [N, V] of laws of which half are certain of one token and the others are random."""
     table = random_table(vocab, length, generator)
     is_certain = torch.rand(len(table), 1, generator=generator, dtype=torch.float64) < 0.5
     is_certain[0] = False
@@ -116,27 +117,27 @@ def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> T
 
 
 def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw laws [N, V] that depend on the position alone: p == q wherever a draft came from this position."""
-    laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # the scale of random_table
+    """Draw logits [N, V] of laws that depend on the position alone: p == q wherever a draft came from this position."""
+    laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # scale of `random_table`
     return laws.repeat_interleave(torch.tensor([vocab**i for i in range(length)]), 0)
 
 
-guided_table = partial(random_table, scale=1.0, pair=True)  # conditional and unconditional laws
-MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # tables, and how they are sampled
+guided_table = partial(random_table, scale=1.0, pair=True)  # draws conditional and unconditional logits
+MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # by name, how a table is drawn, and how it is sampled
     **{f"random-{k}": (random_table, {}) for k in range(3)},
     "sharp": (partial(random_table, scale=4.0), {}),
     "disjoint": (draw_disjoint_table, {}),
     "flat": (draw_flat_table, {}),
     "one-hot": (draw_one_hot_table, {}),
-    "forced": (random_table, {}),  # the second and the last token
+    "forced": (random_table, {}),  # its second and last tokens are forced, see `list_forced_tokens`
     "guided": (guided_table, {"guidance": 2.0}),
-    "top-k": (random_table, {"top_k": 2}),  # these two for V > 2
-    "all": (guided_table, {"guidance": 3.0, "temperature": 0.9, "top_k": 2}),  # and the third token forced
+    "top-k": (random_table, {"top_k": 2}),  # made for V > 2 alone, as "all" is
+    "all": (guided_table, {"guidance": 3.0, "temperature": 0.9, "top_k": 2}),  # its third token is forced as well
 }
 
 
 def list_forced_tokens(make: str, vocab: int, length: int) -> Tensor | None:
-    """List the tokens [L] that a target's grammar forces, -1 elsewhere."""
+    """List the tokens [L] that the grammar of the target `make` forces, -1 elsewhere; None if it forces none."""
     forced = {"forced": {1: vocab - 1, length - 1: vocab - 1}, "all": {2: 0}}.get(make)
     return None if forced is None else torch.tensor([forced.get(i, -1) for i in range(length)])
 
@@ -156,9 +157,9 @@ def targets(which: str = "full", seed: int = 0) -> list[Target]:
     return result
 
 
-# Long sequences
+# --- Models of long sequences
 
-Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, forced
+Make = Callable[[int, int, int, Tensor], TokenModel]  # makes a model, given (length, rows, width, forced)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,15 +168,15 @@ class LongTarget(Long):
 
     make: Make
     width: int
-    forced: Tensor  # [L]
-    pair_source: Law | None = None  # the law by which pairs of tokens are computed, where they can be
+    forced: Tensor  # [L] token that the grammar forces at each position, -1 for none
+    pair_source: Law | None = None  # hidden Markov law from which pairs are computed; None if they are not tested
 
     def make_model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """The law of every two tokens, by the forward algorithm."""
+        """Compute the law [L, V, L, V] of every two tokens, by the forward algorithm; None without a `pair_source`."""
         if self.pair_source is None:
             return None
         initial, step, emit = self.pair_source.begin, self.pair_source.step, self.pair_source.emit
@@ -187,7 +188,7 @@ class LongTarget(Long):
         belief = initial
         for i in range(L):
             pair_law[i, :, i] = torch.diag(belief @ emits[i])
-            joint = (emits[i].T * belief) @ step  # [V, H] token i, and the state behind it
+            joint = (emits[i].T * belief) @ step  # [V, H] joint law of token i and the next state
             for j in range(i + 1, L):
                 pair_law[i, :, j] = joint @ emits[j]
                 pair_law[j, :, i] = pair_law[i, :, j].T
@@ -211,7 +212,7 @@ class LongTarget(Long):
         return Drawn(tokens.numpy(), laws, np.zeros(tokens.shape, bool), slot, predictable)
 
     def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
-        """Make the rows; of a token of a large vocabulary, tests see only the eighth of its law that it is in."""
+        """Make the rows; of a token of a large vocabulary, most tests see only the eighth of its law that it is in."""
         tokens, p = drawn.tokens, drawn.laws
         slot = drawn.slot if drawn.predictable else None
         if p.shape[2] <= MANY:
@@ -227,7 +228,7 @@ class LongTarget(Long):
 
 
 def mix_contexts(law: Tensor) -> Tensor:
-    """Mix laws with those of the next context: the laws of a draft model."""
+    """Make a draft model's laws from a target's, law [contexts, ...]: mix each context's with the previous one's."""
     return 0.7 * law + 0.3 * law.roll(1, 0)
 
 
@@ -236,6 +237,7 @@ def draw_chain_table(generator: torch.Generator) -> Tensor:
 
 
 def draw_order_two_table(generator: torch.Generator) -> Tensor:
+    """Draw laws [4, 4, 4] of a token given the two before, a third of which exclude their least likely token."""
     table = draw_laws((4, 4, 4), 1.5, generator)
     excludes = torch.arange(16).view(4, 4, 1) % 3 == 0
     table = torch.where(excludes & (table == table.amin(-1, keepdim=True)), 0.0, table)
@@ -243,7 +245,8 @@ def draw_order_two_table(generator: torch.Generator) -> Tensor:
 
 
 def draw_hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], Law], Tensor]:
-    """Draw a law of five states, as a function of what they emit, and the table of that."""
+    """Draw a hidden Markov law of five states. Returns a function that makes the law from a table of what the states
+    emit, and this table [5, 8]."""
     step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * draw_laws((5, 5), 1.0, generator)
     return partial(Law, torch.full((5,), 0.2, dtype=torch.float64), step), draw_laws((5, 8), 1.5, generator)
 
@@ -255,6 +258,7 @@ def make_hidden_markov(law: Law, drafts: Law) -> Make:
 
 
 def make_hashed(generator: torch.Generator) -> Make:
+    """Make the model "hash": a hash of all tokens before picks one of TABLES laws, which exclude 3/4 of the tokens."""
     base = draw_laws((1, MOST), 1.0, generator)
     is_excluded = torch.rand(TABLES, MOST, generator=generator) < 0.75
     law = torch.where(is_excluded, 0.0, base)
@@ -265,6 +269,7 @@ def make_hashed(generator: torch.Generator) -> Make:
 
 
 def make_guided(generator: torch.Generator) -> Make:
+    """Make the model "guided": two chains of 8 tokens, combined by guidance 2 and top-k 5, and their draft model."""
     tables = [draw_chain_table(generator) for _ in range(2)]
     law = pair_laws(*map(make_chain, tables))
     drafts = pair_laws(*(make_chain(mix_contexts(t)) for t in tables))
@@ -273,15 +278,15 @@ def make_guided(generator: torch.Generator) -> Make:
 
 
 FORCED = ("hidden", "hash")
-MANY = 16  # tokens that tables have room for
-PARTS = 8  # of the law of more tokens
-MOST = 256  # tokens of "hash"
+MANY = 16  # largest vocabulary whose tokens are tested one by one
+PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
+MOST = 256  # vocabulary of the model "hash"
 TABLES = 256
 
 
 def choose_sizes(reach: Mapping[str, int]) -> tuple[int, int]:
-    """Choose length and width: at least four rows, each twice as wide as the lag between rows, and twice the largest
-    window."""
+    """Choose length and width of a token grid: at least four rows, each twice as wide as the lag between rows, and
+    twice as many tokens as a pass looks ahead; LONGEST at most."""
     width = max(16, 2 * reach["lag"])
     length = max(4 * width, width * math.ceil(2 * max(reach.values()) / width))
     return min(length, LONGEST), min(width, LONGEST // 4)
@@ -306,6 +311,7 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     result: list[LongTarget] = []
 
     def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **settings: Any) -> None:
+        """Append a target on which size / share tokens are drawn; if it is in FORCED, token V - 1 ends grid rows."""
         forced = torch.full((length,), -1)
         if name in FORCED:
             forced[width - 1 :: width] = V - 1

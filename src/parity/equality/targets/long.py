@@ -31,9 +31,9 @@ from parity.equality.martingale_tests import make_agreement_row, make_sequence_r
 from parity.equality.targets import Decoder, prefix_errors
 
 LONGEST = 256
-RUN_BATCH = 32  # rows of a batch, as in the default run
-SIZES = ((1, 2), (3, 1), (RUN_BATCH, 1))  # rows of a batch, and how many batches
-MORE_ROWS = 96  # decoded in small batches if a token differs
+RUN_BATCH = 32  # number of rows of a batch in a run with default settings
+SIZES = ((1, 2), (3, 1), (RUN_BATCH, 1))  # sizes of the small batches that are compared, and how many of each
+MORE_ROWS = 96  # number of rows that are decoded in small batches if a token differed in one
 
 
 class Recorder:
@@ -44,17 +44,18 @@ class Recorder:
     """
 
     def __init__(self, rows: int, by_column: bool, reads_past_end: bool):
+        """Start with nothing recorded, for a batch of `rows` rows."""
         self.by_column, self.reads_past_end = by_column, reads_past_end
         self.frontier = torch.zeros(rows, dtype=torch.int64)
-        self.last_pass = torch.zeros(rows, dtype=torch.int64)  # that made a token of the row final
-        self.widths: list[int] = []  # places that each pass looked at
+        self.last_pass = torch.zeros(rows, dtype=torch.int64)  # the last pass that made a token of the row final
+        self.widths: list[int] = []  # number of places that each pass looked at
         self.values: list[np.ndarray] = []
-        self.labels: list[np.ndarray] = []  # [3, n]: row, first place, pass
+        self.labels: list[np.ndarray] = []  # [3, n] each: row, first place and pass of each of `values`
 
     def add(self, rows: Tensor, values: Tensor) -> None:
-        """Add values [B, ...] of rows [B]; if `by_column`, the second axis counts places from the row's first open
-        one."""
-        if not values.numel():  # a pass in which no row drafts
+        """Record the numbers `values` [B, ...] that rows [B] read in the current pass; if `by_column`, the second axis
+        counts places from the row's first open one."""
+        if not values.numel():  # nothing is read in a pass in which no row drafts
             return
         values = values.reshape(len(rows), values.shape[1] if values.ndim > 1 else 1, -1)
         flat = values.transpose(1, 2).flatten(1)
@@ -66,9 +67,10 @@ class Recorder:
         self.labels.append(torch.stack([x.flatten() for x in (row, first_place, pass_number)]).numpy())
 
     def follow(self, decoder: Decoder) -> Decoder:
-        """Make the decoder record its numbers and passes here."""
+        """Make a decoder that decodes likewise and records its random numbers and passes here."""
 
         def decode(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+            """Yield the decoder's steps unchanged, after recording what each read and made final."""
             for step in decoder(model, start, noise=RecordedNoise(noise, self), **options):
                 n_final = step.final.sum(1) if hasattr(step, "final") else step.kept
                 self.last_pass[n_final > 0] = len(self.widths)
@@ -79,8 +81,8 @@ class Recorder:
         return decode
 
     def compare(self) -> tuple[int, int, str]:
-        """Count the numbers compared, and those that were read before at another place; also say where the first of
-        these was."""
+        """Count the numbers compared, and those that were read before in another row or at another place; also name the
+        rows and passes of the first of these ("" if none)."""
         if not self.values:
             return 0, 0, ""
         values, labels = np.concatenate(self.values), np.concatenate(self.labels, 1)
@@ -103,7 +105,7 @@ class Recorder:
 
 
 class RecordedNoise(Noise):
-    """Noise that tells a recorder of the numbers it gives."""
+    """Noise that hands the numbers that it gives to a recorder, with their rows."""
 
     def __init__(self, noise: Noise, recorder: Recorder, rows: Tensor | None = None):
         super().__init__(noise.keys, noise.dtype)
@@ -120,7 +122,7 @@ class RecordedNoise(Noise):
 
 
 def make_reuse_row(layer: str, recorder: Recorder, **columns: Any) -> Row:
-    """Make the row of the test "noise"; one reused number rejects."""
+    """Make the row of the test "noise", in which one reused number rejects; "not run" if nothing was recorded."""
     n, n_reused, location = recorder.compare()
     if n == 0:
         needs = "numbers that the decoder reads from the noise it is handed"
@@ -134,24 +136,24 @@ def make_reuse_row(layer: str, recorder: Recorder, **columns: Any) -> Row:
 class Difference(NamedTuple):
     """How tokens of small batches differ from those of the large one."""
 
-    compared: int  # tokens
-    size: int  # of the batches in which a token differed; 0 if none did
-    rows: np.ndarray  # [m] decoded again, in batches of that size: in such a batch alone their law is tested
-    share: float  # of the compared tokens that differ
+    compared: int  # number of tokens that were compared
+    size: int  # size of the batches in which a token differed; 0 if none did
+    rows: np.ndarray  # [m] rows decoded again in batches of that size, to test their law in such batches alone
+    share: float  # share of the compared tokens that differ
 
 
 class Drawn(NamedTuple):
     """Sequences as tests of tokens read them; of vectors, each number's part of its law's range is a token."""
 
     tokens: np.ndarray  # [n, L]
-    laws: np.ndarray  # [n, L, V] of each token given those before it
-    is_known: np.ndarray  # [n, L] bool: what the prompt says, and positions behind a row's end
+    laws: np.ndarray  # [n, L, V] law of each token given those before it
+    is_known: np.ndarray  # [n, L] bool: tokens of the prompt, and positions behind a row's end
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
-    predictable: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
-    pit: np.ndarray | None = None  # [n, L] of numbers: each at its law's distribution function
-    scores: tuple[np.ndarray, np.ndarray] | None = None  # of numbers: log p less its mean, and its variance, [n, L]
-    small: tuple[Difference, "Drawn | None"] | None = None  # in small batches
-    recorder: Recorder | None = None  # the numbers of a batch of a run's size
+    predictable: bool  # whether `slot` is known before the token is drawn, as in decoders that claim to be lossless
+    pit: np.ndarray | None = None  # [n, L] for numbers: the distribution function of each one's law at the number
+    scores: tuple[np.ndarray, np.ndarray] | None = None  # for numbers: log p less its mean, and its variance, [n, L]
+    small: tuple[Difference, "Drawn | None"] | None = None  # how small batches differ, and rows decoded in them
+    recorder: Recorder | None = None  # the random numbers that a batch of RUN_BATCH rows read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,15 +162,15 @@ class Long:
 
     name: str
     length: int
-    n: int  # sequences that are drawn
-    tests_batches: bool = False  # whether small batches are tested
-    skips_pairs: bool = False  # as long as the longest, and pairs of positions are not tested
-    by_column: ClassVar[bool] = True  # see `Recorder`
-    reads_past_end: ClassVar[bool] = False
+    n: int  # number of sequences that are drawn
+    tests_batches: bool = False  # whether small batches and the reuse of noise are tested
+    skips_pairs: bool = False  # whether pairs of positions are not tested, because the sequences are the longest
+    by_column: ClassVar[bool] = True  # whether a decoder reads numbers by place, see `Recorder`
+    reads_past_end: ClassVar[bool] = False  # whether it reads numbers behind a row's end, see `Recorder`
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """[L, V, L, V] of every two tokens; None where it cannot be computed, or is not tested."""
+        """Compute the law [L, V, L, V] of every two tokens; None where it cannot be computed, or is not tested."""
         raise NotImplementedError
 
     def make_start(self, seed: int) -> Any:
@@ -176,7 +178,7 @@ class Long:
         raise NotImplementedError
 
     def record(self, decoder: Decoder, start: Any, options: dict[str, Any]) -> Any:
-        """Decode rows. Returns an object with `tokens` and `step`."""
+        """Decode the rows of `start`; options include the noise. Returns an object with `tokens` and `step`."""
         raise NotImplementedError
 
     def has_predictable_slots(self, options: dict[str, Any]) -> bool:
@@ -187,7 +189,7 @@ class Long:
         raise NotImplementedError
 
     def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
-        """Make rows of the tests of tokens; of those of two positions only where it is the whole sample."""
+        """Make the rows of the tests of tokens; the tests of two positions only if `drawn` is the whole sample."""
         pair_law = self.law if is_whole else None
         slot = drawn.slot if drawn.predictable else None
         settings: dict[str, Any] = {"skip_pairs": self.skips_pairs and is_whole, **columns}
@@ -198,7 +200,8 @@ class Long:
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
-        """Draw the target's own n sequences, all in one batch, so that its rows are at very different positions."""
+        """Draw `self.n` sequences (n and threads are not read), all in one batch, so that its rows are at different
+        positions; if `tests_batches`, small batches too. Raises ParityError for an impossible token if `strict`."""
         key = derive_row_key(seed, self.name)
         start = self.make_start(seed)
 
@@ -230,7 +233,7 @@ class Long:
         return drawn._replace(recorder=recorder, small=(difference, small))
 
     def make_rows(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        """Make the rows of all tests of a sample."""
+        """Make the rows of all tests of a sample that `draw` returned; `draws` is not read."""
         columns: dict[str, Any] = {"model": self.name, "seed": seed}
         rows = self.make_token_rows(drawn, layer, True, **columns)
         if drawn.recorder is not None:
@@ -251,8 +254,9 @@ class Long:
 def compare_batches(
     decode: Callable[[np.ndarray], np.ndarray], tokens: np.ndarray
 ) -> tuple[Difference, np.ndarray | None]:
-    """Compare the tokens of a large batch [n, L, ...] with decode(rows [b]) -> [b, L, ...], the tokens of rows in a
-    batch of their own. If one differs, also returns the tokens of more rows, decoded in small batches."""
+    """Compare the tokens of a large batch [n, L, ...] with decode(rows [b]) -> [b, L, ...], those of a few rows in a
+    small batch, for each of SIZES until one differs. Then also returns the tokens of more rows, decoded in batches of
+    that size; else None."""
     first, n_compared, n_different = 0, 0, 0
     for size, count in SIZES:
         for _ in range(count):
@@ -269,8 +273,8 @@ def compare_batches(
 
 
 def make_batch_row(layer: str, difference: Difference, tested: Sequence[Row], **columns: object) -> Row:
-    """Make the row of the test "batches": of the tests of small batches, where a token differed, the smallest p times
-    their number. The effect is the share of tokens that differ."""
+    """Make the row of the test "batches": p is 1 if no token differed, else the smallest one of `tested`, the tests of
+    the small batches, times their number. The effect is the share of tokens that differ."""
     limit = 1 - (1 - R.POWER) ** (1 / max(difference.compared, 1))
     values = {"effect": difference.share, "minimum_detectable_effect": limit, **columns}
     if not difference.size:
@@ -284,5 +288,5 @@ def make_batch_row(layer: str, difference: Difference, tested: Sequence[Row], **
 
 
 def draw_laws(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    """Draw random laws; the larger the scale, the less uniform."""
+    """Draw random laws [*shape], each a softmax of normal logits of deviation `scale`."""
     return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)

@@ -17,13 +17,13 @@ WHEN = "always"
 READS = ("shards", "checkpoint")
 WRITES = ("laws",)
 SETTINGS = ()
-BATCH = 32  # rows of the network's forward
+BATCH = 32  # number of rows that the network evaluates at once
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Run the battery over the missing tokens in their order, and test whether rows of a batch depend on each other.
-    Only infilled texts that miss equally many words and were decoded by this network are tested; [] for others. The
-    laws of every cell are written: log p of the missing part [n], nats."""
+    """Make the rows of the battery over the missing tokens in their order, and of the test whether rows of a batch
+    depend on each other. Only infilled texts that miss equally many words and were decoded by this network are tested;
+    [] for others. The laws of every cell are written: log p of the missing words [n], nats."""
     spec, method, shard = cell.spec, cell.spec["method"], cell.shards
     model = load(cell.manifest, cell.device).subset(True)
     arrays = (shard.tokens, shard.order, shard.begin, shard.end)

@@ -31,14 +31,15 @@ ROLES = ("control", "method")
 WHEN = "drafted"
 READS = ("baseline", "checkpoint")
 WRITES = ()
-SETTINGS = ("forced", "conditions")  # draws a condition, and conditions
-ONE = {"gamma": 1, "prefill": 0.0}  # length options where there is one position
+SETTINGS = ("forced", "conditions")  # the number of draws for each condition, and the number of conditions
+ONE = {"gamma": 1, "prefill": 0.0}  # values of the options that count positions, where there is one position
 
-Cut = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a rank in it
+Cut = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and the rank whose token is drawn again
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Run the tests; the layer's file also gets "ratios", of the two last-step laws, for methods with a draft."""
+    """Make the rows that compare a token's law under the decoder and under the target, for a few images of plain
+    decoding. The layer's file also gets "ratios" (see `summarise_ratios`), {} for methods without a draft model."""
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
     loaded = load(cell.manifest, cell.device)
     has_draft = bool(needs("continuous", spec["method"]))
@@ -62,8 +63,8 @@ def rows(cell: CellFiles) -> list[Row]:
 def summarise_ratios(
     conditions: list[tuple[Pair, Cut]], decoder: Any, options: dict[str, Any], n: int, seed: int, single: bool
 ) -> dict[str, dict[str, float]]:
-    """Compute mean, median and number, over the drafts of all conditions, of log p/q by the draft's path alone (if
-    `single`) and by both paths, of the distance of draft and target, and of acceptance."""
+    """Compute mean, median and number, over n drafts for each condition, of log p/q by the draft's path alone (if
+    `single`) and by both paths, of the distance of draft and target, and of acceptance (1 or 0)."""
     values: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     for c, (pair, cut) in enumerate(conditions):
         noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, cut[0].device)
@@ -110,21 +111,21 @@ class OneRank:
 
 
 def cut_pair(pair: Pair, cut: Cut, rows: int) -> Pair:
-    """Make a pair that draws one rank of an image in `rows` rows."""
+    """Make a pair of models of a single token: the one at the rank of `cut`, given those before it, in `rows` rows."""
     tokens, order, rank = cut
     models = [model and OneRank(model, tokens[None], order[None], rank, rows) for model in pair]
     return Pair(*models)  # type: ignore[arg-type]
 
 
 def draw(pair: Pair, decoder: Any, options: dict[str, Any], cut: Cut, noise: Noise) -> Drawn:
-    """Draw one rank of an image by a decoder, once for each row of the noise."""
+    """Draw the token at the rank of `cut` by a decoder, once for each row of the noise, as images of one token."""
     models = cut_pair(pair, cut, len(noise.keys))
     start = Start(torch.zeros_like(noise.keys)[:, None])
     return record(models, start, decoder(models, start, noise=noise, **options))
 
 
 def compute_single_path(pair: Pair, cut: Cut, noise: Noise) -> Tensor:
-    """Compute log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
+    """Compute log p(Y) / q(Y) [n] of the draft's trajectories Y, one for each row of the noise (CSpD, eq. 2)."""
     tokens = cut[0]
     zeros = torch.zeros_like(noise.keys)[:, None]
     models = (model for model in cut_pair(pair, cut, len(zeros)) if model is not None)
@@ -134,8 +135,8 @@ def compute_single_path(pair: Pair, cut: Cut, noise: Noise) -> Tensor:
 
 
 def compare_draws(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **columns: Any) -> list[Row]:
-    """Compare draws x [n, D] of the decoder with y of the target: an energy test of the token, numbers divided by the
-    target's deviations, and KS of each number, Holm within."""
+    """Make two rows that compare draws x [n, D] of the decoder with y [n, D] of the target: an energy test of tokens
+    divided by the target's deviations, and KS of each number, the smallest p by Holm."""
     n = len(x)
     spread = y.std(0) + 1e-9
     statistic, p = compute_energy_p(x / spread, y / spread, rng, 1999)
@@ -148,7 +149,8 @@ def compare_draws(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **colu
 
 
 def measure_shifts(x: np.ndarray, y: np.ndarray, **columns: Any) -> list[Row]:
-    """Measure how far the mean and the spread moved, in the target's deviations: diagnostics, no tests."""
+    """Make two diagnostic rows, no tests: how far the mean of draws x [n, D] is from that of y, in y's deviations, and
+    the ratio of deviations."""
     spread = y.std(0) + 1e-9
     effects = {
         "mean shift": float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean())),
@@ -166,8 +168,9 @@ def compare_conditions(
     seeds: tuple[int, int],
     **columns: Any,
 ) -> list[Row]:
-    """Compare n draws a condition with draws of the target alone, one family (Holm over conditions and tests); if it
-    rejects, all of it is repeated on new draws (repeat 1)."""
+    """Compare n draws by the decoder with n of the target alone for each condition, one family (Holm over conditions
+    and tests); if it rejects, all is repeated on new draws (repeat 1). Returns these rows and diagnostics. `seeds` are
+    those of the decoder's and the target's draws."""
     result: list[Row] = []
     for repeat in range(2):
         family: list[Row] = []

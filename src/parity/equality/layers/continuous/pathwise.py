@@ -19,7 +19,7 @@ WITHIN = "equal within eps"
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Decode a few images again by both, in float64 and each alone, so that rounding is no part of what is compared."""
+    """Decode a few images again by the method and plainly, in float64 and each alone, to exclude rounding; compare."""
     spec = cell.spec | {"dtype": "float64"}
     inputs = {"ids": np.array([str(image) for image in range(cell.settings["pathwise"])])}
     plain = {**spec, "method": find_plain_method("continuous"), "options": make_plain_options("continuous")}
@@ -30,8 +30,8 @@ def rows(cell: CellFiles) -> list[Row]:
 
 
 def make_distance_row(tokens: np.ndarray, pictures: np.ndarray, eps: float, **columns: Any) -> Row:
-    """Compare two runs under the same noise: tokens [2, n, L, D], float64, and the pictures [2, n, 3, H, W] in [-1, 1]
-    that they are decoded to. The claim is "equal within eps": one number further apart rejects it.
+    """Make the row that compares two runs under the same noise: tokens [2, n, L, D], float64, and their pictures
+    [2, n, 3, H, W] in [-1, 1]. The claim is "equal within eps": one number further apart rejects it.
 
     statistic: the largest difference of two numbers; effect: it over eps; psnr: dB between the pictures, of peak 2.
     """
@@ -41,5 +41,5 @@ def make_distance_row(tokens: np.ndarray, pictures: np.ndarray, eps: float, **co
     values = {"statistic": float(error), "effect": float(error / eps) if eps else None, "psnr": float(psnr)}
     note = f"largest error {error:.1e}, {psnr:.0f} dB between the pictures; eps {eps:g}"
     result = R.make_row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **columns)
-    result["p_value"] = result["p_holm"] = 1.0 if is_within else R.SMALLEST  # certain, not statistical
+    result["p_value"] = result["p_holm"] = 1.0 if is_within else R.SMALLEST  # no chance is involved
     return result | {"verdict": WITHIN if is_within else "differs by more than eps"}

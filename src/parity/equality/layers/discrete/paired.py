@@ -23,12 +23,13 @@ WHEN = "always"
 READS = ("features", "baseline", "reference")
 WRITES = ()
 SETTINGS = ("seeds", "margin_clip", "margin_logp", "swaps")
-BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the Gaussian kernels, times the median distance
-LEAST = 10  # prompts
+BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # deviations of MMD's Gaussian kernels, in medians of the distance
+LEAST = 10  # number of prompts or images below which a test is not run
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Test differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
+    """Make the rows that test the cell against plain decoding: log p and, where the features file has them, CLIP-score,
+    picture features (MMD) and FID."""
     settings, x, y = cell.settings, cell.features, cell.baseline.features
     columns = {**cell.columns, "seed": settings["seeds"][0]}
     logp = match_sides("log p", average_logp(x["logp"]), average_logp(y["logp"]), x["ids"], y["ids"])
@@ -61,7 +62,7 @@ class Matched(NamedTuple):
 
 
 def match_sides(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
-    """Put both sides in the order of their ids. Raises ParityError if ids differ or a value is not finite."""
+    """Put both sides in the order of their ids. Raises ParityError if the ids differ or a value is not finite."""
     a, b = [str(i) for i in ids_x], [str(i) for i in ids_y]
     for ids, values in ((a, x), (b, y)):
         bad = ~np.isfinite(values).reshape(len(ids), -1).all(1)
@@ -88,9 +89,9 @@ def average_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
 def make_scalar_rows(
     sides: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **columns: Any
 ) -> list[Row]:
-    """Test the mean difference per prompt by paired t, bootstrap interval and TOST (repeats of a prompt are averaged,
-    because they are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval
-    are the mean difference; the t row decides.
+    """Make three rows that test the mean difference of a score per prompt: paired t, bootstrap interval and TOST
+    (repeats of a prompt are averaged, because they are not independent). `margin` is in the score's units and fixed
+    beforehand. Effect and its interval are the mean difference; only the t row decides.
 
     TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent ...", never a
     rejection.
@@ -103,7 +104,7 @@ def make_scalar_rows(
     tests = [f"{sides.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
     if n < LEAST:
         return [R.make_not_run_row("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
-    if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
+    if np.ptp(d) == 0:  # the sides agree or differ by a constant, so there is no variance to test against
         common |= {"effect": float(d[0])}
         return [R.make_not_run_row("paired", test, n, "prompts whose differences differ", **common) for test in tests]
     error = float(d.std(ddof=1) / n**0.5)
@@ -114,7 +115,7 @@ def make_scalar_rows(
     boot = stats.bootstrap((x, y), average_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
     p = compute_tost_p(x, y, margin)
     alpha = R.get_alpha()
-    # the margin that TOST reaches at no difference with probability POWER
+    # The margin within which TOST shows two equal sides to be equivalent with probability POWER
     tost_margin = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
     boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
     tost_verdict = f"{'equivalent' if p <= alpha else 'not shown equivalent'} within {margin:g}"
@@ -150,9 +151,10 @@ def compute_mmd(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 
 def make_mmd_row(sides: Matched, *, seed: int = 0, swaps: int = 999, **columns: Any) -> Row:
-    """Test by MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
-    kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample as for every swap.
-    Effect: the plain MMD at the median; the smallest detectable one is the largest that is not rejected."""
+    """Make the row that tests features by MMD with within-prompt swaps. Kernels are aggregated inside the swaps: the
+    statistic is the largest over kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the
+    sample as for every swap. Effect: MMD with the kernel of the median distance, the mean of swaps subtracted; the
+    smallest detectable one is the largest that is not rejected."""
     n = len(sides.ids)
     test = f"{sides.name}: MMD"
     common = {**columns, "seed": seed}
@@ -169,16 +171,14 @@ def make_mmd_row(sides: Matched, *, seed: int = 0, swaps: int = 999, **columns: 
 
 
 def make_fid_row(real: np.ndarray, sides: Matched, *, seed: int = 0, swaps: int = 99, **columns: Any) -> Row:
-    """Test FID(x) - FID(y) against the same real features [m, d], with within-prompt swaps, two-sided. One swap costs
-    two Frechet distances.
-
-    Minimum detectable effect: that of a z-test with the standard deviation of the swap distribution.
-    """
+    """Make the row that tests FID(x) - FID(y), its effect, against the same real features [m, d], by within-prompt
+    swaps, two-sided. One swap costs two Frechet distances. Minimum detectable effect: that of a z-test with the
+    standard deviation of the swap distribution."""
     x, y = sides.x, sides.y
     n, d = x.shape
     test = "FID difference"
     common = {**columns, "seed": seed}
-    if n <= d:  # a singular covariance: the distance is mostly bias
+    if n <= d:  # with a singular covariance the Frechet distance is mostly bias
         return R.make_not_run_row("paired", test, n, f"n >= {d + 1} images", **common)
     half = fid.reference_half(real)
     differences = []
@@ -186,7 +186,7 @@ def make_fid_row(real: np.ndarray, sides: Matched, *, seed: int = 0, swaps: int 
         stays = (sign > 0)[:, None]
         differences.append(fid.frechet(np.where(stays, x, y), half) - fid.frechet(np.where(stays, y, x), half))
     difference, null = differences[0], np.array(differences[1:])
-    sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
+    sd = float(np.sqrt((null**2).mean()))  # the mean of `null` is 0 by symmetry
     values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}
     values |= {"minimum_detectable_effect": R.compute_detectable_z(sd)}
     return R.make_row("paired", test, n, p_value=R.compute_monte_carlo_p(abs(difference), abs(null)), **common | values)

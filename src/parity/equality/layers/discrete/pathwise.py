@@ -12,11 +12,12 @@ WHEN = "coupled"
 READS = ("inputs", "checkpoint")
 WRITES = ()
 SETTINGS = ("pathwise",)
-BATCH = 16  # rows decoded at once
+BATCH = 16  # number of rows that are decoded at once
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Decode a few images again by both, in float64 and in the cell's dtype, and compare them."""
+    """Decode a few images again by the method and plainly, in float64 and in the cell's dtype; compare their tokens in
+    a row for each dtype. A difference rejects in float64 alone."""
     inputs = {k: v[: cell.settings["pathwise"]] for k, v in cell.inputs.items()}
     result = []
     for dtype in dict.fromkeys(["float64", cell.spec["dtype"]]):

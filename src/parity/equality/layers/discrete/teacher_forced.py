@@ -18,24 +18,23 @@ WHEN = "always"
 READS = ("shards", "inputs", "checkpoint")
 WRITES = ("laws",)
 SETTINGS = ("seeds",)
-BATCH = 16  # rows of the target's forward
+BATCH = 16  # number of rows that the target evaluates at once
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Run the battery, and test whether rows of a batch depend on each other. Writes the laws: logp and top1 [n, L],
-    NaN where the grammar forces a token."""
+    """Make the rows of the battery, and of the test whether rows of a batch depend on each other. Writes the laws: logp
+    of each token and top1, the largest probability of its law [n, L]; NaN where the grammar forces a token."""
     spec, shard = cell.spec, cell.shards
     loaded = load(cell.manifest, cell.device, getattr(torch, spec["dtype"]))
     logp: list[np.ndarray] = []
     top1: list[np.ndarray] = []
-    # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right
-    # verifiers.
+    # A token's slot is known before it is drawn only if each pass ends in a correction: in left-to-right verifiers.
     strict = claim("discrete", spec["method"], spec["options"]) == "lossless"
     seed = cell.settings["seeds"][0]
     dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step if strict else None)
 
     def compute_laws(first: int, end: int) -> torch.Tensor:
-        """Compute p [end - first, L, V] of rows first..end - 1."""
+        """Compute the laws p [end - first, L, V] of rows first..end - 1; extend logp, top1 and `dependence` by them."""
         model = loaded.model({k: v[first:end] for k, v in cell.inputs.items()}, spec["sampling"])
         tokens = torch.from_numpy(shard.tokens[first:end]).to(loaded.device)
         logits = teacher_forced_logits(model, tokens)
