@@ -15,7 +15,7 @@ from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.stand_ins import write
 
-# family of each stand-in
+# stand-ins and the family that each belongs to
 LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "janus": "janus"}
 PIXELS = 64
 ROWS = {"chameleon": {"rows": 4, "columns": 6}, "emu3": {"rows": 5, "columns": 3}}  # some pictures are not square
@@ -33,7 +33,8 @@ def make_manifest(layout: str, folder: Path) -> dict[str, Any]:
 
 
 def keep_dtype(norm: Any) -> None:
-    """Make transformers' RMSNorm compute in its input's dtype instead of float32, so that 1e-9 means something."""
+    """Make transformers' RMSNorm compute in its input's dtype instead of float32, in place, so that 1e-9 means
+    something."""
     norm.forward = lambda x: norm.weight * (x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt())
 
 
@@ -44,10 +45,11 @@ class FamilyPair:
     layout: str
     loaded: Loaded
     theirs: Any
-    inputs: dict[str, Tensor]  # of CAPTIONS
+    inputs: dict[str, Tensor]  # the CAPTIONS, encoded
 
     def make_model(self, rows: Any = slice(None), guided: bool = True, **replaced: Tensor) -> Cached:
-        """Make our token model of the captions `rows`, with some inputs replaced."""
+        """Make our model of the captions `rows`, after it has read them; `replaced` takes the place of encoded
+        inputs."""
         inputs = {k: v[rows] for k, v in (self.inputs | replaced).items()}
         return self.loaded.family.condition(self.loaded.nets, inputs, guided)
 
@@ -59,10 +61,12 @@ class FamilyPair:
 
     @property
     def nets(self) -> dict[str, Any]:
+        """Our networks by name."""
         return self.loaded.nets
 
     @property
     def codes(self) -> int:
+        """How many codes the image tokenizer has."""
         return self.nets["vq"].size["vocab"]
 
     @property
@@ -71,13 +75,13 @@ class FamilyPair:
         return self.nets["net"].output.ids
 
     def embed_tokens(self, tokens: Tensor) -> Any:
-        """Embed image tokens by transformers."""
+        """Embed our image tokens by transformers' network."""
         if self.layout == "janus":
             return self.theirs.prepare_embeddings_for_image_generation(tokens)
         return self.language.get_input_embeddings()(self.ids[tokens])
 
     def compute_head_logits(self, hidden: Tensor) -> Tensor:
-        """Compute transformers' logits [..., C] of the codes."""
+        """Compute transformers' logits [..., C] of the codes from hidden states."""
         if self.layout == "janus":
             return self.theirs.model.generation_head(hidden)
         return self.theirs.lm_head(hidden)[..., self.ids[: self.codes]]
@@ -95,7 +99,7 @@ class FamilyPair:
         return self.compute_head_logits(hidden[:, valid.shape[1] - 1 :])
 
     def compute_guided_logits(self, tokens: Tensor, rows: Any = slice(None)) -> Tensor:
-        """Compute `compute_logits` of the conditional rows, then of the unconditional ones."""
+        """Compute `compute_logits` with the captions, then with the negative prompts, as one batch."""
         return torch.cat([self.compute_logits(tokens, which, rows) for which in ("words", "negative")])
 
 
@@ -117,7 +121,7 @@ def load_pair(layout: str, folder: Path) -> FamilyPair:
 
 
 def decode_rows(model: Cached, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
-    """Decode with a method; the noise of a row is that of its number."""
+    """Decode rows with a method; each row has the noise of its number in `rows`."""
     start = torch.zeros(len(rows), dtype=torch.int64)
     law = Sampled(model, sampling)
     noise = counted_noise(1, rows, dtype=torch.float64)

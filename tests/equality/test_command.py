@@ -15,6 +15,7 @@ LEVELS = (0.05, 0.01)
 
 
 def run(monkeypatch, *arguments):
+    """Run the command `equality` with arguments."""
     monkeypatch.setattr(sys, "argv", ["equality", *map(str, arguments)])
     command.main()
 
@@ -42,7 +43,8 @@ def test_exact_rows_of_all_kinds_are_json_without_nan(tmp_path, monkeypatch, kin
 
 @pytest.fixture(scope="module")
 def rows_at_levels():
-    """Rows of a correct decoder and of a lossy one at two levels: {(method, alpha): rows}."""
+    """Result rows of a correct decoder, sjd, and of a lossy one, gsd, at each of LEVELS: {(method, alpha): rows}. Those
+    of sjd are of the exact and the long layer, those of gsd of the exact one alone."""
     rows = {}
     settings = {
         "kind": "discrete",
@@ -72,7 +74,7 @@ def test_the_level_moves_every_bound(rows_at_levels):
 
 
 def test_the_level_moves_the_verdict_of_every_row(rows_at_levels):
-    n_between = 0  # rows whose verdict depends on the level
+    n_between = 0  # rows whose p-value is between two levels, so that the verdict depends on the level
     for (_, alpha), rows in rows_at_levels.items():
         for r in (r for r in rows if r["verdict"] in ("rejected", "not rejected")):
             p = r["p_value"] if r["p_holm"] is None else r["p_holm"]
@@ -83,6 +85,7 @@ def test_the_level_moves_the_verdict_of_every_row(rows_at_levels):
 
 def test_a_lower_level_finds_larger_faults_only(rows_at_levels):
     def list_detectable(alpha):
+        """List the smallest effect that each test of sjd would find at a level, by layer, model and test."""
         rows = (r for r in rows_at_levels["sjd", alpha] if r["repeat"] == 0 and r["test"] not in ("noise", "batches"))
         return {(r["layer"], r["model"], r["test"]): r["minimum_detectable_effect"] for r in rows}
 

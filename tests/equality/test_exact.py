@@ -34,6 +34,7 @@ FULL, SMALL = discrete.targets(), discrete.targets("small")
 
 
 def find_target(name):
+    """Find a discrete target of the full set by its name."""
     return next(t for t in FULL if t.name == name)
 
 
@@ -52,11 +53,12 @@ def test_the_rosenblatt_transform_inverts_the_sampler():
 
 
 def judge(rows, claim="lossless", margin=0.1):
+    """Judge the rows of one decoder with this claim and margin on total variation; return its verdict, a dictionary."""
     return verdict.judge_decoders(rows, {rows[0]["method"]: claim}, margin)[0]
 
 
 def accept_nothing(plain):
-    """Make a decoder that drafts beside plain decoding and accepts nothing."""
+    """Make a decoder of plain decoding whose steps say that drafts were offered and none was accepted."""
 
     def decode(*model, **options):
         for step in plain(*model, **options):
@@ -116,7 +118,7 @@ def test_only_a_consistent_law_is_that_of_all_orders(make_table, is_equal):
 
 
 def keep_drafts(models, start, *, noise):
-    """Decode by the draft model alone."""
+    """Decode vectors by the draft model alone, without verification: a fault."""
     return mar(Pair(models.draft), start, noise=noise)
 
 
@@ -137,7 +139,7 @@ def test_lossless_decoders_pass(name):
     kind, decoder, options = RIGHT[name]
     rows = exact(decoder, kind.targets("small"), options, n=5000, draws=1999, family=kind.FAMILY)
     assert {(r["repeat"], r["method"]) for r in rows} == {(0, name)}
-    v = judge(rows, margin=0.13)  # the any-subset and continuous targets have up to 729 cells
+    v = judge(rows, margin=0.13)  # a wide margin, as any-subset and continuous targets have up to 729 cells
     assert (v["verdict"], bool(v["mismatch"])) == ("certified lossless", False), v
 
 
@@ -167,6 +169,7 @@ def test_a_sample_depends_on_the_seed_alone(monkeypatch):
 
 
 def draw_zeros(model, start, *, noise):
+    """Draw the token 0 at all positions in one step: a fault."""
     tokens = torch.zeros(len(start), model.length, dtype=torch.int64)
     yield Step(tokens, torch.full_like(start, model.length), torch.zeros_like(start))
 
@@ -182,6 +185,7 @@ def test_an_impossible_token_is_an_error_or_a_rejection():
 
 
 def stop_early(model, start, *, noise):
+    """Draw two tokens and stop: a fault."""
     yield Step(torch.zeros(len(start), 2, dtype=torch.int64), torch.full_like(start, 2), torch.zeros_like(start))
 
 
@@ -192,6 +196,7 @@ def test_a_decoder_that_stops_early_is_an_error():
 
 def test_a_decoder_that_stops_early_in_a_chunk_is_an_error(monkeypatch):
     def stop_early_in_last(model, start, *, noise):
+        """Stop early in chunks of fewer than 700 rows only."""
         return stop_early(model, start, noise=noise) if len(start) < 700 else sjd(model, start, noise=noise, window=2)
 
     monkeypatch.setattr(targets, "CHUNK", 700)
@@ -201,6 +206,7 @@ def test_a_decoder_that_stops_early_in_a_chunk_is_an_error(monkeypatch):
 
 def test_a_decoder_of_vectors_that_stops_early_is_an_error():
     def draw_one(models, start, *, noise):
+        """Draw one token a row and stop."""
         yield next(mar(models, start, noise=noise))
 
     with pytest.raises(ParityError, match=r"model mixture 3 x 1-D, row 0, position 1: the decoder stopped"):

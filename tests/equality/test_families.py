@@ -22,6 +22,7 @@ WRONG = patch_module("parity_decoders.discrete.sjd", verify=CORRECT_BY_TARGET).s
 
 @pytest.fixture(scope="module")
 def family_targets(tmp_path_factory):
+    """Targets of the families in NEW by name: tiny random networks in released formats."""
     return {t.name: t for t in families.make_targets(tmp_path_factory.mktemp("families"), NEW)}
 
 
@@ -40,7 +41,7 @@ def test_lossless_is_certified_and_a_fault_is_found(family_targets, name, decode
 
 
 def draw_picture(target, tokens):
-    """Draw by a decoder that writes a picture at once, without asking the model."""
+    """Draw two rows of a target by a decoder that writes `tokens` [L] at once, without asking the model."""
 
     def decode(model, start, *, noise):
         pictures = tokens.expand(len(start), -1)

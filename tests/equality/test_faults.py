@@ -45,7 +45,7 @@ def test_a_fault_must_be_found_on_every_seed(fault, ps, must_show, as_required):
     assert try_out(trial, [5, 6]).as_required is as_required
 
 
-LATE = [  # faults of long sequences: tokens, a seed, and the test that is for them, if one alone is
+LATE = [  # faults of long sequences: module, name, tokens, seed, and the one test that must find it, or ""
     (anysubset, "sequential: twins", 32_768, 0, "rows"),
     (anysubset, "sequential: backwards", 32_768, 0, "order"),
     (continuous, "mar: late reuse", 32_768, 0, "noise"),
@@ -86,7 +86,7 @@ def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
 
 def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
     def make_numbers(model, start, *, noise, **options):
-        """Decode by ar, with noise of its own."""
+        """Decode by `ar` with another noise than the given one, whose numbers are then never read."""
         return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
 
     models = import_module("parity.equality.targets.discrete")

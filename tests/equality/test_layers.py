@@ -43,7 +43,8 @@ TASK = {"rows": 6, "data": "", "length": 24, "masked": 0.8, "prompt": "scattered
 
 
 class Workplace:
-    """Cells of a few rows of one kind of model, decoded and written as the rules do."""
+    """A folder with the manifest and inputs of a few rows of one kind; makes cells of them as the rules do, and runs
+    layers."""
 
     def __init__(self, kind, folder):
         self.kind, self.folder = kind, folder
@@ -52,7 +53,7 @@ class Workplace:
         if kind == "discrete":
             texts = ["a small red circle", "two large squares", "a blue ring", "a green star"]
             self.inputs = {"ids": np.array([f"{i}/0" for i in range(4)]), "captions": np.array(texts)}
-            rng = np.random.default_rng(0)  # in place of the text encoder's
+            rng = np.random.default_rng(0)  # random embeddings in place of the text encoder's
             self.inputs |= {"embeddings": rng.standard_normal((4, 24, 128), np.float32), "valid": np.ones((4, 24), int)}
         elif kind == "anysubset":
             task = tasks.build("infilling", TASK, tasks.load_vocabulary(self.manifest))
@@ -62,7 +63,8 @@ class Workplace:
         write_arrays(folder / "inputs.npz", **self.inputs)
 
     def make_cell(self, method, overrides=None, seed=3, decoded=True):
-        """Make a cell, if it does not exist yet. Returns its folder."""
+        """Write the specification of a cell, and decode its shard if `decoded`, unless its folder exists. `overrides`
+        replace default options. Return its folder."""
         folder = self.folder / f"{method}-0000000{seed}"
         spec = {
             "method": method,
@@ -79,7 +81,8 @@ class Workplace:
         return folder
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
-        """Run a layer on the files that it declares to read. Returns its entries and its laws."""
+        """Run a layer on the files of a cell that it declares to read, with the shard of `baseline` where it compares.
+        Return its entries, and the arrays of laws that it wrote."""
         layer = layer.replace("-", "_")
         declared = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
         names = (*declared["READS"], *declared["WRITES"])
@@ -96,11 +99,13 @@ class Workplace:
 
 @pytest.fixture(scope="module")
 def get_workplace(tmp_path_factory):
+    """A function that returns the Workplace of a kind, the same each time."""
     return cache(lambda kind: Workplace(kind, tmp_path_factory.mktemp(kind)))
 
 
 def copy_changed(folder, name, change):
-    """Copy a cell with some columns of its shard changed."""
+    """Copy a cell's specification and shard, with the columns that `change(columns)` returns replaced; return the new
+    folder."""
     copy = folder.parent / f"{name}-00000009"
     columns = read_arrays(folder / "shards/0-of-1.npz")
     columns.pop("provenance")
@@ -110,15 +115,16 @@ def copy_changed(folder, name, change):
 
 
 def find_smallest_p(entries):
+    """Find the smallest p-value of a layer's rows after Holm's correction."""
     return min(r["p_holm"] for r in entries["rows"] if r["p_holm"] is not None)
 
 
 def has_slots(entries):
-    """Tell whether tokens are also tested by slot, as of a lossless verifier."""
+    """Return whether a layer also tested tokens by their slot in the window, which it does for lossless verifiers."""
     return any(", slot" in r["test"] for r in entries["rows"])
 
 
-# --- discrete
+# --- layers of image tokens
 
 
 def test_tokens_of_the_target_pass(get_workplace):
@@ -157,13 +163,15 @@ def test_coupled_decoders_return_plain_decodings_tokens(get_workplace, coupling,
 
 
 def draw_features(folder, shift, n=40):
+    """Write a specification to `folder` and draw random features, log-probabilities and CLIP cosines of n images, moved
+    by `shift`; prompts have the same part in each call."""
     rng = np.random.default_rng(0)
     prompt, image = rng.standard_normal((2, n, 4))
     ids = np.array([f"{i}/0" for i in range(n)])
     write_json(folder / "spec.json", {"model": "scenes", "method": "sjd"})
     logp = prompt - 0.1 * image - shift
-    logp[0, 0] = np.nan  # a forced token
-    logp[1, 1] = -np.inf  # one that a lossy decoder should not have drawn
+    logp[0, 0] = np.nan  # NaN, as of a forced token
+    logp[1, 1] = -np.inf  # as of a token that a lossy decoder should not have drawn
     return {"ids": ids, "logp": logp, "cosine": prompt[:, 0] + shift, "features": prompt + 0.1 * image + shift}
 
 
@@ -184,7 +192,7 @@ def test_paired_reads_features_and_finds_a_shift(tmp_path, shift, verdict):
     assert (verdicts["log p: paired t"], verdicts["CLIP: paired t"]) == (verdict, verdict)
 
 
-# --- any-subset
+# --- layers of texts
 
 
 def test_texts_of_the_network_pass_and_others_do_not(get_workplace):
@@ -219,10 +227,11 @@ def test_texts_that_are_not_tested_have_log_probabilities(get_workplace, change)
     assert laws["logp"][1:] == pytest.approx(whole_logp[1:], rel=1e-4)
 
 
-# --- continuous
+# --- layers of vectors
 
 
 def run_one_token(workplace, method, overrides, seed):
+    """Run the layer `one-token` on a cell of vectors, conditioned on tokens of plain decoding; return its entries."""
     cell = workplace.make_cell(method, overrides, seed, decoded=False)
     settings = {"forced": 64, "conditions": 2}
     return workplace.run("one-token", cell, settings, workplace.make_cell("mar", seed=0))[0]
@@ -237,7 +246,8 @@ def test_one_token_of_a_control_passes(get_workplace):
 
 def test_one_token_of_a_drafted_method_has_ratios(get_workplace):
     entries = run_one_token(get_workplace("continuous"), "cspd", {"gamma": 4}, 3)
-    assert set(entries["ratios"]) == {"two_paths", "distance", "acceptance"}  # a mixture has no path of its own
+    # A mixture is drawn in one step, so that there is no ratio along a path.
+    assert set(entries["ratios"]) == {"two_paths", "distance", "acceptance"}
     assert entries["ratios"]["acceptance"]["n"] == 2 * 64
     assert find_smallest_p(entries) > 0.01
     models = sorted({r["model"] for r in entries["rows"]})
@@ -260,11 +270,11 @@ def test_on_another_device_the_rows_are_the_same(get_workplace, kind, layer, met
     with simulate_job_device():
         on_device, _ = workplace.run(layer, cell, settings, baseline, DEVICE)
     assert on_cpu["rows"]
-    for a, b in zip(on_cpu["rows"], on_device["rows"], strict=True):  # the same but for rounding
+    for a, b in zip(on_cpu["rows"], on_device["rows"], strict=True):  # figures are the same to rounding
         assert b == {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in a.items()}
 
 
-# --- pathwise
+# --- the layer that compares coupled decoders with plain decoding
 
 
 @pytest.mark.parametrize(("coupling", "verdict"), [("shared", "identical"), ("fresh", "rejected")])
@@ -300,7 +310,7 @@ def test_a_path_within_its_tolerance_has_its_own_verdict(error, expected):
     assert f"{row['psnr']:.0f} dB" in verdict["note"]
 
 
-# --- one token, on a known law
+# --- the test of one token's law, on Gaussian mixtures
 
 
 ONE = {"gamma": 1, "prefill": 0.0}
@@ -308,13 +318,15 @@ ONE = {"gamma": 1, "prefill": 0.0}
 
 @pytest.fixture
 def conditions():
-    """An image of three tokens of two numbers, cut at its first rank and at its last."""
+    """A target and a draft model of vectors, with an image of three tokens that is known up to its first, and up to its
+    last rank."""
     pair = Pair(*(TabularMixture(random_mixture(np.random.default_rng(s), 3, 3, 2), 1) for s in (0, 1)))
     image = torch.from_numpy(np.random.default_rng(5).standard_normal((3, 2))), torch.tensor([2, 0, 1])
     return [(pair, (*image, rank)) for rank in (0, 2)]
 
 
 def keep_drafts(models, start, *, noise):
+    """Decode vectors by the draft model alone, without verification: a fault."""
     return mar(Pair(models.draft), start, noise=noise)
 
 
@@ -327,17 +339,19 @@ def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
     tests = [r for r in rows if r["decides"]]
     assert any(r["verdict"] == "rejected" for r in tests) == wrong
     assert sorted(r["repeat"] for r in tests) == ([0] * 4 + [1] * 4 if wrong else [0] * 4)
-    family = [r for r in tests if r["repeat"] == 0]  # of both ranks: two tests of one give a factor of 2 at most
+    family = [r for r in tests if r["repeat"] == 0]  # Holm's correction is over both ranks
     assert all(r["p_holm"] >= r["p_value"] for r in family)
     assert max(r["p_holm"] / r["p_value"] for r in family) > 2
     assert {r["model"] for r in rows} == {"tabular, condition 0, place 0", "tabular, condition 1, place 2"}
     assert {r["test"] for r in rows if not r["decides"]} == {"mean shift", "spread ratio"}
 
 
-# --- paired by prompt
+# --- tests of samples that are paired by prompt
 
 
 def draw_pairs(n=300, d=4, shift=0.0, seed=0):
+    """Draw features [n, d] of two sides that share a random part for each prompt; the first is moved by `shift`. Return
+    both and the prompts' ids."""
     rng = np.random.default_rng(seed)
     prompt = 2 * rng.standard_normal((n, d))
     ids = [f"p{i}/0" for i in range(n)]
@@ -345,10 +359,12 @@ def draw_pairs(n=300, d=4, shift=0.0, seed=0):
 
 
 def match_features(x, y, ids):
+    """Match features of two sides by their ids, as the layer does."""
     return paired.match_sides("features", x, y, ids, ids)
 
 
 def match_scores(x, y, ids, ids_y=None):
+    """Match the first feature of two sides as scores, by their ids."""
     return paired.match_sides("s", x[:, 0], y[:, 0], ids, ids_y or ids)
 
 

@@ -28,22 +28,25 @@ from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compu
 
 
 def make_targets(kind, options, size, start=""):
-    """Make the long targets whose names begin with `start`."""
+    """Make the long targets of a kind whose names begin with `start`, with `size` tokens each, for a method with these
+    options."""
     reach = {"positions": max(options.values(), default=0), "lag": 0, "steps": 0}
     long_targets = import_named_module(f"parity.equality.targets.{kind}").long_targets
     return [t for t in long_targets(reach, size) if t.name.startswith(start)]
 
 
 def run_long(decoder, models, options, **values):
+    """Test a decoder on long models and return the result rows; `values` are arguments of `exact`."""
     return exact(decoder, models, options, family="all", layer="long", **values)
 
 
 def draw_laws(*shape, seed=0, scale=1):
+    """Draw random laws of this shape, which sum to 1 over the last axis; a larger `scale` makes them less flat."""
     laws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return laws.mul(scale).softmax(-1)
 
 
-# --- every kind
+# --- tests of targets of every kind
 
 
 @pytest.mark.parametrize(
@@ -66,16 +69,19 @@ def test_correct_decoders_pass_at_their_own_options(kind, decoder, options, size
 
 
 def allow_all_words(model, *arguments):
-    """Compute uniform laws [B, S, V + 1], under which only the mask, which is last, is impossible."""
+    """Return uniform laws [B, S, V + 1] in place of a model's, under which only the mask, which is last, is
+    impossible."""
     laws = model.laws(*arguments)
     return torch.cat([torch.ones_like(laws[..., :-1]), laws[..., -1:]], -1) / (laws.shape[-1] - 1)
 
 
 def allow_all_tokens(model, *arguments):
+    """Return flat logits in place of a model's."""
     return torch.zeros_like(model.logits(*arguments))
 
 
 def draw_infinite(models, start, *, noise):
+    """Decode vectors plainly, but divide the tokens by zero."""
     for step in mar(models, start, noise=noise):
         yield step._replace(tokens=step.tokens / 0)
 
@@ -106,7 +112,7 @@ def test_an_impossible_token_of_a_lossy_decoder_is_rejected():
     assert "have probability zero" in support["note"]
 
 
-# --- discrete
+# --- long targets of image tokens
 
 
 OPEN = torch.full((4,), -1)
@@ -127,6 +133,7 @@ def test_a_hole_is_summed_over_and_a_token_is_replaced(law):
     model = HiddenMarkov(law, 4, 1, 4, OPEN)
 
     def feed(tokens, positions):
+        """Feed tokens at positions to the model, and return the law [V] after the last."""
         return model.logits(torch.tensor([tokens]), torch.tensor([positions])).softmax(-1)[0, -1].numpy()
 
     assert joint.sum() == pytest.approx(1)
@@ -139,13 +146,13 @@ def test_a_hole_is_summed_over_and_a_token_is_replaced(law):
 def test_trees_are_the_chain_of_their_paths():
     """Drafts verified in a tree, kept or not, leave plain decoding's tokens under the same noise."""
     for t in make_targets("discrete", {"window": 8}, 2_000):
-        if not t.name.startswith("hash"):  # tested below
+        if not t.name.startswith("hash"):  # left out: the hashed model is tested below
             drawn = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3})
             assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
 
 
 def feed_hashed(*tokens):
-    """Feed tokens to a hashed model. Returns it and the logits of the next token."""
+    """Feed tokens behind the first one, 0, to a hashed model; return the model and the logits [V] of the next token."""
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = HashedTable(table, 6, 1, 6, torch.full((6,), -1))
     return model, model.logits(torch.tensor([[0, *tokens]]), torch.arange(-1, len(tokens))[None])[0, -1]
@@ -175,7 +182,7 @@ def test_the_test_of_spread_keeps_its_level():
     assert np.mean(p_wider <= 0.05) > 0.8
 
 
-# --- any-subset
+# --- long targets of texts
 
 
 V, N = 2, 5
@@ -214,7 +221,7 @@ def test_words_filled_in_at_one_step_are_found():
     assert any(r["verdict"] == "rejected" for r in rows)
 
 
-# --- continuous
+# --- long targets of vectors
 
 
 MOVE = torch.tensor([[0.7, 0.3], [0.2, 0.8]], dtype=torch.float64)
@@ -224,9 +231,10 @@ REGIMES = Regimes(REST, MOVE, MEANS, SCALES)
 
 
 def compute_density(x, rank, n_known):
-    """Compute the density of x[rank] given x[:n_known], by the sum over all regimes."""
+    """Compute the density of x[rank] given x[:n_known] under a chain of two regimes, by the sum over all regimes."""
 
     def compute_joint_density(ranks):
+        """Compute the joint density of the numbers at these ranks, summed over the regimes."""
         total = 0.0
         for z in itertools.product(range(2), repeat=rank + 1):
             p = REST[z[0]] * np.prod([MOVE[a, b] for a, b in itertools.pairwise(z)])
@@ -261,11 +269,12 @@ def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
         assert abs(score[:, d].mean()) < 4 * error
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
     shifted = score_numbers(law, y + 0.05).numpy()
-    assert stats.kstest(shifted[0, :, 0], "uniform").pvalue < 0.001  # a test that sees nothing would pass too
+    assert stats.kstest(shifted[0, :, 0], "uniform").pvalue < 0.001  # numbers that are moved by .05 fail the test
 
 
 def test_unverified_drafts_are_found_on_every_model():
     def keep_drafts(models, start, *, noise):
+        """Decode vectors by the draft model alone, without verification: a fault."""
         return mar(Pair(models.draft), start, noise=noise)
 
     for t in make_targets("continuous", {}, 6_400):

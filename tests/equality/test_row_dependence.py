@@ -21,7 +21,8 @@ CHAIN = next(t for t in long_targets({"positions": 16, "lag": 0, "steps": 0}, 10
 
 
 def make_chain_row(decoder, n, batch, seed, **options):
-    """Make the row of n sequences of a chain of 64 tokens, decoded in batches."""
+    """Decode n sequences of a chain of 64 tokens in batches, and return the result row of the test that rows are
+    independent."""
     decoded = []
     for first in range(0, n, batch):
         rows = range(first, min(first + batch, n))
@@ -76,11 +77,11 @@ NOISE_OF = loop.noise_of
 
 
 def make_paired_noise(rows, loaded, spec):
-    """Make the noise of a run whose every second row has the numbers of the one before."""
+    """Make the noise of a run in which every second row has the random numbers of the row before: a fault."""
     return share_noise(NOISE_OF(rows, loaded, spec))
 
 
-CAPTIONS = np.random.default_rng(0).standard_normal((32, 24, 128), np.float32)  # in place of a text encoder's
+CAPTIONS = np.random.default_rng(0).standard_normal((32, 24, 128), np.float32)  # in place of encoded captions
 IMAGES = {"captions": np.array(["a ring"] * 32), "embeddings": CAPTIONS, "valid": np.ones((32, 24), int)}
 
 
@@ -94,6 +95,8 @@ def test_the_layer_finds_a_batch_that_shares_noise(kind, method, tmp_path, monke
     inputs = images if kind == "discrete" else workplace.inputs
 
     def make_row(seed, noise, n, batch):
+        """Decode n rows with the noise that `noise` makes, run the layer on them, and return its row about rows of a
+        batch."""
         monkeypatch.setattr(loop, "noise_of", noise)
         folder = tmp_path / f"{method}-{seed:08}"
         rows = {k: v[:n] for k, v in inputs.items()}

@@ -12,6 +12,7 @@ from parity.experiment.options import KINDS
 
 @pytest.fixture(scope="module")
 def shipped():
+    """The results of the self-tests that ship with the package."""
     return self_tests.read()
 
 

@@ -18,6 +18,7 @@ from parity.models.continuous.tabular import exact_sampler, random_mixture
 
 @pytest.fixture(scope="module")
 def law():
+    """The law [3^5] of the enumerable target "random-0 3x5"."""
     return next(t for t in targets() if t.name == "random-0 3x5").law
 
 
@@ -69,7 +70,7 @@ def test_conditional_tables_have_the_exact_conditionals(law):
     assert (t.pairs, len(t.starts)) == (10, 10 + 1 + 4 * 3)
     begins_with_0 = sequences[:, 0] == 0
     shares = [law[begins_with_0 & (sequences[:, 1] == b)].sum() / law[begins_with_0].sum() for b in range(3)]
-    np.testing.assert_allclose(t.share[t.starts[11] : t.starts[12]], sorted(shares))  # groups are in order of mass
+    np.testing.assert_allclose(t.share[t.starts[11] : t.starts[12]], sorted(shares))  # groups are sorted by their mass
 
 
 def test_the_certificate_covers_and_is_not_vacuous(law):
@@ -172,6 +173,7 @@ def test_the_e_process_finds_a_fault_by_shards_in_any_order(law):
 
 
 def make_row(method, p, repeat=0, layer="teacher-forced"):
+    """Make the result row of a test with p-value p of a layer, before and after correction the same."""
     values = {"method": method, "repeat": repeat, "effect": 0.1, "p_value": p, "p_holm": p}
     return result_rows.make_row(layer, "log p", 100, **values)
 
@@ -254,4 +256,4 @@ def test_the_layers_of_a_correct_decoder_are_one_family():
     for _ in range(1000):
         rows = [make_row("a", p, layer=layer) for layer, p in zip(layers, rng.uniform(size=4), strict=True)]
         n_rejected += bool(verdict.judge_decoders(rows, {}, 0.01)[0]["rejected_by"])
-    assert n_rejected < 72  # .05 of 1,000 and three deviations; each layer alone at .05 gives 185
+    assert n_rejected < 72  # .05 of 1,000 plus three deviations; without correction over layers there would be 185

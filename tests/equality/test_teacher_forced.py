@@ -18,7 +18,8 @@ TARGET = Target("six codes", random_table(6, 5, torch.Generator().manual_seed(0)
 
 
 def draw_sample(decoder, n, seed=0, **options):
-    """Draw tokens and steps [n, L]. Also returns the laws [n, L, V] that the target gives at these tokens."""
+    """Draw tokens and steps [n, L] by a decoder on TARGET; return them and the laws [n, L, V] that the target gives
+    there."""
     model = TARGET.make_model(n)
     start = torch.zeros(n, dtype=torch.int64)
     decoded = record(model, start, decoder(model, start, noise=counted_noise(seed, range(n)), **options))
@@ -28,10 +29,12 @@ def draw_sample(decoder, n, seed=0, **options):
 
 
 def find_smallest_p(rows):
+    """Find the smallest p-value of result rows after Holm's correction."""
     return min(r["p_holm"] for r in rows if r["p_holm"] is not None)
 
 
 def run_battery(tokens, p, seed=0, **values):
+    """Run the battery of tests of tokens [n, L] against laws p [n, L, V]; `values` are further arguments of it."""
     return teacher_forced.run_battery(tokens, teacher_forced.wrap_law(p), 2, rng=np.random.default_rng(seed), **values)
 
 

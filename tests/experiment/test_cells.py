@@ -13,14 +13,17 @@ VECTORS = {"methods": {"mar": [{}], "cspd": [{"gamma": 4}]}, "images": 4}
 
 
 def list_cells(prompt="a red circle", repeat=False, **sections):
+    """List the cells of a configuration with these sections and a single prompt."""
     return cells(checks.load({**sections, "repeat": repeat}), [prompt])
 
 
 def list_keys(prompt="a red circle", **sections):
+    """List the keys of the cells that `list_cells` makes, as a set."""
     return {c.key for c in list_cells(prompt, **sections)}
 
 
 def image(methods=METHODS, **section):
+    """Make a section on images."""
     return {"methods": methods, **section}
 
 
@@ -34,7 +37,8 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
     for change in ({"batch": 7}, {"prompts": {"shards": 1}}, {"study": [figure]}):
         assert base == list_keys(image=image(**change)), change
     assert base == list_keys(image=image(), experiment="other", equality={"n": 50_000})
-    assert base == list_keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))  # a default written out
+    # A default that is written out changes no key.
+    assert base == list_keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
 def test_one_more_variant_of_any_kind_adds_its_own_cells_alone(section, change):
     old_keys, new_keys = list_keys(**section), list_keys(**change)
     assert old_keys < new_keys
-    assert len(new_keys - old_keys) == (2 if "text" in section else 1)  # one for each task
+    assert len(new_keys - old_keys) == (2 if "text" in section else 1)  # one new cell for each task
 
 
 @pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
@@ -72,7 +76,8 @@ def test_every_cell_has_plain_decoding_as_reference():
         assert plain.role == "reference"
         assert plain.spec["seed"] == 0
         assert plain.spec.get("task") == cell.spec.get("task")
-    assert [c.spec["seed"] for c in all_cells if c.role == "control"] == [1] * 4  # images, two tasks, vectors
+    # Images, the two tasks and vectors have a control each.
+    assert [c.spec["seed"] for c in all_cells if c.role == "control"] == [1] * 4
 
 
 def test_an_unread_setting_makes_no_other_cell():
@@ -146,7 +151,7 @@ def test_defaults_of_the_code_are_what_the_options_say():
 def test_variants_of_any_window_share_an_exact_test():
     config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
     test_keys = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
-    assert len(test_keys) == 4  # ar, sjd, sequential, assd
+    assert len(test_keys) == 4  # one each for ar, sjd, sequential and assd
 
 
 def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():

@@ -24,7 +24,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Write stand-ins in the published layouts: by family the files by component, and sizes."""
+    """Stand-ins in the published layouts: by family the files by component, and the sizes of the network."""
     files_by_family = {}
     for family in SECTIONS:
         folder = tmp_path_factory.mktemp(family)
@@ -40,7 +40,8 @@ def written(tmp_path_factory):
 
 
 def plan(written, family, change=(), network=(), **top):
-    """Plan an experiment on a stand-in with other files or sizes; digests are not read."""
+    """Check an experiment on a family's stand-in, with `change` of its files (None removes one) and of its sizes;
+    digests are made up and not read. Raises ParityError if it is refused."""
     files, sizes = written[family]
     files = {component: file for component, file in {**files, **dict(change)}.items() if file}
     spec = {"family": family, "source": "files", "files": files, "network": {**sizes, **dict(network)}}

@@ -25,7 +25,7 @@ TOP = ("experiment", "models", "seeds", "repeat", "equality", "text", "continuou
 
 
 def image(methods=METHODS, **section):
-    """Make a configuration with a section on images, and keys of the top level."""
+    """Make a configuration with a section on images; keys in TOP are put at the top level."""
     top = {k: section.pop(k) for k in TOP if k in section}
     return {**top, "image": {"methods": methods, **section}}
 
@@ -40,29 +40,35 @@ def assert_refused(words, call, *arguments, **options):
 
 
 def add(**methods):
+    """Make a configuration on images with these methods beside plain decoding."""
     return image({"ar": [{}], **methods})
 
 
 def figure(**fields):
+    """Make a configuration on images with one figure of a study, some of whose fields are replaced."""
     return image(study=[{"title": "t", "x": "init", "y": ["fid"], **fields}])
 
 
 def model(**fields):
+    """Make a configuration on images that declares a LlamaGen "m" with these fields."""
     return image(models={"m": {"family": "llamagen", **fields}})
 
 
 def text(methods=None, **section):
+    """Make a configuration with a section on texts, these methods beside plain decoding."""
     return {"text": {"methods": {"sequential": [{}], **(methods or {})}, **section}}
 
 
 def vectors(methods=None, family="", **section):
+    """Make a configuration with a section on vectors, these methods beside plain decoding; declares `family` as a
+    model."""
     models = {"models": {family: {"family": family}}} if family else {}
     return {"continuous": {"methods": {"mar": [{}], **(methods or {})}, **section}, **models}
 
 
 LOCAL = {"family": "llamagen", "source": "files"}
 THREE = ("transformer", "vq", "text")
-WRONG = [  # a configuration, and what its line holds
+WRONG = [  # a wrong configuration, and words that its line of error must hold
     (image(foo=1), ["image.foo = 1", "unknown key", "prompts"]),
     (add(sjdd=[{}]), ["image.methods.sjdd", "allowed", "jacobi, "]),
     (add(sjd=[{"windows": 3}]), ["image.methods.sjd.0.windows = 3", "window, init, refine"]),
@@ -72,7 +78,7 @@ WRONG = [  # a configuration, and what its line holds
     (add(sjd=[{"init": "up"}]), ["image.methods.sjd.0.init = 'up'", "repeat_above"]),
     (image(sampling={"temperature": "1e-4"}), ["image.sampling.temperature = '1e-4'", "1.0e-04"]),
     (add(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
-    (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # the old form
+    (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # an earlier form
     ({"equality": {"mutants": 1000}}, ["equality.mutants = 1000", "`snakemake self_tests`"]),
     (image({"sjd": [{}]}), ["image.methods", "needs ar"]),
     (image({"ar": []}), ["image.methods.ar = []", "no variant"]),
@@ -195,7 +201,7 @@ def test_a_figure_of_an_unknown_paper_is_one_clear_line(paper, words):
 
 
 def write_companion(file: Path, **header) -> None:
-    """Write a safetensors file that is all header."""
+    """Write a safetensors file without tensors, whose header holds a configuration."""
     text = json.dumps({"__metadata__": {"config": json.dumps(header)}}).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text)
 
@@ -308,6 +314,7 @@ STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
 
 @pytest.fixture(scope="module")
 def fuzz():
+    """The module benchmarks/fuzz.py."""
     return load_script("fuzz.py")
 
 
@@ -342,6 +349,8 @@ ZERO = "0" * 64
 
 @pytest.fixture
 def config(tmp_path):
+    """A function that makes a configuration on images with files of a published LlamaGen, or the embedded one, and of
+    CLIP."""
     for name in ("t", "v", "c", "five"):
         (tmp_path / name).write_bytes(b"weights")
 
@@ -375,7 +384,7 @@ def test_what_is_wrong_is_one_line(config, change, words):
 
 def test_a_protocol_takes_its_own_clip(config):
     wrong = config(protocol="sjd")
-    wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network with another activation
+    wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network but for its activation
     with pytest.raises(ConfigError, match=r"networks.clip.architecture = 'ViT-B-16': .* allowed: 'ViT-B-16-quickgelu'"):
         checks.load(wrong)
     wrong["networks"]["clip"]["architecture"] = "ViT-B-16-quickgelu"

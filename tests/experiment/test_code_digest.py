@@ -8,7 +8,8 @@ from parity.experiment.code_digest import list_closure
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Write a package of four modules: a imports b, b imports c inside a function, d is alone."""
+    """The folder of a package of four modules in place of `parity`: a imports b, b imports c inside a function, d is
+    alone."""
     folder = tmp_path / "parity"
     (folder / "leaf").mkdir(parents=True)
     for name, text in {
@@ -27,6 +28,7 @@ def package(tmp_path, monkeypatch):
 
 
 def clear_caches():
+    """Forget all digests and imports that were computed before."""
     for name in ("find_file", "parse_source", "list_imports", "digest_module", "digest"):
         getattr(code_digest, name).cache_clear()
 

@@ -16,7 +16,7 @@ RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
 
 
 def load_with(*entries, raw=RAW):
-    """Load the experiment after `--config ENTRIES`, merged by Snakemake, then by us."""
+    """Load an experiment after `--config ENTRIES` were merged into it, first by Snakemake, then by this project."""
     overlay, merged = parse_config(entries), yaml.safe_load(yaml.safe_dump(raw))
     update_config(merged, overlay)
     return checks.load(config_overlay.overlay_config(merged, overlay))
@@ -26,7 +26,7 @@ def load_with(*entries, raw=RAW):
     ("entry", "value", "find"),
     [
         ("prompts={limit: 4}", 4, lambda c: c.image.prompts.limit),
-        ("image={sampling: {temperature: 0.5}}", 1.8, lambda c: c.image.sampling.guidance),  # what is not said stays
+        ("image={sampling: {temperature: 0.5}}", 1.8, lambda c: c.image.sampling.guidance),  # other keys keep their values
         ("image={methods: {sjd: [{window: 8}, {window: 4}]}}", 2, lambda c: len(c.image.methods["sjd"])),
         ("image={methods: {sjd: null}}", False, lambda c: "sjd" in c.image.methods),
         ("tasks={infilling: [{rows: 4, masked: 0.5}]}", 0.5, lambda c: c.text.tasks.infilling[0].masked),
@@ -46,7 +46,7 @@ def test_the_command_line_is_yaml_and_goes_deep(entry, value, find):
         ("promts={limit: 4}", ["promts = {'limit': 4}: unknown key"]),
         ("prompts={limit: four}", ["image.prompts.limit = 'four'", "a whole number"]),
         ("equality={alpha: 1e-2}", ["equality.alpha = '1e-2'", "write 1.0e-02, unquoted"]),
-        ("equality={alpha: 1.0e-02}", []),  # what the hint says is right
+        ("equality={alpha: 1.0e-02}", []),  # what the hint tells people to write is accepted
         ("scale=0", ["scale = 0", "greater than 0"]),
         ("image=&i {models: *i}", ["image: an alias of YAML", "allowed: values that end"]),
         ("seeds=&i [*i]", ["seeds = [[[[...]]]]", "allowed: a mapping"]),
@@ -64,7 +64,7 @@ def test_a_wrong_value_on_the_command_line_is_one_line(entry, words):
 
 def test_aliases_are_merged_once_and_never_forever():
     text = "a0: &a0 {x: y}\n" + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 60))
-    config_overlay.overlay_config(yaml.safe_load(text), {})  # 9 ** 59 values, were each visited as often as it is named
+    config_overlay.overlay_config(yaml.safe_load(text), {})  # it holds 9 ** 59 values if each alias is followed
     with pytest.raises(ConfigError, match=r"image: an alias of YAML"):
         config_overlay.overlay_config(yaml.safe_load("image: &i {models: *i}"), {})
 

@@ -19,6 +19,7 @@ HEAVY = {"torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "saf
 
 
 def find_stage(module):
+    """Find the stage of a module: its package, or for a module of `parity` the folder in it; "" for `parity` itself."""
     first, *rest = module.split(".")
     return first if first != "parity" else rest[0] if rest else ""
 
@@ -36,6 +37,8 @@ def test_no_circle():
     state: dict[str, int] = {}
 
     def visit(module, path):
+        """Visit a module and what it imports; raises AssertionError with the path if it comes back to one on the
+        path."""
         if state.get(module) == 1:
             raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
         if module not in state:
@@ -55,6 +58,7 @@ def test_planning_imports_no_torch():
     planning += ["parity.base.machine", "parity.base.verdict_table"]
 
     def list_imported(*modules):
+        """Import modules in a fresh process and list the packages that are loaded then, as a set."""
         script = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
         return set(subprocess.run([sys.executable, "-c", script], text=True, capture_output=True).stdout.split())
 

@@ -13,10 +13,12 @@ PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[a-z,]+\])?==([^\s;\\]+)", re.MULTI
 
 
 def normalise_name(name):
+    """Write a package's name as pip compares it: lower case, single hyphens."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lock():
+    """Read the versions of the lock file by the package's normalised name."""
     return {normalise_name(name): version for name, version in PINNED.findall(LOCK.read_text())}
 
 
@@ -39,7 +41,7 @@ def test_every_package_of_the_lock_has_hashes_and_no_address():
     assert "--index" not in text
 
     pinned = dict(PINNED.findall("\n".join(re.findall(r"- (\S+==\S+)", (ROOT / "envs/parity.yaml").read_text()))))
-    assert len(pinned) > 100  # of the conda environment
+    assert len(pinned) > 100  # the conda environment does pin its packages
     assert {name: v for name, v in pinned.items() if read_lock().get(normalise_name(name), v) != v} == {}
 
 

@@ -16,12 +16,13 @@ ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "workflow/experiments").glob("*-table*.yaml"))
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 NUMBERED = re.compile(r"(?P<paper>sjd|gsd|vvs|cspd|assd)-table(?P<number>\d+)(-[a-z0-9-]+)?")
-COUNTS = {"sjd": 11, "gsd": 1, "vvs": 6, "cspd": 9, "assd": 11}  # tables of the five documents
+COUNTS = {"sjd": 11, "gsd": 1, "vvs": 6, "cspd": 9, "assd": 11}  # how many tables of each paper there are
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Write the data that the tables name, in their sizes; only names and counts are read."""
+    """A folder with the data that the tables name, of the right sizes but without content, as only names and counts are
+    read."""
     folder = tmp_path_factory.mktemp("tables") / "data"
     (folder / "val2017").mkdir(parents=True)
     pictures = [{"image_id": i, "id": i, "caption": f"picture {i}"} for i in range(5000)]
@@ -38,7 +39,8 @@ def data(tmp_path_factory):
 
 
 def make_plan(raw, make=None):
-    """Plan a configuration as the rules do: the experiment and its cells."""
+    """Plan a configuration as the rules do; return its checked form and its cells. `make` makes the entries of
+    stand-ins."""
     plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
     return plan.config, plan.cells
 
@@ -102,7 +104,11 @@ DRAFTER = {"files": {"drafter": "eagle_drafter"}, "sha256": {"drafter": "b" * 64
 
 
 def make_entries_of(requested):
+    """Make a function that returns entries of stand-ins by name, as tiny LlamaGens, and appends the names to
+    `requested`."""
+
     def make(names):
+        """Note the names and return an entry for each."""
         requested.extend(names)
         return {name: copy.deepcopy(DRAFTER if name == "eagle_drafter" else ENTRY) for name in names}
 

@@ -17,7 +17,8 @@ ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a tuned.yaml in the current folder, with one entry for a batch of 32 on this machine."""
+    """A function that writes tuned.yaml in the current folder, a fresh one: an entry for a batch of 32 on this
+    machine."""
     monkeypatch.chdir(tmp_path)
 
     def write_entry(**changes):
@@ -29,10 +30,12 @@ def write(tmp_path, monkeypatch):
 
 
 def load(methods, **section):
+    """Check a configuration on images with these methods."""
     return checks.load({"image": {"methods": methods, **section}})
 
 
 def keys(methods, **section):
+    """List the keys of the cells of a configuration on images, as a set."""
     return {cell.key for cell in cells(load(methods, **section), ["a red circle"])}
 
 

@@ -40,6 +40,8 @@ FOLDERS = {
 
 
 def run_step(folder: Path, *arguments: object) -> None:
+    """Run a script of field/ with arguments, on the implementations in `folder`/field. Raises CalledProcessError if it
+    fails."""
     environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
     environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}:{ROOT / 'decoders/src'}"
     command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]
@@ -48,7 +50,7 @@ def run_step(folder: Path, *arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which each toy implementation has run, with the page."""
+    """A folder in which each toy implementation of FOLDERS was judged and the page was written."""
     folder = tmp_path_factory.mktemp("toys")
     (folder / "docs/results").mkdir(parents=True)
     for name, (case, adapter) in FOLDERS.items():
@@ -70,6 +72,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_row(folder: Path, name: str) -> dict:
+    """Read the only row of an implementation's verdict, and whether its script reproduced the fault."""
     verdict = json.loads((folder / "field" / name / "verdict.json").read_text())
     assert len(verdict["rows"]) == 1
     return verdict["rows"][0] | {"reproduction": verdict["reproduction"]}
@@ -113,6 +116,6 @@ def test_the_page_holds_every_row(judged: Path) -> None:
         assert f"the {name} one" in page
         assert f"the {name} one" in document
     assert "<engine>" not in page
-    assert "&lt;engine&gt;" in page  # escaped
+    assert "&lt;engine&gt;" in page  # a name is escaped
     assert "src=" not in page
-    assert "href=" not in page  # self-contained
+    assert "href=" not in page  # the page needs no other file

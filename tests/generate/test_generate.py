@@ -21,20 +21,24 @@ STORY = "one morning anna could not find the ___ ."
 
 @pytest.fixture(scope="module")
 def scenes():
+    """The embedded image model, loaded as people load it."""
     return parity.load("scenes", ROOT / "config.yaml")
 
 
 @pytest.fixture(scope="module")
 def pictures(scenes):
+    """Pictures of CAPTIONS by `mtj`."""
     return scenes.generate(CAPTIONS, method="mtj", seed=2, window=24)
 
 
 @pytest.fixture(autouse=True)
 def in_clone(monkeypatch):
+    """Run each test in the folder of the project."""
     monkeypatch.chdir(ROOT)
 
 
 def run_command(monkeypatch, *arguments):
+    """Run the command `parity generate` with arguments."""
     monkeypatch.setattr(sys, "argv", ["parity generate", *map(str, arguments)])
     command.main()
 
@@ -94,6 +98,7 @@ def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
 
 def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
     def stop_after_one(*_, **__):
+        """Yield one picture, then stop as Ctrl-C does."""
         yield pictures[:1]
         raise KeyboardInterrupt
 

@@ -19,6 +19,8 @@ from parity.models import fetch
 
 @pytest.fixture
 def run_inputs(monkeypatch):
+    """A function that runs the command `inputs` with arguments."""
+
     def run_command(*arguments):
         monkeypatch.setattr(sys, "argv", ["inputs", *map(str, arguments)])
         main()
@@ -58,7 +60,7 @@ def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
     assert np.allclose(one["embeddings"], two["embeddings"], atol=1e-5)
     words = one["valid"].sum(1)
     assert words.tolist() == [len(p.split()) + 1 for p in prompts]
-    assert one["valid"][:, -1].all()  # padded on the left
+    assert one["valid"][:, -1].all()  # captions are padded on the left
     assert not one["embeddings"][one["valid"] == 0].any()
     assert one["embeddings"][one["valid"] == 1].any(-1).all()
     assert [e["id"] for e in read_json(tmp_path / "2/1.json")] == ["00001/000", "00002/000"]

@@ -19,19 +19,21 @@ from parity.base.weights import read_shapes, unpickle
 from parity.inputs import picture_files, readers
 from parity.inputs.picture_files import read_statistics
 
-LITTLE = 20_000_000  # bytes of memory
+LITTLE = 20_000_000  # the bytes of memory that a refusal may take
 
 
 def read_text_rows(path):
+    """Read one row of a data file of texts."""
     return readers.read_rows(str(path), ("text",), 1)
 
 
 def read_pictures(path):
+    """Read all pictures of a file or folder."""
     return list(picture_files.read_pictures(path)[1])
 
 
 def write_false_array(path, claim):
-    """Write an .npz whose array claims a dtype and shape and holds eight bytes."""
+    """Write an .npz whose array claims a dtype and shape, `claim`, but holds eight bytes."""
     header = {"descr": claim[0], "fortran_order": False, "shape": claim[1]}
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(stream, header)
@@ -40,22 +42,26 @@ def write_false_array(path, claim):
 
 
 def write_sparse_file(path):
+    """Write a file of 10 TB that takes no space."""
     with path.open("wb") as stream:
         stream.truncate(10**13)
 
 
 def write_gzip(path):
+    """Write a gzip file of few bytes that unpacks to 20 MB."""
     with gzip.open(path, "wb", 1) as stream:
         for _ in range(20):
             stream.write(bytes(1_000_000))
 
 
 def write_safetensors_header(path, header):
+    """Write a safetensors file that ends behind its header."""
     content = json.dumps(header).encode()
     path.write_bytes(len(content).to_bytes(8, "little") + content)
 
 
 def save_expanded_view(path):
+    """Save a tensor of 10^18 entries that share one number."""
     torch.save({"x": torch.zeros(1).expand(10**9, 10**9)}, path)
 
 

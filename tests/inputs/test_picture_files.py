@@ -28,6 +28,7 @@ def write_16_bit_colours(file):
     """Write a PNG of 16 bits a channel, which Pillow cannot."""
 
     def chunk(name, data):
+        """Return a chunk of a PNG: its length, name, data and checksum."""
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     head = struct.pack(">IIBBBBB", 6, 4, 16, 2, 0, 0, 0)
@@ -38,17 +39,18 @@ def write_16_bit_colours(file):
 
 
 def make_writer(array, name, mode=None, **settings):
-    """Make a file's name and a writer of the picture."""
+    """Return a file's name, and a function that writes an array as a picture to a file."""
     return name, lambda file: Image.fromarray(array, mode).save(file, **settings)
 
 
 def make_frames_writer(array, name):
-    """Make a file's name and a writer of two frames."""
+    """Return a file's name, and a function that writes a picture of two frames, the array and its negative."""
     frames = [Image.fromarray(array), Image.fromarray(255 - array)]
     return name, lambda file: frames[0].save(file, save_all=True, append_images=frames[1:])
 
 
 def save_with_palette(file, **settings):
+    """Save COLOURS as a picture with a palette of 24 colours."""
     picture = Image.new("P", (6, 4))
     picture.putdata(list(range(24)))
     picture.putpalette(COLOURS.reshape(-1).tolist())
@@ -142,6 +144,7 @@ def test_16_bit_gray_pictures_are_turned_too(tmp_path):
 
 
 def save_pictures(folder, count=4):
+    """Write `count` pictures to a new folder."""
     folder.mkdir()
     for k in range(count):
         Image.fromarray(COLOURS).save(folder / f"{k}.png")
@@ -152,11 +155,13 @@ LFS = "version https://git-lfs.github.com/spec/v1"
 
 
 def write_mixed(folder):
+    """Write pictures to a new folder, one of them with four colour channels."""
     save_pictures(folder)
     Image.new("CMYK", (4, 4)).save(folder / "0.jpg")
 
 
 def make_array_writer(**named):
+    """Return a file's name, and a function that writes these arrays to a file."""
     return "r.npz", lambda file: np.savez(file, **named)
 
 

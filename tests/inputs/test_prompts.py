@@ -23,7 +23,7 @@ COCO = {
 
 
 def read_content(tmp_path, name, content, **settings):
-    """Write a prompt file, JSON if the content is no text, and read its prompts."""
+    """Write a prompt file, as JSON if the content is no text, and read its prompts with these settings."""
     (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content), newline="")
     return prompts.read_prompts(PromptSpec(file=name, **settings), tmp_path)
 

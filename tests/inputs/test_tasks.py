@@ -15,10 +15,11 @@ WORDS = Words(list(stories.list_words()))
 
 
 def make_settings(**changes):
+    """Make settings that hold those of every task."""
     return {"rows": 4, "data": "", "length": 32, "masked": 0.95, "prompt": "scattered", "missing": 3} | changes
 
 
-# --- tasks of the embedded grammar
+# --- tasks on texts of the embedded grammar
 
 
 def test_infilling_hides_the_given_share():
@@ -97,7 +98,7 @@ def test_a_task_is_read_back_from_its_file(kind, tmp_path):
         tasks.read(tmp_path / "t.npz")
 
 
-# --- public data from files
+# --- tasks on public data sets in files
 
 STORY = (
     "anna had lost a red ring .|she looked in the hall and under the bed .|ben came to "

@@ -18,7 +18,8 @@ from parity.models.discrete.tabular import TabularModel, random_table
 
 
 def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
-    """Decode a tabular model and replace the clock: a batch of four rows took 2 s, the others 1 s."""
+    """Decode a tabular model by a method and replace the clock: a batch of four rows took 2 s, the others 1 s. Return
+    what metrics read of a cell."""
     table = random_table(3, 6, torch.Generator().manual_seed(0))
     ids = [f"p{i}/0" for i in range(rows)]
     model = TabularModel(table, 6, rows, width=3)
@@ -48,7 +49,7 @@ def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleName
 
 
 def assert_figures(figures, **expected):
-    """Compare several figures at once, so that a failure shows all that differ."""
+    """Assert that figures have the expected values, all at once, so that a failure shows each that differs."""
     assert {name: figures[name] for name in expected} == expected
 
 
@@ -80,13 +81,13 @@ def test_speed_counts_a_batch_once():
 
 def test_speed_is_measured_on_paired_batches_alone():
     figures = columns_of(speed.measure(decode_cell()))
-    assert figures["speedup"] == pytest.approx(1.5)  # of the one paired batch
+    assert figures["speedup"] == pytest.approx(1.5)  # by the one batch that plain decoding was timed beside
     assert figures["speedup_single"] == pytest.approx(3)
     assert figures["speedup_compiled"] == pytest.approx(3)  # the geometric mean of 1.5 and 6
     assert figures["network_share"] == 0.5
     assert figures["load"] == 1.5
     assert figures["pairs"] == figures["singles"] == 1
-    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # one pair has no spread
+    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # no interval, since one pair has no spread
 
 
 def test_a_mean_ratio_is_geometric_with_students_interval():
@@ -115,7 +116,7 @@ def test_calls_of_a_companion_are_added_to_passes():
     figures = columns_of(passes.measure(cell))
     assert figures["calls"] == pytest.approx(figures["nfe"] + figures["draft_calls"])
     assert figures["draft_nodes"] == 3
-    assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two a pass in each batch
+    assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two calls a pass in each batch
     assert figures["pass_cost"] == 2
     assert "draft_share" not in figures
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
@@ -186,8 +187,8 @@ def test_without_drafts_there_is_no_acceptance():
 
 
 def draw_kept(shares, rows, length, seed=0):
-    """Draw kept [rows, passes] of a decoder that accepts a slot with its share if it accepted the slot before, until
-    `length` tokens are drawn; the last pass is cut."""
+    """Draw the tokens kept [rows, passes] by a decoder that accepts slot k with probability shares[k] if it accepted
+    the slot before, until a row has `length` tokens; the last pass is cut, rows are padded with 0."""
     rng = np.random.default_rng(seed)
     kept = []
     for _ in range(rows):
@@ -204,7 +205,8 @@ def test_slot_shares_are_estimated():
     shares = [0.9, 0.6, 0.3]
     estimated = passes.compute_slot_shares(draw_kept(shares, 200, 150))
     assert estimated == pytest.approx(shares, abs=0.03)
-    assert passes.compute_slot_shares(draw_kept(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
+    # The estimate depends on the order of the slots.
+    assert passes.compute_slot_shares(draw_kept(shares[::-1], 200, 150))[0] < 0.4
 
 
 def test_the_pass_cut_short_by_the_picture_is_left_out():
@@ -228,7 +230,7 @@ def test_requests_have_a_length_rate_and_latency():
     assert figures["first_token_seconds"] == 0.25
     assert figures["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
-    assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
-    shard.at_once = np.array([1, 1])  # one row after the other: each waits for its own passes alone
+    assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # forced tokens are not counted
+    shard.at_once = np.array([1, 1])  # rows decoded one after another wait for their own passes alone
     figures = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert figures["request_tokens_per_second"] == 5

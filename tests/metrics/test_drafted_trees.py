@@ -8,17 +8,19 @@ from parity.metrics import drafted_trees
 
 
 class Target:
-    """A target with a feature for each position, a codebook and a drafter of uniform laws."""
+    """A target with random features for each position, a codebook, and itself as a drafter whose law does not depend on
+    anything."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
         g = torch.Generator().manual_seed(0)
         self.model = self
-        self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # guidance rows behind the others
+        self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are behind the others
         self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
         self.drafter = self
         self.vocab = vocab
 
     def logits(self, tokens, positions, sources=None):
+        """Compute logits that favour token 0, whatever the tokens."""
         return torch.zeros(*tokens.shape, self.vocab).index_put((torch.tensor(0),), torch.tensor(1.0))
 
     tree = logits
@@ -29,6 +31,7 @@ TREE = {"total": 12, "depth": 3, "top_k": 3, "decay": 0.9, "stride": 1}
 
 @pytest.fixture
 def observed():
+    """A target, and what `observe` finds of the trees that its drafter drafts at every fourth position."""
     target = Target(3, 16)
     tokens = torch.randint(64, (3, 16), generator=torch.Generator().manual_seed(4))
     return target, *drafted_trees.observe(target, tokens, TREE, stride=4, furthest=5)

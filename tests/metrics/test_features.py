@@ -16,11 +16,13 @@ FILE = WEIGHTS / "discrete" / "clip.safetensors"
 
 @pytest.fixture(scope="module")
 def clip() -> networks.CLIP:
+    """The embedded CLIP."""
     return networks.load(FILE)
 
 
 @pytest.fixture(scope="module")
 def pictures() -> tuple[list[str], np.ndarray]:
+    """Captions of 24 Scenes, and their pictures uint8 [24, H, W, 3]."""
     drawn = [scenes.draw_example(seed) for seed in range(24)]
     return [c for c, _ in drawn], np.stack([p for _, p in drawn])
 

@@ -38,6 +38,8 @@ def write_cell(folder, captions, repeats):
 
 @pytest.fixture
 def run_export(monkeypatch):
+    """A function that runs the command `metrics export` with arguments."""
+
     def run_command(*arguments):
         monkeypatch.setattr(sys, "argv", ["metrics", "export", *map(str, arguments)])
         main()
@@ -46,6 +48,7 @@ def run_export(monkeypatch):
 
 
 def read_greys(path):
+    """List the distinct values of a picture file's pixels."""
     return np.unique(np.asarray(Image.open(path))).tolist()
 
 
@@ -108,7 +111,7 @@ RESULTS = {
     "dpg": (DPG, {"dpg": 0.7125, "dpg_entity": 0.8, "dpg_attribute": 0.605}),
     "t2i_compbench": (json.dumps([{"answer": "0.2500"}, {"answer": "0.7500"}] * 2), {"t2i_compbench": 0.5}),
 }
-PART = {  # of two prompts' four pictures
+PART = {  # results that lack something of two prompts with two pictures each
     "geneval": ("\n".join(ROWS[2:3]), 1.0, "1 of 4 pictures"),
     "dpg": (DPG.replace("x/vrd2.png, 0.5\n", ""), 0.7125, "1 of 2 prompts"),
     "t2i_compbench": (json.dumps([{"answer": "0.2500"}] * 3), 0.25, "3 of 4 pictures"),
