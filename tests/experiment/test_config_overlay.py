@@ -26,7 +26,7 @@ def load_with(*entries, raw=RAW):
     ("entry", "value", "find"),
     [
         ("prompts={limit: 4}", 4, lambda c: c.image.prompts.limit),
-        ("image={sampling: {temperature: 0.5}}", 1.8, lambda c: c.image.sampling.guidance),  # other keys keep their values
+        ("image={sampling: {temperature: 0.5}}", 1.8, lambda c: c.image.sampling.guidance),  # other keys stay unchanged
         ("image={methods: {sjd: [{window: 8}, {window: 4}]}}", 2, lambda c: len(c.image.methods["sjd"])),
         ("image={methods: {sjd: null}}", False, lambda c: "sjd" in c.image.methods),
         ("tasks={infilling: [{rows: 4, masked: 0.5}]}", 0.5, lambda c: c.text.tasks.infilling[0].masked),

@@ -23,19 +23,19 @@ from parity.models import fetch
 from parity.models.anysubset.load import load
 from tests.elsewhere import DEVICE, simulate_job_device
 
-N = 12  # rows of a cell
+N = 12  # images or texts of a cell
 MODELS = {
     "discrete": ("scenes", {"family": "llamagen"}),
     "anysubset": ("xlnet", {"family": "xlnet"}),
     "continuous": ("mar", {"family": "mar"}),
 }
-# declared figures that these cells do not have
+# figures that metrics declare, but that these cells do not have
 UNUSED = {"rouge1", "rouge2", "rougeL", "passed", "draft_conditions", "draft_share"}
-PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # by networks of published models
+PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # figures by published networks
 
 
 def make_columns(length: int) -> dict[str, np.ndarray]:
-    """Make the columns that a shard of any kind has, of two batches."""
+    """Make the columns that a shard of any kind has, of N rows in batches of 8 and 4, their clock made up."""
     first = np.arange(N) < 8
     return {
         "ids": np.array([str(i) for i in range(N)]),
@@ -58,7 +58,8 @@ def make_columns(length: int) -> dict[str, np.ndarray]:
 
 
 def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
-    """Write a cell's pictures and those of its captions or classes that quality compares them with."""
+    """Write pictures of a cell and reference pictures of the same captions or classes; return both files as
+    arguments."""
     prompts = folder / "prompts.json"
     kind_module = {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
@@ -71,6 +72,8 @@ def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Pa
 
 
 def write_discrete_cell(folder: Path, manifest: dict) -> dict:
+    """Write the files of a cell of image tokens to `folder`; return its columns and the files' paths, for
+    `write_cell`."""
     columns = make_columns(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
     columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
     columns["first_seconds"] = np.full(N, 0.1)
@@ -79,6 +82,7 @@ def write_discrete_cell(folder: Path, manifest: dict) -> dict:
 
 
 def write_continuous_cell(folder: Path, manifest: dict) -> dict:
+    """Write the files of a cell of vectors to `folder`; return its columns and the files' paths, for `write_cell`."""
     accepted = np.tile([-1, 1, 0, 1], (N, 1)).astype(np.int8)
     columns = make_columns(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
     columns |= {name: np.where(accepted >= 0, 1.5, np.nan) for name in ("log_ratio", "distance")}
@@ -90,6 +94,7 @@ def write_continuous_cell(folder: Path, manifest: dict) -> dict:
 
 
 def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
+    """Write the files of a cell of texts to `folder`; return its columns and the files' paths, for `write_cell`."""
     settings = {"rows": N, "length": 16, "masked": 0.5, "prompt": "scattered", "data": ""}
     task = tasks.build("infilling", settings, load(manifest).words)
     inputs = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
@@ -105,7 +110,7 @@ CELLS = {"discrete": write_discrete_cell, "anysubset": write_anysubset_cell, "co
 
 
 def write_cell(folder: Path, kind: str, columns: dict, **files) -> dict:
-    """Write a cell to a folder and return the arguments of `measure`."""
+    """Write a cell's specification and its columns as a shard to a folder; return the arguments of `measure`."""
     cell = folder / "some-0123abcd"
     spec = {"model": MODELS[kind][0], "method": "some", "seed": 3, "task_kind": "infilling", "task": "89abcdef"}
     write_json(cell / "spec.json", spec)
@@ -132,7 +137,7 @@ def test_every_declared_figure_is_given(measured):
     assert declared <= {name for name, value in figures.items() if value is not None}
     assert figures["n"] == N
     assert figures["speedup"] == pytest.approx(2**0.5)
-    assert figures["batches"] == 2  # of 2 and of 1
+    assert figures["batches"] == 2  # one 2 times as fast as plain decoding and one as fast
     assert not any(isinstance(value, list | dict) for value in figures.values())
 
 

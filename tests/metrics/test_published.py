@@ -29,6 +29,7 @@ CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
+    """A folder with a small random CLIP and PickScore in their published formats."""
     folder = tmp_path_factory.mktemp("networks")
     write("clip", folder)
     write("pickscore", folder)
@@ -44,14 +45,14 @@ def pixels():
 
 
 def write_manifest(tmp_path, name, file, **fields):
-    """Write a network's manifest and return its file."""
+    """Write the manifest of a network's file, with further fields of its entry, to NAME.json and return that file."""
     spec = {"file": str(file), "sha256": sha256(file), **fields}
     write_json(tmp_path / f"{name}.json", fetch.make_manifest("networks", name, spec, tmp_path / name))
     return tmp_path / f"{name}.json"
 
 
 def compute_open_clip_cosines(folder, pixels, captions):
-    """Compute cosines by open_clip's forward, preparation and tokenizer."""
+    """Compute the cosines of pictures and captions by open_clip's forward, preparation and tokenizer."""
     import open_clip
 
     net, _, prepare = open_clip.create_model_and_transforms(f"local-dir:{folder}", require_pretrained=True)
@@ -101,9 +102,11 @@ def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
+        """Compute the mean Gaussian kernel over all pairs of rows of a and b."""
         return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 200).mean()
 
     def cmmd(generated, real):
+        """Measure CMMD of features by the metric."""
         outputs = {"outputs": {"cmmd": generated}, "reference_outputs": {"cmmd": real}}
         sample = SimpleNamespace(**outputs, groups=np.arange(len(generated)))
         return fid.measure_cmmd(sample)["cmmd"].value
@@ -162,11 +165,11 @@ def test_inception_equals_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     expected = clean.get_files_features(names, layers, mode="clean", **device)
     ours = published.read_inception(net, iter(a), protocols.recipe("clean"))["features"]
     assert np.abs(ours - expected).max() < 1e-5 * np.abs(expected).max()
-    assert np.abs(ours - sjd).max() > 1e-2 * np.abs(expected).max()  # the test can tell the ways of resizing apart
+    assert np.abs(ours - sjd).max() > 1e-2 * np.abs(expected).max()  # another way of resizing gives other numbers
 
 
 def run_layers(net, x):
-    """Run all layers but the last."""
+    """Run all layers of a network but the last; return numbers [n, features]."""
     with torch.inference_mode():
         for layer in list(net.children())[:-1]:
             x = layer(x)
@@ -180,12 +183,14 @@ def test_lantern_crops_the_middle_square(pixels):
 
 
 def make_torch_fidelity_extractor(file, monkeypatch):
-    """Make torch-fidelity's extractor of the layer before the ReLU, in the stand-in's width."""
+    """Make torch-fidelity's extractor of the layer before VGG's ReLU, from a stand-in's file; patches torchvision's
+    VGG-16 to have the stand-in's width."""
     import torchvision
     from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
     from torchvision.models.vgg import VGG, make_layers
 
     def small():
+        """Make a VGG-16 of the stand-in's width."""
         with torch.device("meta"):
             net = VGG(make_layers([]), init_weights=False)
         width, linear, relu, drop = stand_ins.VGG_WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()
@@ -238,7 +243,7 @@ def test_protocols_are_frozen():
         protocols.recipe("sdj")
 
 
-# --- files of networks and references
+# --- what is refused in files of networks and references
 
 
 def test_a_file_of_another_network_is_refused(stand_in, tmp_path):
@@ -289,7 +294,8 @@ def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
 
 
 def write_cell(tmp_path, pixels):
-    """Write the files of a cell whose model has no network of its own."""
+    """Write the files of a cell whose pictures are `pixels` and whose model declares no network for quality; return its
+    folder."""
     n = len(pixels)
     ids = np.array([f"{i:05d}/000" for i in range(n)])
     columns = {
@@ -310,7 +316,7 @@ def write_cell(tmp_path, pixels):
 
 
 def measure_cell(folder, networks=(), reference=None, protocol="clean"):
-    """Run `measure` on a cell and read its figures."""
+    """Run `measure` on a cell under a protocol of quality and return its figures."""
     files = {"shards": [folder / "shards.npz"], "pictures": [folder / "pictures.npz"], "networks": networks}
     files |= {"checkpoint": folder / "manifest.json", "reference": reference}
     measure("discrete", folder, protocol=protocol, **files)

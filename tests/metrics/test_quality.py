@@ -19,17 +19,20 @@ from parity.metrics.manifold import kid_and_error, precision_recall
 
 
 def draw_gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    """Draw n vectors of d numbers with falling variance, seeded, scaled and then moved by `shift`."""
     return np.random.default_rng(seed).standard_normal((n, d)) * scale * np.arange(1, d + 1) ** -0.5 + shift
 
 
 def make_sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
-    """Make what a quality metric sees of a cell."""
+    """Make what a quality metric reads of a cell: features by network, of its pictures and of the reference. Fewer than
+    `fewest` pictures are too few."""
     n = len(next(iter(outputs.values()), ()))
     fields = {"reference_outputs": reference, "groups": np.arange(n), "fewest": fewest, "protocol": ""}
     return SimpleNamespace(outputs=outputs, **fields)
 
 
 def compute_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the mean and the covariance of features [n, d]."""
     return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
 
 
@@ -63,11 +66,13 @@ def test_kid_equals_torch_fidelitys():
     theirs = kid_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), rng_seed=0, **settings)
     value, error = kid_and_error(x, y, subsets=20)
     assert value == theirs["kernel_inception_distance_mean"]
-    assert error == pytest.approx(theirs["kernel_inception_distance_std"])  # halves: the rescaling is by 1
+    # The subsets are halves of the pictures, for which the error is rescaled by 1.
+    assert error == pytest.approx(theirs["kernel_inception_distance_std"])
     assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
 
 
 def compute_shares(x: np.ndarray, y: np.ndarray) -> tuple[float, ...]:
+    """Compute precision and recall of features x against the reference y, with two nearest neighbours."""
     return tuple(estimate.value for estimate in precision_recall(x, y, np.arange(len(x)), count=2))
 
 

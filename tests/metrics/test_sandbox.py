@@ -19,7 +19,7 @@ needs_sandbox = pytest.mark.skipif(bool(sandbox.probe()), reason=sandbox.probe()
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """What a hostile program would like: a secret file, a token, a listening socket, a file to write."""
+    """Things that a hostile program must not reach: a secret file, a token, a listening socket, a place to write."""
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     monkeypatch.setenv("HF_TOKEN", "t0ken")
@@ -31,7 +31,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def make_hostile_programs(machine) -> dict[str, str]:
-    """Make programs that pass their tests only if a forbidden act succeeds."""
+    """Make programs, by what they try, that pass their tests only if a forbidden act succeeds."""
     s, c, port = str(machine["secret"]), str(machine["canary"]), machine["port"]
     solution = "\ndef f(x):\n    return x + 1\n"
     return {
@@ -78,7 +78,7 @@ def test_hostile_programs_are_contained(name, machine):
     assert not outcome.passed, outcome
     assert outcome.seconds < 8, outcome
     if name == "forks and stays":
-        time.sleep(2)  # longer than it would wait
+        time.sleep(2)  # longer than the child would wait
     assert not machine["canary"].exists()
     assert machine["secret"].read_text() == "s3cret"
     with pytest.raises(TimeoutError):

@@ -17,7 +17,7 @@ def test_error_of_a_mean_counts_prompts_and_not_images():
     assert error == pytest.approx(x.std(ddof=1) / np.sqrt(50))
     assert estimates.mean_error(x) == pytest.approx((mean, error))
     assert estimates.mean_and_error(x.repeat(4), np.arange(50).repeat(4))[1] == pytest.approx(error)
-    assert estimates.mean_error(x.repeat(4))[1] < 0.6 * error  # as if they were independent
+    assert estimates.mean_error(x.repeat(4))[1] < 0.6 * error  # smaller, since repeats are taken for independent here
     assert np.isnan(estimates.mean_and_error(x, np.zeros(50, dtype=int))[1])
 
 
@@ -26,6 +26,7 @@ def test_error_of_a_ratio_is_near_its_spread():
     rng = np.random.default_rng(0)
 
     def draw():
+        """Estimate a ratio that is about 2, and its error, from 40 random pairs."""
         denominators = rng.uniform(1, 3, 40)
         return estimates.ratio_and_error(2 * denominators + rng.normal(size=40), denominators)
 

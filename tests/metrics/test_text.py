@@ -20,7 +20,7 @@ class Uniform:
 
 
 class Words:
-    """A tokenizer of numbers, with 1 as separator."""
+    """A tokenizer of texts of numbers, with 0 as mask and 1 as separator."""
 
     mask, separator = 0, 1
 
@@ -29,7 +29,7 @@ class Words:
 
 
 def make_text_cell(**fields) -> SimpleNamespace:
-    """Make what a metric sees of a cell of three rows."""
+    """Make what a text metric reads of a cell of three rows of 20, 7 and 13 words."""
     shard = SimpleNamespace(tokens=np.arange(60).reshape(3, 20) % 10 + 1, end=np.array([20, 7, 13]))
     return SimpleNamespace(shard=shard, rows={}, logp=None, extra=[None] * 3, **fields)
 
@@ -38,7 +38,7 @@ def test_perplexity_ends_at_the_rows_end():
     """Rows are longer than the judge's context and read in pieces; the mask has no share."""
     tokens = torch.randint(1, 11, (3, 20))
     perplexities = text_likelihood.perplexities(Uniform(), tokens, torch.tensor([20, 7, 13]), 0, 1)
-    assert np.allclose(perplexities, 10)  # the mask has no share
+    assert np.allclose(perplexities, 10)  # the mask gets no probability
 
 
 @pytest.mark.parametrize("one", [True, False])
@@ -66,14 +66,14 @@ def test_figures_are_means_of_the_columns():
 def test_entropy_is_of_the_words_up_to_a_rows_end():
     assert text_quality.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
     entropy = text_quality.rows(make_text_cell())["entropy"]
-    assert entropy[1] == pytest.approx(np.log2(7))  # words past its end do not count
+    assert entropy[1] == pytest.approx(np.log2(7))  # words behind the row's end do not count
 
 
 def test_rouge_counts_shared_words():
     """Four of five words and three of four pairs are shared."""
     scores = text_quality.rouge("she went to the market", "she went to the bakery")
     assert scores == {"rouge1": pytest.approx(0.8), "rouge2": pytest.approx(0.75), "rougeL": pytest.approx(0.8)}
-    assert set(text_quality.rows(make_text_cell())) == {"entropy"}  # a task without the original text
+    assert set(text_quality.rows(make_text_cell())) == {"entropy"}  # a task without the original text has no ROUGE
     cell = make_text_cell(filled=["a b", "a b", "c d"])
     cell.extra = ["a b", "b a", "e f"]
     cell.rows = text_quality.rows(cell)
@@ -104,7 +104,8 @@ def test_code_is_run_only_on_request():
 
 
 def make_laws(*rows: tuple[list[float], list[bool]]):
-    """Make laws of two values from the probability of the actual token and whether it counts."""
+    """Yield a law over two values for each position of a row, from the probability of the actual token, the tokens, and
+    which positions count."""
     for p, counts in rows:
         probability = torch.tensor([p])
         laws = torch.stack([1 - probability, probability], -1)

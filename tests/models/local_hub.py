@@ -11,7 +11,8 @@ CODES = {401: "GatedRepo", 404: "EntryNotFound"}
 
 
 class Hub(ThreadingHTTPServer):
-    """files: name -> bytes; fault: what is wrong with answers that give a file's bytes, "" for nothing."""
+    """A server of `files`, bytes by name, that lists its `requests`. `fault` is a status code or "a page" or
+    "corrupts", what is wrong with answers that send a file; "" for nothing."""
 
     daemon_threads = True
 
@@ -30,6 +31,7 @@ class Hub(ThreadingHTTPServer):
         """Ignore a client that disconnects, which is tested."""
 
     def close(self):
+        """Stop the server and free its port."""
         self.shutdown()
         self.server_close()
 
@@ -39,6 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def answer(self, code, body=b"", **headers):
+        """Send a status code, headers whose names have `_` for `-`, and the body unless the request is HEAD."""
         self.send_response(code)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
@@ -50,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
+        """Answer with the repository's listing, or with a file of the hub or below /plain/, as `fault` says; 404 for
+        other paths."""
         path, hub = urlsplit(self.path).path, self.server
         hub.requests.append((self.command, path))
         if path.startswith("/api/models/"):
@@ -69,6 +74,8 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200, body, X_Repo_Commit=COMMIT, ETag=etag)
 
     def listing(self, tree):
+        """Make the JSON by which the hub describes the repository, or its tree of files with their sizes and
+        digests."""
         files = self.server.files
         if tree:
             oids = {n: hashlib.sha1(b).hexdigest() for n, b in files.items()}

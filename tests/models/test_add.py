@@ -32,7 +32,8 @@ CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
 
 
 def write_llamagen(folder: Path, config: dict) -> Path:
-    """Write a LlamaGen as it is released: transformer and tokenizer, pickled beside other things."""
+    """Write a random LlamaGen as it is released to a new folder: transformer and tokenizer, pickled beside other
+    things."""
     torch.manual_seed(0)
     net, vq = Transformer(LlamaGenConfig(**config)), VQ(VQConfig(ch=32, z_channels=32))
     folder.mkdir()
@@ -85,7 +86,7 @@ def test_classes_condition_the_model_as_the_network(tmp_path):
         positions = torch.arange(-1, 5).expand(4, -1)
         fed = torch.cat([torch.zeros(4, 1, dtype=torch.int64), tokens.repeat(2, 1)], 1)
         assert torch.allclose(model.logits(fed, positions), full, atol=1e-5)
-        assert not torch.allclose(full[:2], full[2:], atol=1e-2)  # the class is read
+        assert not torch.allclose(full[:2], full[2:], atol=1e-2)  # laws of another class differ
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path):
@@ -99,6 +100,7 @@ def test_a_folder_without_a_model_is_one_line(tmp_path):
 
 
 def fail_on_hash(*_):
+    """Fail the test, in place of computing a digest."""
     pytest.fail("a file was read whole before what is missing was named")
 
 
@@ -122,7 +124,7 @@ def test_a_linked_text_encoder_is_found(tmp_path):
     (folder / "flan").symlink_to(write_t5(tmp_path / "elsewhere/t5"))
     assert add.find_encoders(folder) == [folder / "flan"]
     assert set(add.find_weights(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
-    (folder / "up").symlink_to(tmp_path)  # a loop of links
+    (folder / "up").symlink_to(tmp_path)  # a link to a folder above, which must not be followed for ever
     with pytest.raises(ParityError, match=r"text: both .*; give --text"):
         (folder / "second").mkdir()
         (folder / "second/config.json").write_text('{"model_type": "t5"}')
@@ -142,7 +144,7 @@ def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
 
 
 def test_what_no_file_tells_must_be_given(tmp_path):
-    (tmp_path / "256").mkdir()  # a number in a folder's name is not the size of pictures
+    (tmp_path / "256").mkdir()  # a number in a folder's name does not tell the size of pictures
     folder = write_llamagen(tmp_path / "256" / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
@@ -193,14 +195,15 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     else:
         save_file(state, tmp_path / "c/c2i_B_256.safetensors")
         save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
-    assert add.find(str(tmp_path / "c")).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
+    # Pictures of 256 pixels have 256 / 8 codes a side.
+    assert add.find(str(tmp_path / "c")).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)
     manifest = fetch.make_manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].table, net.table)
-    assert set(models.load_painter(manifest).nets) == {"vq"}  # pictures need no transformer
+    assert set(models.load_painter(manifest).nets) == {"vq"}  # drawing pictures loads no transformer
     assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64}
     assert len(set(prompts)) == 10
     encode = models.load_encoder(manifest)

@@ -27,6 +27,7 @@ V, N, B = 40, 20, 5
 
 @pytest.fixture(scope="module")
 def net():
+    """A small XLNet with random weights and laws that are far from uniform."""
     torch.manual_seed(0)
     net = xlnet(V, 32, 2, 4).eval()
     for p in net.parameters():
@@ -37,6 +38,7 @@ def net():
 
 @pytest.fixture(scope="module")
 def start():
+    """Five rows of 14 to 20 tokens, a fifth of them known."""
     g = torch.Generator().manual_seed(1)
     known_mask = torch.rand(B, N, generator=g) < 0.2
     known_mask[:, 3] = True
@@ -45,18 +47,18 @@ def start():
 
 
 def make_cached(net):
-    """Make an XLNet with a cache from a network."""
+    """Make a model with a cache from an XLNet of transformers."""
     return CachedXLNet(net.state_dict(), net.config.to_dict(), 0)
 
 
 def decode(decoder, model, start, noise=None, **options):
-    """Decode a batch, row b with the noise of number b."""
+    """Decode a batch, row b with the noise of number b unless `noise` is given."""
     noise = noise or counted_noise(0, range(len(start.tokens)))
     return record(model, start, decoder(model, start, noise=noise, **options))
 
 
 class Comparison:
-    """Asks two models, keeps their largest difference and answers with the first."""
+    """A model that asks two models, answers with the first and keeps their largest difference."""
 
     def __init__(self, one, two):
         self.one, self.two = one, two
@@ -64,6 +66,8 @@ class Comparison:
         self.largest = 0.0
 
     def laws(self, tokens, order, starts, ranks, known_ranks):
+        """Ask both models, and note the largest difference of their laws at ranks inside the rows; return those of the
+        first."""
         p, q = (model.laws(tokens, order, starts, ranks, known_ranks) for model in (self.one, self.two))
         in_row = ranks < order.shape[1]
         difference = (p - q)[in_row].abs()
@@ -87,7 +91,7 @@ def test_a_cache_that_misses_a_change_is_noticed(net, start):
     class Stale(CachedXLNet):
         def laws(self, tokens, order, starts, ranks, known_ranks):
             if self.order.shape == order.shape:
-                self.line = torch.where(self.line >= 0, tokens, self.line)  # keeps laws of changed tokens
+                self.line = torch.where(self.line >= 0, tokens, self.line)  # takes changed tokens for cached ones
             return super().laws(tokens, order, starts, ranks, known_ranks)
 
     model = Comparison(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))
@@ -103,12 +107,14 @@ def test_one_pass_gives_every_conditional(net, start):
     ranks = start.begin[:, None] + torch.arange(4)
     joint = model.laws(tokens, start.order, start.begin, ranks, ranks)
     for s in range(4):
-        line = torch.where(torch.arange(N) < ranks[:, s : s + 1], tokens.gather(1, start.order), 0)  # by rank
+        # Tokens by rank, those from the asked one on replaced by the mask.
+        line = torch.where(torch.arange(N) < ranks[:, s : s + 1], tokens.gather(1, start.order), 0)
         prefix = torch.zeros_like(tokens).scatter_(1, start.order, line)
         one = model.laws(prefix, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
         torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-5, rtol=0)
     drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
-    torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0)  # of the first draft alone
+    # Without the other drafts a model gives the joint pass's law of the first draft alone.
+    torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0)
     assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2
 
 
@@ -147,6 +153,7 @@ def test_an_unknown_word_is_named():
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
+    """The any-subset model that ships with the package."""
     folder = tmp_path_factory.mktemp("manifest")
     return load.load(fetch.make_manifest("anysubset", "xlnet", {"family": "xlnet"}, folder))
 

@@ -28,6 +28,7 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
         return real(function, backend="eager", options=options, **settings)
 
     def record_batch(self, x, *arguments):
+        """Read as the network does, and note the number of rows."""
         batches.append(len(x))
         return read(self, x, *arguments)
 
@@ -37,8 +38,8 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
     eager, fast = (loop.decode("discrete", networks, spec, rows, 3) for networks in loaded)
     assert (eager.tokens == fast.tokens).all()
     assert (eager.nfe == fast.nfe).all()
-    assert min(batches) < 6 == max(batches)  # a row of each guidance; rows that are done have left
-    assert 0 < torch._dynamo.utils.counters["stats"]["unique_graphs"] < 6  # no graph for each size of the batch
+    assert min(batches) < 6 == max(batches)  # with both guidance rows; rows that are done were removed
+    assert 0 < torch._dynamo.utils.counters["stats"]["unique_graphs"] < 6  # fewer graphs than sizes of the batch
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -73,7 +74,7 @@ def test_each_network_computes_with_its_own_weights():
     nets = [torch.nn.Linear(8, 8) for _ in range(2)]
     passes = [CompiledPass(forward, "cpu") for _ in nets]
     with torch.inference_mode():
-        for rows in (64, 2):  # both networks share one graph
+        for rows in (64, 2):  # both networks share one graph at each size
             x = torch.randn(1, rows, 8)
             for net, run in zip(nets, passes, strict=True):
                 torch.testing.assert_close(run(net, x), net(x))

@@ -34,12 +34,12 @@ HARMON_SMALL = HarmonConfig(
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """The same numbers whatever ran before."""
+    """Seed torch before each test, so that the numbers do not depend on which tests ran before."""
     torch.manual_seed(0)
 
 
 def randomize(net):
-    """Draw all weights, because many start at zero and hide what acts on what."""
+    """Draw all weights of a network, since many start at zero and hide what acts on what; return it."""
     generator = torch.Generator().manual_seed(0)
     for p in net.parameters():
         torch.nn.init.normal_(p, std=0.3, generator=generator)
@@ -47,7 +47,7 @@ def randomize(net):
 
 
 def make_model(name):
-    """Make a model of four rows, guided if it can be."""
+    """Make a model of four rows of a family, "gmm", "harmon" or "xar" with the cell's side, with guidance."""
     sampling = HeadSampling(steps=4, guidance=2.0, clip=4.0)  # without clip, untrained heads magnify rounding errors
     if name == "gmm":
         return GMM(randomize(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]), sampling)
@@ -62,7 +62,7 @@ MODELS = ("gmm", "xar1", "xar2", "harmon")
 
 
 def draw_inputs(m, rows=4, n=2):
-    """Draw tokens, an order and n ranks of each row, with all tokens before them known."""
+    """Draw tokens, an order and n ranks for each row of a model."""
     rng = np.random.default_rng(1)
     tokens = torch.from_numpy(rng.standard_normal((rows, m.length, m.dim), np.float32))
     order = np.arange(m.length)[None].repeat(rows, 0)
@@ -72,7 +72,9 @@ def draw_inputs(m, rows=4, n=2):
 
 @torch.no_grad()
 def draw_token(m, tokens, order, ranks, known_ranks=None, keys=None):
-    """Draw a token by the model's law, with its density and deviation: all that a decoder sees of the law."""
+    """Draw a token at each rank and return it with its log density and deviation, all that a decoder learns of the law.
+    `known_ranks` are how many tokens the model may read, by default all before the rank; `keys` choose rows of the
+    noise."""
     noise = counted_noise(3, range(4), torch.float32)
     path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", ranks, m.steps, m.dim)
     law = m.law(m.conditions(tokens, order, ranks, ranks if known_ranks is None else known_ranks), path)
@@ -86,7 +88,7 @@ def measure_leak(m, tokens, order, ranks):
     original = draw_token(m, tokens, order, ranks)
     change = 0.0
     for j in range(ranks.shape[1]):
-        later = torch.arange(m.length) >= ranks[:, j : j + 1]  # by rank
+        later = torch.arange(m.length) >= ranks[:, j : j + 1]  # the ranks that may not be read
         on_grid = torch.zeros_like(later).scatter(1, order, later)
         changed_tokens = torch.where(on_grid[..., None], tokens + 1, tokens)
         change = max(change, float((draw_token(m, changed_tokens, order, ranks)[:, j] - original[:, j]).abs().max()))
@@ -130,6 +132,8 @@ def test_a_model_that_reads_ahead_is_noticed():
     """Must fail: a model that reads one token too many."""
 
     class Ahead(GMM):
+        """A model that gives the law of the next rank, which may read the token at this one."""
+
         def conditions(self, tokens, order, ranks, known_ranks):
             next_ranks = (ranks + 1).clamp(max=self.length - 1)
             return super().conditions(tokens, order, next_ranks, next_ranks)
@@ -158,11 +162,11 @@ def test_cells_are_folded_and_unfolded():
     cells = fold(x, 2)
     assert torch.equal(unfold(cells, 2), x)
     assert cells.shape == (2, 4, 12)
-    assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # top right
+    assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # the cell at the top right
     assert not torch.equal(cells.reshape(2, 16, 3), x)
 
 
-PUBLISHED = {  # some entries of the files; xAR-B's 1,001 classes, MAR-B's 208 million parameters
+PUBLISHED = {  # networks of published sizes, their millions of parameters, and shapes of tensors in their files
     "xar": (XARNet, XARConfig(), 173, {
         "encoder_blocks.7.attn.qkv.weight": (2304, 768), "encoder_blocks.7.mlp.fc1_g.weight": (2048, 768),
         "decoder_blocks.7.ada_lin.1.bias": (4608,), "class_emb.weight": (1001, 768), "pred.weight": (16, 768),
@@ -201,7 +205,7 @@ def test_kl16_has_the_published_names():
     renamed = rename_published(dict.fromkeys([*theirs, "loss.logvar"], torch.empty(0)))
     assert len(renamed) == len(theirs)
     assert set(renamed) <= set(net)
-    assert round(4 * sum(v.numel() for v in net.values()) / 2**20) == 254  # MiB of the published file
+    assert round(4 * sum(v.numel() for v in net.values()) / 2**20) == 254  # the published file has 254 MiB
 
 
 def test_xar_walk_is_euler_maruyama():
@@ -273,13 +277,13 @@ SETTINGS = {"steps": 4, "guidance": 2.0, "guidance_schedule": "linear", "clip": 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def embedded(request, tmp_path_factory):
-    """A model that ships with the package, by its manifest."""
+    """A continuous model that ships with the package, with its draft model."""
     folder = tmp_path_factory.mktemp("m")
     return load.load(fetch.make_manifest("continuous", "m", {"family": request.param}, folder), needs="draft")
 
 
 def select_settings(loaded):
-    """Select the settings on which the model's law depends, as in a cell's specification."""
+    """Select the settings that a loaded model's family reads, as a cell's specification does."""
     return {k: v for k, v in SETTINGS.items() if k in loaded.family.FAMILY["reads"]}
 
 
@@ -306,6 +310,7 @@ def test_only_settings_that_a_family_reads_change_its_law(embedded):
     tokens, order, ranks = tokens[:4], order[:4], ranks[:4]
 
     def law(**changes):
+        """Draw tokens with other settings; return them with density and deviation."""
         m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **changes}, False).target
         return draw_token(m, tokens, order, ranks)
 

@@ -51,6 +51,7 @@ def test_a_law_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
     positions = torch.full((2, 1), -1)
 
     def law(sampling, rows=slice(None)):
+        """Compute the law of the next token of some rows under changed settings."""
         model = loaded.model({k: v[rows] for k, v in inputs.items()}, PLAIN | sampling)
         return model.logits(start[rows], positions[rows])[:, 0].softmax(-1)
 
@@ -61,7 +62,7 @@ def test_a_law_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
 
 
 def write_published(tmp_path, **other_files):
-    """Pickle a transformer as it is released, beside other things, and make the specification that names it."""
+    """Pickle a random transformer as it is released, beside other things; return it and the configuration's entry."""
     torch.manual_seed(0)
     net = Transformer(LlamaGenConfig(**SMALL))
     torch.save({"model": net.state_dict(), "steps": 3}, tmp_path / "t2i.pt")
@@ -87,7 +88,7 @@ def test_published_files_are_verified_and_converted(tmp_path):
 def test_files_of_different_models_are_one_line(tmp_path, all_weights):
     _, spec = write_published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
-    assert models.picture_side(manifest) == 4 * 4  # the tokenizer's stride
+    assert models.picture_side(manifest) == 4 * 4  # 4 codes a side times the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
     swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}

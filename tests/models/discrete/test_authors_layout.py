@@ -14,11 +14,13 @@ from tests.families import CAPTIONS, make_manifest
 
 
 def is_norm(name):
+    """Return whether a tensor's name is that of a norm of queries or keys."""
     return ".q_norm." in name or ".k_norm." in name
 
 
 def split_norms_by_device(file, n_devices):
-    """Replace norms of queries and keys, one row a head, by one row for each of the devices of the training."""
+    """Rewrite a file of weights, pickled or safetensors: norms of queries and keys, one row a head, become one row for
+    each of the devices of the training."""
     state = torch.load(file, weights_only=True) if file.suffix == ".bin" else dict(tensors(file))
     for name, tensor in state.items():
         if is_norm(name):

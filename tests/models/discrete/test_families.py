@@ -18,6 +18,7 @@ NEAR = 1e-9
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def family(request, tmp_path_factory):
+    """A family's stand-in, loaded by this project and by transformers."""
     return load_pair(request.param, tmp_path_factory.mktemp(request.param))
 
 
@@ -48,7 +49,7 @@ def test_laws_equal_transformers_in_steps_and_windows(family, pictures):
     steps = torch.cat([feed(model, tokens, n, n) for n in range(12)], 1)
     assert compute_distance(steps, theirs[:, :12]) < NEAR
     model = family.make_model()
-    for n in range(0, L - 1, 7):  # a window is fed drafts, then the true tokens, which replace them
+    for n in range(0, L - 1, 7):  # a window is fed wrong drafts first, which the true tokens replace
         feed(model, tokens.flip(1), n, min(n + 9, L - 1))
         assert compute_distance(feed(model, tokens, n, min(n + 6, L - 1)), theirs[:, n : n + 7]) < NEAR
 
@@ -66,7 +67,7 @@ def test_laws_need_the_mask_and_the_positions(family, pictures):
     assert compute_distance(feed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
     assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), pictures, 0, 3), theirs) > 1e-3
     moved = family.make_model(guided=False)
-    moved.shift = moved.shift - 1  # the picture is one position further from the prompt
+    moved.shift = moved.shift - 1  # now pictures are one position further from the prompt
     assert compute_distance(feed(moved, pictures, 0, 3), theirs) > 1e-3
 
 
@@ -83,7 +84,7 @@ def test_rows_may_be_at_different_positions(family, pictures):
 def test_a_tree_equals_its_branches(family, pictures):
     model = family.make_model(guided=False)
     feed(model, pictures, 0, 4)
-    # the root at position 4, two continuations, and one after the second
+    # a tree: the root at position 4, two continuations, and a node behind the second
     nodes = torch.stack([pictures[:, 4], pictures[:, 5], (pictures[:, 5] + 1) % 64, pictures[:, 6]], 1)
     positions = torch.tensor([4, 5, 5, 6]).expand(3, -1)
     parents = torch.tensor([-1, 0, 0, 2]).expand(3, -1)
@@ -128,7 +129,8 @@ def test_pictures_equal_transformers(family, pictures):
 
 
 def make_meta_decoder(vq, stored):
-    """Make Chameleon's decoder from transformers' JanusVQVAEDecoder, which numbers its levels the other way."""
+    """Make Chameleon's picture decoder from transformers' JanusVQVAEDecoder, which numbers its levels the other way,
+    with the weights `stored`; return a function of codes' embeddings."""
     from transformers import JanusVQVAEConfig
     from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 

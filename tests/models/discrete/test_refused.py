@@ -15,6 +15,7 @@ from tests.families import make_manifest
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
+    """The manifest of a stand-in of Lumina-mGPT."""
     return make_manifest("chameleon", tmp_path_factory.mktemp("chameleon"))
 
 
@@ -26,7 +27,7 @@ def copied(written, tmp_path):
 
 
 def assert_one_line(error, *fragments):
-    """Assert that an error is one line with all fragments."""
+    """Assert that a caught error is one line that holds all fragments."""
     text = str(error.value)
     assert "\n" not in text, text
     assert all(fragment in text for fragment in fragments), text
@@ -36,6 +37,7 @@ def edit_file(name, old, new):
     """Make a function that replaces text in a folder's file."""
 
     def edit(folder):
+        """Replace the text in a folder's file; it must be there."""
         text = (folder / name).read_text()
         assert old in text
         (folder / name).write_text(text.replace(old, new))
@@ -47,9 +49,10 @@ MLP = "layers.0.mlp"
 
 
 def change_weights(change):
-    """Make a function that changes the weights of one layer in a folder."""
+    """Make a function that applies `change` to the tensors of one layer, MLP, in a folder's weights."""
 
     def edit(folder):
+        """Change the layer's tensors and write their file again."""
         file = next(f for f in sorted(folder.glob("*.safetensors")) if any(MLP in name for name in read_shapes(f)))
         state = dict(tensors(file, dtype=None))
         save_weights({k: change(t) if MLP in k else t for k, t in state.items()}, file)

@@ -30,8 +30,8 @@ SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6
 
 
 def compute_three_laws(target, tokens, rows):
-    """Compute the laws of some rows after the last token fed, after the second guess, and after the guess behind it.
-    Tokens [R, n] are fed in pieces with the target's features."""
+    """Compute the laws [rows, 3, 3] of a drafter, for its first three tokens: behind the last fed token, behind its
+    second guess, and behind the guess after that. Tokens [R, n] are fed in pieces, with the target's features."""
     R = len(tokens)
     positions = torch.arange(11).expand(R, -1)
     target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), positions[:, :10] - 1)
@@ -44,16 +44,17 @@ def compute_three_laws(target, tokens, rows):
     return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_laws, guess_laws, next_laws)]) for row in rows])
 
 
-# --- Anole
+# --- the drafter released for Anole
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
+    """The file of a random drafter in the format released for Anole."""
     folder = tmp_path_factory.mktemp("drafter")
     return folder / anole_drafter(folder)["drafter"]
 
 
-# `compute_three_laws` of rows 1 and 4, by an independent rewrite of the released code, without padding
+# What `compute_three_laws` must give of rows 1 and 4, by an independent rewrite of the released code, unpadded.
 ANOLE = [
     [[-4.1937281593, -2.8715852297, 0.4281438408], [-2.6114412969, -1.2150492525, 0.1474850554],
      [-0.4864246917, -2.0860174425, 3.1491688016]],
@@ -77,7 +78,7 @@ def test_anoles_drafter_equals_its_released_code(tmp_path, released):
 
 
 def find_entry(folder: Path, released: Path) -> dict:
-    """Write an Anole and find the entry of it with a drafter."""
+    """Write an Anole to `folder` and return the entry that `models add` makes of it with the drafter `released`."""
     files = anole(folder)
     return add.find(str(folder / files["model"]), None, {"drafter": released}).entry
 
@@ -88,7 +89,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
     checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
-    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # converted from the pickle once
+    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle was converted
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
     loaded = models.load(manifest, needs="drafter")
     start = torch.zeros(2, dtype=torch.int64)
@@ -118,10 +119,10 @@ def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
     assert "\n" not in str(error.value)
 
 
-# --- LlamaGen
+# --- the drafter released for LlamaGen
 
 
-# `compute_three_laws` of rows 1 and 3, by an independent rewrite of the released code
+# What `compute_three_laws` must give of rows 1 and 3, by an independent rewrite of the released code.
 LLAMAGEN = [
     [[0.4939048124, -0.4422421882, -0.6597916501], [0.4411189610, -0.4978789088, -0.1873766609],
      [0.9053122810, 0.2219078561, -0.8482583366]],
