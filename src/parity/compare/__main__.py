@@ -77,7 +77,7 @@ def join_change(a: str, b: str) -> str:
 
 
 def list_cells(pair: Pair, z: float) -> list[str]:
-    """Write the verdicts, passes, seconds and changes of a pair, a text for each of HEADS."""
+    """Write a pair of rows as texts, one for each of HEADS. z: standard errors beyond which a figure is changed."""
     changed = ", ".join(pair.find_changed(z)) or "no"
     verdict = join_change(*(words_of(row, "pill") or "not tested" for row in (pair.a, pair.b)))
     passes = join_change(*map(format_figure, pair.passes))
@@ -87,14 +87,14 @@ def list_cells(pair: Pair, z: float) -> list[str]:
 
 
 def make_table(pairs: list[Pair], z: float, title: str) -> Table:
-    """Make the table of verdicts and costs, without columns that are empty."""
+    """Make the table of verdicts and costs, a line a pair, without columns that are empty."""
     rows = [list_cells(pair, z) for pair in pairs]
     filled = [i for i in range(len(HEADS)) if any(row[i] for row in rows)]
     return Table([HEADS[i] for i in filled], [[Entry(row[i]) for i in filled] for row in rows], title)
 
 
 def make_quality_table(pairs: list[Pair], labels: Mapping[str, str], title: str) -> Table:
-    """Make the table of differences in quality, without rows that have none."""
+    """Make the table of differences in quality, a column a figure (named by `labels`), without pairs that have none."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair.quality))
     differing = [pair for pair in pairs if any(gap.value for gap in pair.quality.values())]
     rows = [[pair.label, *(format_difference(pair.quality.get(name)) for name in names)] for pair in differing]
@@ -126,7 +126,7 @@ def summarize(comparison: Comparison) -> list[str]:
 
 
 def print_comparison(lines: list[str], tables: list[Table]) -> None:
-    """Print lines and tables as text; control characters are made visible."""
+    """Print tables, then lines, as text without wrapping; control characters are made visible."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
@@ -145,6 +145,7 @@ def print_comparison(lines: list[str], tables: list[Table]) -> None:
 
 
 def main() -> None:
+    """Print how two results folders differ, and write it to the page `--out`. Raises ParityError for a wrong path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", type=Path, metavar="RESULTS_A", help="a folder results/EXPERIMENT")
     parser.add_argument("b", type=Path, metavar="RESULTS_B", help="the folder that is compared with it")

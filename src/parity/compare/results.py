@@ -43,7 +43,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """Read summary.csv and records.parquet. Raises ParityError if the folder does not hold both."""
+    """Read summary.csv and records.parquet of a folder. Raises ParityError if it lacks one, or a needed column."""
     try:
         summary = pd.read_csv(folder / "summary.csv", dtype={"key": str, "options": str})
         recorded = pd.read_parquet(folder / "records.parquet")
@@ -95,7 +95,7 @@ class Pair:
 
     @cached_property
     def passes_difference(self) -> Estimate:
-        """Passes of b less those of a: by prompt where both have the same."""
+        """Passes of b less those of a: paired by prompt if both have the same prompts, else from the errors of both."""
         a, b = self.records_a, self.records_b
         if self.count in a and a["id"].tolist() == b["id"].tolist():
             return mean_by_prompt(b.assign(gap=b[self.count] - a[self.count]), "gap")
@@ -104,7 +104,7 @@ class Pair:
 
     @cached_property
     def quality(self) -> dict[str, Estimate]:
-        """Differences b - a of each figure of quality that both have: by prompt where both have the same."""
+        """Differences b - a of each figure of quality that both have: paired by prompt where they have the same."""
         differences = compute_changes(self.b, self.a, self.records_b, self.records_a)
         return {name.removesuffix("_change"): gap for name, gap in differences.items()}
 
@@ -163,7 +163,7 @@ class Comparison:
 
 
 def compare_results(a: Path, b: Path) -> Comparison:
-    """Pair the rows of two folders. Raises ParityError if a folder holds no results, or if they share no row."""
+    """Read two folders and pair their rows. Raises ParityError if one holds no results, or if they share no row."""
     first, second = read_results(a), read_results(b)
     if not set(first.kinds) & set(second.kinds):
         kinds = f"{a} holds {', '.join(first.kinds)}, {b} holds {', '.join(second.kinds)}"
@@ -179,7 +179,8 @@ def compare_results(a: Path, b: Path) -> Comparison:
 
 
 def describe_cell_change(pair: Pair) -> str:
-    """Say in what the cells of a pair differ; "" if both were asked for the same."""
+    """Say in what the cells of a pair differ (seed, n, dtype, else prompts or weights); "" if they are the same
+    cell."""
     if pair.a["key"] == pair.b["key"]:
         return ""
     names = [name for name in ("seed", "n", "dtype") if words_of(pair.a, name) != words_of(pair.b, name)]

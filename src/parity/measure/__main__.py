@@ -41,6 +41,7 @@ from parity.metrics.tables import write_table
 
 
 def parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     p.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
@@ -53,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:
-    """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard, under its name; [] if tokens are no pictures."""
+    """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard into `folder`, under the shard's name; returns
+    the files, [] if this kind's tokens are no pictures."""
     module = importlib.import_module(f"parity.models.{kind}.load")
     if not hasattr(module, "load_painter"):
         return []
@@ -65,8 +67,8 @@ def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, fol
 
 
 def measure(kind: str, cell: Path, **files: Any) -> None:
-    """Write metrics.json, records.parquet and features.npz of a cell whose samples lie in `files`
-    (`parity.metrics.samples.Files`). ParityError for a metric whose columns have not a value for each row."""
+    """Write metrics.json, records.parquet and features.npz of the cell in folder `cell`, whose inputs are `files`
+    (`parity.metrics.samples.Files`). Raises ParityError for a metric whose columns have not a value for each row."""
     sample = importlib.import_module(f"parity.metrics.samples.{kind}").Sample(cell=cell, **files)
     metrics = [importlib.import_module(f"parity.metrics.{name}") for name in study.metrics(kind)]
     n = len(sample.shard.ids)
@@ -91,6 +93,7 @@ def measure(kind: str, cell: Path, **files: Any) -> None:
 
 
 def main() -> None:
+    """Measure a cell: draw its pictures, run the layers that write laws, the metrics, then the other layers."""
     a = parser().parse_args()
     pin_threads(a.threads)
     device, begin = take_device(a.device), time.perf_counter()

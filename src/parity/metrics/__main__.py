@@ -17,11 +17,12 @@ from parity.experiment.module_metadata import modules
 
 
 def parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands; each stores as `run` which function below `parity.metrics` does it."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(required=True)
 
     def command(name: str, run: str, *flags: str) -> argparse.ArgumentParser:
-        """run: "<module>.<function>", imported when the command is given."""
+        """Add a command with the arguments `flags`. run: "<module>.<function>", imported when the command is given."""
         added = commands.add_parser(name)
         added.set_defaults(run=run)
         add_arguments(added, *flags, "threads", "device")
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Run the command that was typed."""
     a = parser().parse_args()
     pin_threads(a.threads)
     a.device = take_device(a.device)

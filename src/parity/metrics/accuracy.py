@@ -23,7 +23,7 @@ Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
 def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
-    """Compute, batch by batch, the laws [B, S, V] of the hidden tokens, the tokens, and whether there is one [B, S]."""
+    """Yield by batches the laws [B, S, V] of the hidden tokens, the tokens, and a mask of where there is one [B, S]."""
     model, words = loaded.subset(True), loaded.words
     columns = [torch.from_numpy(x).to(loaded.device) for x in (task.tokens, task.known, task.end)]
     for tokens, known, end in zip(*(column.split(BATCH) for column in columns), strict=True):
@@ -32,14 +32,15 @@ def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
 
 
 def score_last_words(laws: Laws, extra: list[bool | None]) -> Answers:
-    """Check that each token of the word is the likeliest. `extra`: whether the pair was held out."""
+    """List for every passage whether each token of its last word is the likeliest, and its `extra`: whether its pair of
+    words was held out of training."""
     right = [r for p, hidden, valid in laws for r in ((p.argmax(-1) == hidden) | ~valid).all(1).tolist()]
     return list(zip(right, extra, strict=True))
 
 
 def score_choices(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
-    """Check that the right end has the largest log-probability per token. `extra`: the question of each row,
-    whether it is the right end, whether the pair was held out."""
+    """List for every question whether its right end has the largest log-probability per token, and whether its pair was
+    held out. extra, of each row: number of its question, whether it is the right end, whether held out."""
     values = [v for law in laws for v in (log_probability(*law) / law[-1].sum(1)).tolist()]
     questions: dict[int, list[tuple[float, bool, bool | None]]] = {}
     for value, (question, correct, held) in zip(values, extra, strict=True):
@@ -48,7 +49,7 @@ def score_choices(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Ans
 
 
 def run(a: argparse.Namespace) -> None:
-    """Write the accuracy and its standard error, and the accuracies of known pairs and of held-out ones."""
+    """Answer a task's questions; write the accuracy, its error, and that of known and of held-out pairs apart."""
     started = time.perf_counter()
     loaded = load.load(read_json(a.checkpoint), a.device)
     task = tasks.build(a.task_kind, a.settings, loaded.words)

@@ -21,16 +21,19 @@ COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # of
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
+    """List the score of every picture by its caption, of the networks that judged this cell."""
     names = {"clip": "cosine", "hps": "hps", "pickscore": "pickscore"}
     return {name: sample.outputs[column] for name, column in names.items() if column in sample.outputs}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
+    """Collect the captions, and the cosines if CLIP judged, for the report."""
     return {"captions": sample.shard.captions} | {k: v for k, v in sample.outputs.items() if k == "cosine"}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Average the scores. CLIP-score is the raw cosine between picture and caption, not scaled or clipped.
+    """Average each score over pictures, with an error by prompt; where a network is missing, the reason. CLIP-score is
+    the raw cosine between picture and caption, not scaled or clipped.
 
     Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). Cosines of the
     embedded CLIP compare with each other alone. `clip_cut` is how many captions a published CLIP cut at 77 tokens.

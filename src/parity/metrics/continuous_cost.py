@@ -29,7 +29,8 @@ PARTS = {"head": ("_head_",), "network": ("_network_",), "test": ("_density_", "
 
 
 def summarise_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any) -> np.ndarray:
-    """Compute [n] a statistic of each row's values [n, L] at the places where a draft was verified, or NaN."""
+    """Compute a statistic [n] of each row's values [n, L] at the places where a draft was verified; NaN where none was.
+    accepted: [n, L] 1, 0, or -1 where nothing was drafted."""
     rows = [row[drafted] for row, drafted in zip(values, accepted >= 0, strict=True)]
     return np.array([float(statistic(row)) if len(row) else np.nan for row in rows])
 
@@ -42,13 +43,16 @@ def compute_place_shares(accepted: np.ndarray) -> np.ndarray:
 
 
 def compute_cell_shares(accepted: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Compute the share [L] at each position of the grid; order [n, L] holds the position of every place."""
+    """Compute the share [L] of drafts accepted at each position of the grid, from accepted [n, L] by place in the
+    order; order [n, L] holds the position of every place."""
     on_grid = np.full(accepted.shape, -1, dtype=accepted.dtype)
     np.put_along_axis(on_grid, order, accepted, 1)
     return compute_place_shares(on_grid)
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
+    """List for every image the drafts verified and accepted, the median log ratio and mean distance of its drafts, and
+    its counts of steps, calls and seconds."""
     shard = sample.shard
     counts = ("steps", "tries", "gave_up", "depth", "target_head_rows")
     return {
@@ -68,6 +72,8 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Compute means of the columns of `rows` over images, the share of drafts accepted, and the shares of time; None
+    where nothing was drafted or counted."""
     columns = sample.rows
     shard = sample.shard
     drafted = int(columns["drafted"].sum())
@@ -83,7 +89,8 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def break_down_time(sample: Any) -> dict[str, Any]:
-    """Compute the shares of head and network of their sum, and of the test of the whole if there are drafts."""
+    """Compute seconds an image, the head's share of the time in networks (head and network), and the share of the whole
+    that the test of drafts took; None for a share of nothing."""
     times = {name: float(np.mean(spent)) for name, spent in sample.costs.items() if name.endswith("_seconds")}
     head, network, test = (
         sum(spent for name, spent in times.items() if any(mark in name for mark in marks)) for marks in PARTS.values()

@@ -23,8 +23,8 @@ from parity.models.discrete.load import load
 def observe(
     model: Any, tokens: Tensor, tree: dict[str, Any], stride: int = 8, furthest: int = 16
 ) -> tuple[Tensor, Tensor]:
-    """Measure the similarity [B, trees] of the sequences of the tree after each `stride` tokens, and the cosine
-    [B, furthest] of features by their distance, of images tokens [B, L]; `tree` holds options of `vvs`."""
+    """Measure along images, tokens [B, L], how alike the sequences are of a tree drafted after each `stride` tokens [B,
+    trees], and the cosine of the target's features by their distance [B, furthest]. tree: options of `vvs`."""
     B, L = tokens.shape
     start = torch.zeros_like(tokens[:, :1])
     model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))
@@ -41,7 +41,7 @@ def observe(
 
 
 def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width: int) -> list[dict[str, Any]]:
-    """Make the two figures from similarity [n, trees] and cosine [n, distances]; width: tokens in a row."""
+    """Make the two figures, as fields of `Extra`, from similarity [n, trees] and cosine [n, distances]."""
     threshold = options("discrete", "vvs", {})["threshold"]
     share = float((similarity >= threshold).mean())
     mean = cosines.mean(0)
@@ -79,7 +79,7 @@ def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Write the similarity of sequences, then the staleness of features."""
+    """Observe a cell's first images, and write two figures: similarity of sequences, and staleness of features."""
     spec = read_json(a.cell / "spec.json")
     shard = read_shards(a.shards)
     loaded = load(read_json(a.checkpoint), a.device, getattr(torch, spec["dtype"]), "drafter")

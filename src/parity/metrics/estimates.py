@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
         return self.value is None
 
     def times(self, scale: float) -> "Estimate":
-        """Convert the figure to another unit."""
+        """Multiply value, error and interval by `scale`, as to another unit; text stays."""
         if isinstance(self.value, str):
             return self
         value, error, low, high = (None if number is None else scale * number for number in self[:4])
@@ -44,14 +44,14 @@ class Estimate(NamedTuple):
 
 
 def flat(value: Any) -> Any:
-    """Convert a figure to what JSON holds; None for one that is not finite, such as the spread of one batch."""
+    """Convert a figure from numpy to what JSON holds; None for one that is not finite, as the spread of one batch."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def columns_of(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """List figures as columns of a file: an estimate as `<name>`, `<name>_se`, `<name>_low`, `<name>_high`, or else
-    `<name>_why`."""
+    """Flatten figures to columns of a file: an estimate to `<name>`, `<name>_se`, `<name>_low`, `<name>_high`, as far
+    as it has them, or to `<name>_why` alone if it gives a reason."""
     columns: dict[str, Any] = {}
     for name, figure in figures.items():
         if not isinstance(figure, Estimate):
@@ -65,19 +65,19 @@ def columns_of(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate_of(row: Mapping[str, Any], name: str) -> Estimate:
-    """Read a figure from a row of such columns; empty ones (None, NaN) are ignored."""
+    """Read the figure `name` back from a row of such columns (`columns_of`); empty ones (None, NaN) are ignored."""
     numbers = [row.get(name + end) for end in (*ENDS, "_why")]
     value, error, low, high, reason = (None if number is None or number != number else number for number in numbers)
     return Estimate(value, error, low, high, reason or "")
 
 
 def prompt_groups(ids: np.ndarray) -> np.ndarray:
-    """Find the number [n] int of each prompt in ids [n] "<prompt>/<repeat>"."""
+    """Give each prompt of ids [n], "<prompt>/<repeat>", a number: [n] int, the same for rows of one prompt."""
     return np.unique([str(i).rsplit("/", 1)[0] for i in ids], return_inverse=True)[1]
 
 
 def mean_error(values: np.ndarray) -> tuple[float, float]:
-    """Compute the mean of independent values [n] and its standard error, NaN for too few; NaN values are ignored."""
+    """Compute mean and standard error of independent values [n], without NaN values; NaN if there are too few."""
     values = np.asarray(values, dtype=np.float64)
     values = values[~np.isnan(values)]
     mean = float(np.mean(values)) if len(values) else math.nan
@@ -104,8 +104,8 @@ def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float
 
 
 def ratio_and_error(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float]:
-    """Divide sum(numerator) by sum(denominator) over batches [n], with a standard error by linearisation;
-    NaN for one batch."""
+    """Divide sum(numerator) by sum(denominator) over batches [n]; its standard error, by linearisation, or NaN if n =
+    1."""
     ratio, count = float(numerator.sum() / denominator.sum()), len(numerator)
     if count < 2:
         return ratio, math.nan
@@ -131,7 +131,7 @@ def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
 def bootstrap_interval(
     values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = CONFIDENCE, seed: int = 0
 ) -> tuple[float, float]:
-    """Compute the percentile interval of the mean of values [n], groups resampled with replacement."""
+    """Compute the percentile bootstrap interval of the mean of values [n], resampling whole groups [n]."""
     sums, sizes = np.bincount(groups, np.asarray(values, dtype=np.float64)), np.bincount(groups)
     sums, sizes = sums[sizes > 0], sizes[sizes > 0]
     drawn = np.random.default_rng([seed, 1]).integers(0, len(sums), (count, len(sums)))
@@ -159,8 +159,8 @@ def half_jackknife(
 
 
 def compare(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """Compare two samples [n] by Welch's t-test and the paired one (same prompts, independent noise): p-values and
-    the difference of the means. Of two constants p is 0 or 1."""
+    """Compare two samples [n] of the same prompts in the same order: difference of the means, and p-values of Welch's
+    t-test and of the paired one. Of two constants p is 0 or 1."""
     from scipy import stats  # most of what importing this module would take
 
     difference = float(np.mean(a) - np.mean(b))

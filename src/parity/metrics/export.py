@@ -41,18 +41,20 @@ FIGURES = {  # of summaries: label, unit, direction
 
 
 def name_figure(layout: str, category: str) -> str:
-    """Name the figure of a category of a benchmark: geneval_two_object."""
+    """Name the figure of a benchmark's category: geneval_two_object."""
     return f"{layout}_{re.sub('[^a-z0-9]+', '_', category.strip().lower())}"
 
 
 def count_distinct(names: Sequence[str]) -> int:
-    """Count the pictures. Raises ValueError if there is none, or one occurs twice."""
+    """Count names of pictures. Raises ValueError if there is none, or one occurs twice."""
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{len(names)} results of {len(set(names))} pictures; allowed: one of each")
     return len(names)
 
 
 def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+    """Name the files of a prompt's pictures and row as GenEval expects them. Raises ParityError for a row without
+    tag."""
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
         raise ParityError(f"geneval: row {number} of the prompts has no tag; allowed: {allowed}")
@@ -61,7 +63,7 @@ def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[
 
 
 def read_geneval(text: str) -> Results:
-    """Compute the share of right pictures by task, and the mean over tasks, as summary_scores.py takes it."""
+    """Read GenEval's results: the share of right pictures by task, and the mean over tasks (summary_scores.py)."""
     tasks: dict[str, list[bool]] = defaultdict(list)
     rows = [json.loads(line) for line in split_lines(text) if line.strip()]
     for row in rows:
@@ -71,6 +73,8 @@ def read_geneval(text: str) -> Results:
 
 
 def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+    """Name the file of a prompt's picture as DPG-Bench expects it, four pictures joined to a square. Raises ParityError
+    for an item_id that is no such name, or for another number of pictures."""
     name = str(row.get("item_id", ""))
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
         key = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
@@ -82,7 +86,8 @@ def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str,
 
 
 def read_dpg(text: str) -> Results:
-    """Read the score at the end, and those of the first level of categories, of the files named in the lines before."""
+    """Read DPG-Bench's log: the score, and those of the first level of categories, from 0 to 1; and the number of
+    files."""
     files = re.findall(r"^(.*\.png), [0-9.]", text, re.M)
     score = re.findall(r"^DPG-Bench score: ([0-9.]+)", text, re.M)[-1]
     categories = re.search(r"^L1 category scores:\n((?:\t.*\n)*)", text, re.M)
@@ -92,6 +97,8 @@ def read_dpg(text: str) -> Results:
 
 
 def name_t2i_compbench(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+    """Name the files of a prompt's pictures as T2I-CompBench expects them, numbered from `first` over all prompts.
+    Raises ParityError for a prompt that no file can be named after."""
     prompt = row["prompt"]
     if "/" in prompt or "_" in prompt or len(prompt.encode()) > 240:
         problem = f"t2i_compbench: prompt {prompt[:40]!r} is part of a file's name"
@@ -100,7 +107,7 @@ def name_t2i_compbench(number: int, row: Row, pictures: Pictures, first: int) ->
 
 
 def read_t2i_compbench(text: str) -> Results:
-    """Average the answers: the BLIP-VQA score."""
+    """Read T2I-CompBench's answers: their mean, the BLIP-VQA score, and their number."""
     answers = [float(row["answer"]) for row in json.loads(text)]
     return {"t2i_compbench": fmean(answers)}, len(answers)
 
@@ -114,7 +121,8 @@ LAYOUTS: dict[str, tuple[Name, Callable[[str], Results]]] = {
 
 
 def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np.ndarray]], folder: Path) -> int:
-    """Write a cell's pictures; returns the number of prompts. Raises ParityError for a caption not in the file.
+    """Write a cell's pictures, and what else a benchmark needs, as its layout says, to a folder that is new or empty;
+    returns the number of prompts. Raises ParityError for a full folder, or a caption that is not in the prompt file.
 
     rows    of the prompt file, in its order
     images  (id "<prompt>/<repeat>", caption, pixels uint8 [H, W, 3]), those of a prompt one after the other
@@ -143,7 +151,8 @@ def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np
 
 
 def read_results(layout: str, file: Path) -> Results:
-    """Read figures of a benchmark's file of results. Raises ParityError for another file."""
+    """Read a benchmark's figures from its file, and of how many pictures they are. Raises ParityError for another
+    file."""
     try:
         figures, number = LAYOUTS[layout][1](file.read_text(encoding="utf-8"))
         if not all(0 <= value <= 1 for value in figures.values()):
@@ -155,8 +164,8 @@ def read_results(layout: str, file: Path) -> Results:
 
 
 def keep(layout: str, file: Path, cell: Path) -> dict[str, float | str]:
-    """Keep a benchmark's figures in a cell's folder, beside those of others; summaries show them. `<figure>_why` says
-    of how many of the cell's pictures a figure is, where it is not of all.
+    """Add a benchmark's figures to benchmarks.json in a cell's folder, in place of its former ones, and return them;
+    summaries show them. `<figure>_why` says of how many of the cell's pictures a figure is, if not of all.
 
     Raises ParityError if there are results of more pictures than the cell has.
     """
@@ -183,13 +192,14 @@ def shard_files(cell: Path) -> list[Path]:
 
 
 def read_images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Read id, caption and pixels of a cell's pictures, in order; a file at a time."""
+    """Yield id, caption and pixels of each of a cell's pictures, in order, reading a file at a time."""
     for file in shard_files(cell):
         rows, shard = read_rows(cell / "pictures" / file.name), read_shard(file)
         yield from zip(shard.ids.astype(str), shard.captions.astype(str), rows["pixels"], strict=True)
 
 
 def run(a: argparse.Namespace) -> None:
+    """Run `export`: add a benchmark's `--results` to a cell if they are given, else write the cell's pictures."""
     if a.results is not None:
         print(f"{a.cell}: {keep(a.layout, a.results, a.cell)}")
         return

@@ -40,7 +40,7 @@ class Reference(NamedTuple):
 
 
 def reference_half(features: np.ndarray) -> Reference:
-    """Summarise features [n, d], n >= 2, as what `frechet` needs of them."""
+    """Summarise features [n, d] as `frechet` needs them. Raises ParityError unless n >= 2 and all are finite."""
     if len(features) < 2 or not np.isfinite(features).all():
         raise ParityError(f"features: {len(features)} rows; allowed: 2 or more, all finite")
     x = np.asarray(features, dtype=np.float64)
@@ -73,17 +73,19 @@ def fid_and_error(
     features: np.ndarray, reference: Reference, groups: np.ndarray, count: int = 200, seed: int = 0
 ) -> tuple[float, float]:
     """Compute FID and its standard error over generated images, the reference held fixed: how far another seed would
-    move it. FID's bias depends on n, so compare equal n alone."""
+    move it. groups [n]: prompts; count: half-samples. FID's bias depends on n, so compare equal n alone."""
     error = half_jackknife(lambda rows: np.array([frechet(features[rows], reference)]), groups, count, seed)
     return frechet(features, reference), float(error[0])
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
+    """Collect the features of the pictures, for the paired tests."""
     return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
 def choose_reference(outputs: dict[str, np.ndarray], d: int) -> Reference:
-    """Choose what features [n, d] are compared with: the statistics of the reference file, else its features."""
+    """Choose what features [n, d] are compared with, from the arrays of the reference file: its mean and covariance, or
+    else its features. Raises ParityError for a mean of another size."""
     if "mu" in outputs:
         if outputs["mu"].shape != (d,):
             raise ParityError(f"reference: mu {outputs['mu'].shape}; allowed: ({d},), of the network's features")
@@ -92,7 +94,7 @@ def choose_reference(outputs: dict[str, np.ndarray], d: int) -> Reference:
 
 
 def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
-    """Average the kernel over all pairs of x [n, d] and y [m, d], by blocks of rows."""
+    """Average the Gaussian kernel of width WIDTH over all pairs of x [n, d] and y [m, d], by blocks of rows."""
     total = 0.0
     for block in (x[i : i + rows] for i in range(0, len(x), rows)):
         squares = (block**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * block @ y.T
@@ -114,6 +116,7 @@ def inception_score(logits: Tensor, splits: int) -> tuple[float, float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Measure FID, CMMD and the Inception Score."""
     return {**measure_fid(sample), **measure_cmmd(sample), **measure_inception_score(sample)}
 
 
@@ -142,6 +145,7 @@ def measure_cmmd(sample: Any) -> dict[str, Any]:
     within_y = mean_kernel(y, y)
 
     def cmmd(rows: np.ndarray | slice) -> np.ndarray:
+        """Compute the figure of some of the generated pictures against all real ones, as an array of one."""
         return np.array([SCALE * (mean_kernel(x[rows], x[rows]) + within_y - 2 * mean_kernel(x[rows], y))])
 
     value, error = cmmd(slice(None)), half_jackknife(cmmd, sample.groups, 20)

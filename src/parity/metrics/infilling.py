@@ -18,10 +18,12 @@ MEASURES = {
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
+    """List counts of every text: passes, drafter calls, loops of the decoder, missing tokens."""
     return {name: getattr(sample.shard, name) for name in ("nfe", "aux", "loops", "missing")}
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Compute means over texts, and ratios of sums; accepted drafts, or None where a method does not count them."""
     shard = sample.shard
     accepted = shard.accepted_drafts
     return means(nfe=shard.nfe, aux=shard.aux) | {

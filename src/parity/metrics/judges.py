@@ -27,12 +27,12 @@ Pictures = Callable[[], Iterable[np.ndarray]]  # uint8 [H, W, 3] one after the o
 
 
 def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Read the manifests of networks, by their names."""
+    """Read manifest files of networks, as a dict by the network's name."""
     return {manifest["family"]: manifest for manifest in map(read_json, manifests)}
 
 
 def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
-    """Resize pictures to a side given by bilinear interpolation without antialiasing, rounded; 0 leaves them."""
+    """Yield pictures as `side` x `side` by bilinear interpolation without antialiasing, rounded; side 0 leaves them."""
     for picture in pictures:
         if side:
             x = torch.from_numpy(picture.transpose(2, 0, 1).copy())[None]
@@ -42,7 +42,8 @@ def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
 
 
 def load_contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: str) -> published.Contrastive:
-    """Load the network of pictures and captions that a manifest names."""
+    """Load the network of pictures and captions that a manifest declares under `name`; without an architecture of its
+    own, the protocol's or the network's usual one."""
     file = Path(manifest["files"]["weights"])
     if name == "pickscore":
         return published.load_pickscore(file, "networks.pickscore", device)
@@ -54,8 +55,8 @@ def load_contrastive(name: str, manifest: Mapping[str, Any], protocol: str, devi
 def measure_pictures(
     pictures: Pictures, captions: Sequence[str] | None, networks: Mapping[str, Any], protocol: str, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """Measure the columns of `NEEDS` that the declared networks give, a row a picture; without captions, not those
-    that need them. `cut` is how many captions CLIP cuts."""
+    """Measure the columns of `NEEDS` that the declared networks give, a row a picture; without captions, not those that
+    need them. networks: manifests by name. `cut`: how many captions CLIP cut."""
     columns: dict[str, np.ndarray] = {}
     protocol_recipe = recipe(protocol) if networks else {}
     for name, manifest in networks.items():
@@ -81,7 +82,7 @@ def measure_pictures(
 
 
 def explain_few(images: int, reference: int, needed: int) -> str:
-    """Explain why so few images or reference pictures give no figure; "" if they do."""
+    """Explain that there are fewer images or reference pictures than needed for a figure; "" if there are enough."""
     for count, noun in ((images, "images"), (reference, "reference pictures")):
         if count < needed:
             return f"too few {noun}: {needed} or more are needed"
@@ -89,8 +90,8 @@ def explain_few(images: int, reference: int, needed: int) -> str:
 
 
 def explain_absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
-    """Explain why figures of a published model cannot be taken: a network that is not declared, or nothing to compare
-    with. Embedded models have networks of their own and need no reason."""
+    """Give each of `figures` of a published model the reason why it is missing: a network for `column` that is not
+    declared, or nothing to compare with. {} for embedded models, which have networks of their own."""
     if not sample.protocol:
         return {}
     section = "image" if sample.spec.get("prompts") else "continuous"

@@ -46,7 +46,8 @@ def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
 
 
 def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
-    """Find the largest probability of laws p [B, L, V], float32 [B, L]; NaN at positions the grammar forces."""
+    """Find the largest probability of laws p [B, L, V], as float32 [B, L]; NaN at positions that the grammar forces.
+    forced [L]: the forced token, -1 where the model chooses."""
     return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
 
 
@@ -80,13 +81,15 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
+    """List the mean log-probability of each image's tokens, excluded ones aside; {} without laws."""
     return {} if sample.logp is None else {"logp_mean": np.nanmean(drop_excluded(sample.logp), 1)}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
+    """Collect the log-probabilities [n, L] for the paired tests; {} without laws."""
     return {} if sample.logp is None else {"logp": sample.logp}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure the laws that the teacher-forced layer kept: one forward serves both."""
+    """Measure the likelihood from the laws that the teacher-forced layer stored; {} if it was not run."""
     return {} if sample.logp is None else likelihood(sample.logp, sample.groups)

@@ -26,7 +26,7 @@ MEASURES = {
 
 
 def squared_mmd(x: np.ndarray, y: np.ndarray) -> float:
-    """Estimate, without bias, the squared MMD of x and y, each [m, d], under the kernel (x.y / d + 1)^3."""
+    """Estimate the squared MMD of x and y, each [m, d], without bias, under the kernel (x.y / d + 1)^3."""
     m = len(x)
     among_x, among_y, across = ((np.matmul(a, b.T) * (1 / x.shape[1]) + 1) ** 3 for a, b in ((x, x), (y, y), (x, y)))
     within = sum((k.sum(axis=1) - np.diagonal(k)).sum() for k in (among_x, among_y))
@@ -77,6 +77,7 @@ def precision_recall(
     is_precise = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n] in some reference ball
 
     def shares(rows: np.ndarray | slice, dtype: torch.dtype = torch.float64) -> np.ndarray:
+        """Compute precision and recall of a selection of the generated images; NaN for k or fewer."""
         if len(is_precise[rows]) <= k:
             return np.array([np.nan, np.nan])
         covered = (across[rows] <= radii(within[rows][:, rows], k)[:, None]).any(0)
@@ -89,10 +90,12 @@ def precision_recall(
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Measure KID, precision and recall."""
     return {**measure_kid(sample), **measure_manifold(sample)}
 
 
 def measure_kid(sample: Any) -> dict[str, Any]:
+    """Measure KID with its standard error; the reason where a side has no features, or fewer than FEWEST pictures."""
     features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
         return explain_absent(sample, "features", ["kid"])
@@ -102,8 +105,8 @@ def measure_kid(sample: Any) -> dict[str, Any]:
 
 
 def measure_manifold(sample: Any) -> dict[str, Any]:
-    """Measure the first MOST pictures of either side, because each is compared with each; `manifold_n` if there are
-    more. The protocol says of which network's features."""
+    """Measure precision and recall of the first MOST pictures of either side, because each is compared with each; with
+    `manifold_n` if there are more. The protocol says of which network's features. The reason where they are missing."""
     column = recipe(sample.protocol).get("manifold", "features") if sample.protocol else "features"
     features, real = sample.outputs.get(column), sample.reference_outputs.get(column)
     if features is None or real is None:

@@ -38,20 +38,22 @@ MEASURES = {
 
 
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
-    """Count the tokens [n] that the model chose, of step [n, L]; forced [L] bool marks the grammar's."""
+    """Count the tokens [n] of each image that the model chose: those with a pass in step [n, L] (0: none) but for those
+    in forced [L] bool, the grammar's."""
     chosen = step > 0
     return (chosen if forced is None else chosen & ~forced).sum(1)
 
 
 def rows(sample: Any) -> dict[str, Any]:
+    """List for every image its passes, its nodes, the tokens that each pass kept, and the pass of each token."""
     shard = sample.shard
     kept_by_pass = [k[k > 0].tolist() for k in shard.kept]
     return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept_by_pass, "step": shard.step.tolist()}
 
 
 def drop_last_pass(kept: np.ndarray) -> np.ndarray:
-    """Select the tokens that each pass made final, of kept [n, passes] (0 once a row is done), without each row's last
-    pass."""
+    """List, flat, the tokens that each pass made final, of kept [n, passes] (0 once a row is done), but each row's
+    last."""
     last_pass = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
     return kept[(kept > 0) & (np.arange(kept.shape[1]) < last_pass[:, None])]
 
@@ -63,12 +65,13 @@ def compute_slot_shares(kept: np.ndarray) -> list[float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Measure passes, calls of companions, and the speed of requests."""
     return measure_passes(sample) | measure_calls(sample) | measure_requests(sample)
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:
-    """Average over images, with errors by prompt. Step compression is free tokens per pass (Teng et al. 2024, sec. 5),
-    with an interval."""
+    """Compute means over images, with errors by prompt: tokens, passes, nodes. Step compression is free tokens per pass
+    (Teng et al. 2024, sec. 5), with a bootstrap interval."""
     shard = sample.shard
     free = free_tokens(shard.step, sample.forced)
     columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
@@ -79,8 +82,8 @@ def measure_passes(sample: Any) -> dict[str, Any]:
 
 
 def measure_calls(sample: Any) -> dict[str, Any]:
-    """Count calls; those of a batch are shared out to its rows by their passes. `pass_cost` is of single
-    images, timed in turn with plain decoding, as their geometric mean."""
+    """Count the companion's calls, those of a batch shared out to its rows by their passes, and its size over the
+    target's. `pass_cost` is of single images, timed in turn with plain decoding, as their geometric mean."""
     shard = sample.shard
     drafted = shard.draft_calls * shard.nfe / shard.passes
     figures: dict[str, Any] = {

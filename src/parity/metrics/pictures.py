@@ -18,7 +18,8 @@ from parity.metrics import judges
 
 
 def draw(a: argparse.Namespace) -> None:
-    """Write the pictures that an embedded model is compared with, and what its own network sees in them."""
+    """Write to `--out` pixels uint8 [n, H, W, 3] that an embedded model is compared with, and what its network sees in
+    them: pictures of `--folder`, or else drawn for the prompts. Raises ParityError for pictures of several sizes."""
     kind = importlib.import_module(f"parity.metrics.samples.{a.kind}")
     manifest = read_json(a.checkpoint)
     if a.folder:
@@ -34,8 +35,8 @@ def draw(a: argparse.Namespace) -> None:
 def measure_reference(
     path: Path | None, networks: dict[str, Any], protocol: str, count: int = 0, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """Measure the columns of the pictures as networks see them (`metrics.judges`), `mu` and `sigma` of a file that
-    has them, and `why` there is less; the first `count` pictures, or all."""
+    """Measure what networks see in the first `count` pictures (0: all) of a folder or .npz, as columns of
+    `metrics.judges`; with `mu` and `sigma` of a file that has them, and in `why` the file's name or what is missing."""
     if path is None:
         return {"why": np.array("reference")}
     columns: dict[str, np.ndarray] = {} if path.is_dir() else read_statistics(path)

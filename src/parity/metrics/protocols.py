@@ -52,5 +52,5 @@ def recipe(name: str) -> dict[str, Any]:
 
 
 def name_with_digest(name: str) -> str:
-    """Join the name and the digest of its recipe, as tables show it."""
+    """Join a recipe's name and digest, as tables show them."""
     return f"{name} {digest(recipe(name))}"

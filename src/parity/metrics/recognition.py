@@ -11,12 +11,13 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """List the class of every image, and whether the classifier reads it."""
+    """List the class that every image was to show, and, where a classifier judges, whether it reads that class."""
     return {"class": sample.classes} | ({"right": sample.outputs["right"]} if "right" in sample.outputs else {})
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure the accuracy; `real_accuracy` is that of the real pictures of the reference file."""
+    """Measure how often the classifier reads the right class, and in `real_accuracy` the same of the real pictures of
+    the reference file; {} without a classifier."""
     if "right" not in sample.outputs:
         return {}
     real = sample.reference_outputs.get("right")

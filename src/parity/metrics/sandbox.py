@@ -50,7 +50,7 @@ class Outcome:
 
 
 def command(folder: str, python: str) -> list[str]:
-    """Make the command of bubblewrap, with a Python and the folder that it needs."""
+    """Make the command of bubblewrap that runs LAUNCHER with the executable `python`, whose `folder` it may read."""
     isolate = (
         f"--unshare-all --unshare-user --uid {NOBODY} --gid {NOBODY} --cap-drop ALL --die-with-parent --new-session"
         " --clearenv --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 --symlink usr/bin /bin"
@@ -62,8 +62,8 @@ def command(folder: str, python: str) -> list[str]:
 
 
 def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
-    """Run a program and its tests; why it did not pass, "" if it did. Output goes to files, whose size is limited; all
-    processes end with bubblewrap."""
+    """Run a program and its tests in the sandbox by the command `line`; returns why it did not pass, "" if it did.
+    Output goes to files, whose size is limited; all processes end with bubblewrap."""
     nonce = secrets.token_hex(16)
     job = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
     options: dict[str, Any] = {"input": job, "timeout": seconds, "env": {}, "cwd": "/"}
@@ -84,7 +84,7 @@ def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
 
 @cache
 def python() -> tuple[tuple[str, str] | None, str]:
-    """Find folder and executable of the first Python that runs in the sandbox, or explain why none does."""
+    """Find folder and executable of the first Python that runs in the sandbox, with ""; or None, and why none does."""
     if shutil.which("bwrap") is None:
         return None, "bubblewrap is not installed (program `bwrap`)"
     prefix = Path(sys.base_prefix).resolve()

@@ -25,7 +25,8 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """List the batch number [n] of each row. Rows of a batch are neighbours and share its seconds, passes and size."""
+    """List each row's number of a batch [n], from 0: neighbours with the same seconds, passes and size of batch share
+    it."""
     differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
     return np.concatenate([[0], differ.cumsum()])
 
@@ -43,8 +44,9 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure batches, each one observation, however many rows it holds: times have a standard error and quartiles over
-    batches. Of pairs a speed is the geometric mean, with an interval; `load` is the machine's while they were timed."""
+    """Measure time, a batch being one observation, however many rows it holds: figures have a standard error and
+    quartiles over batches. Of pairs timed in turn a speed is the geometric mean, with an interval; `load` is the
+    machine's meanwhile, None without pairs."""
     shard = sample.shard
     batch = batches(shard)
     free = free_tokens(shard.step, sample.forced)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:
-    """Write columns, of equal lengths; every page carries a checksum, which `read_table` verifies."""
+    """Write columns of equal lengths as parquet, with a checksum in every page, which `read_table` verifies."""
     import pyarrow
     from pyarrow import parquet
 

@@ -25,8 +25,8 @@ MEASURES = {
 
 
 def joint_laws(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6), one pass; the tokens, and
-    whether there is one [B, S], for rows may miss fewer than S."""
+    """Compute, in one pass, the laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6). Returns
+    them, the tokens [B, S], and where there is one [B, S], as a row may miss fewer than S."""
     width = int((start.end - start.begin).max())
     ranks = start.begin[:, None] + torch.arange(width, device=start.order.device)
     valid = ranks < start.end[:, None]
@@ -36,12 +36,13 @@ def joint_laws(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor,
 
 
 def log_probability(laws: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
-    """Sum log p [B], nats, of the missing tokens under their laws, all of `joint_laws`."""
+    """Sum the log-probability [B], in nats, of the missing tokens of each row; takes what `joint_laws` returns."""
     return torch.where(valid, laws.gather(-1, hidden[..., None])[..., 0].log(), 0).sum(1)
 
 
 def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int | None, separator: int) -> np.ndarray:
-    """Compute exp of minus the mean log-probability of each row [B], in pieces as long as the judge can read."""
+    """Compute exp of minus the mean log-probability of each row of tokens [B, N] up to its end [B], in pieces as long
+    as the judge can read. mask, separator: ids of special tokens of the judge's vocabulary."""
     longest = judge.config.n_positions - 1
     valid = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
     total = torch.zeros(len(tokens), dtype=torch.float64)
@@ -52,7 +53,7 @@ def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: in
 
 
 def reread(texts: list[str], words: Any) -> tuple[Tensor, Tensor]:
-    """Encode texts as the tokens of another vocabulary, padded with its separator, and their lengths."""
+    """Encode texts in another vocabulary: tokens [B, N], padded with its separator, and lengths [B], at least 1."""
     encoded = [words.encode(text) for text in texts]
     wide = max(map(len, encoded))
     padded = [t + [words.separator] * (wide - len(t)) for t in encoded]
@@ -60,6 +61,8 @@ def reread(texts: list[str], words: Any) -> tuple[Tensor, Tensor]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
+    """Compute the perplexity of every text under the judge, whose vocabulary it is encoded in again if that differs,
+    and its log-probability under the model, if a layer stored it."""
     loaded = sample.loaded
     if loaded.one_vocabulary:
         tokens, end = torch.from_numpy(sample.shard.tokens).long(), torch.from_numpy(sample.shard.end).long()
@@ -73,9 +76,10 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect what the teacher-forced layer wrote: one forward serves both, and the paired tests read it."""
+    """Collect the log-probabilities [n] that the teacher-forced layer stored, for the paired tests; {} without them."""
     return {} if sample.logp is None else {"logp": sample.logp}
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Average perplexity and log-probability over texts."""
     return means(perplexity=sample.rows["perplexity"], **arrays(sample))

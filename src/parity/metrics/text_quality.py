@@ -27,7 +27,7 @@ def entropy(tokens: np.ndarray) -> float:
 
 
 def rouge(reference: str, filled: str) -> dict[str, float]:
-    """Compute F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, no stemming, by Google's implementation."""
+    """Compute F-measures of ROUGE-1, ROUGE-2 and ROUGE-L of two texts, without stemming, by Google's implementation."""
     from rouge_score.rouge_scorer import RougeScorer  # brings nltk: for tasks that have a text to compare with
 
     scores = RougeScorer(list(ROUGE)).score(reference, filled)
@@ -45,13 +45,14 @@ def explain_not_run(sample: Any) -> str:
 
 
 def join_program(extra: dict[str, Any], text: str, filled: str) -> str:
-    """Complete a function: published ones stand between two pieces of source, ours is the whole text."""
+    """Make a function's source: `filled` between the two pieces of a published task, else the words of `text`
+    joined."""
     return extra["before"] + filled + extra["after"] if "before" in extra else stories.join_source(text.split())
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """Compute ROUGE of a task that has the original of each row; of one with tests whether each row passes, and why
-    not, where code may be run."""
+    """Compute the entropy of every text; ROUGE if its task has originals to compare with; if it has unit tests and code
+    may be run, whether the text `passed` them, and `why` not."""
     tokens = zip(sample.shard.tokens, sample.shard.end, strict=True)
     columns: dict[str, Any] = {"entropy": np.array([entropy(row[:n]) for row, n in tokens])}
     if all(isinstance(text, str) for text in sample.extra):
@@ -67,6 +68,7 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
+    """Average the columns of `rows` over texts; if code was not run, with the reason in `code_not_run`."""
     figures: dict[str, Any] = dict(means(**{name: sample.rows[name] for name in MEASURES if name in sample.rows}))
     if has_programs(sample) and "passed" not in figures:
         figures["code_not_run"] = explain_not_run(sample)

@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         self.out = nn.Linear(CHANNELS[-1], len(CLASSES))
 
     def features(self, x: Tensor) -> Tensor:
-        """Compute [B, 160], what the last layer reads: FID's features."""
+        """Compute what the last layer reads, [B, 160]: FID's features."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.silu(norm(convolution(x)))
         return (x + F.silu(self.mix(x))).amax((2, 3))
@@ -45,7 +45,7 @@ class Classifier(nn.Module):
 
 
 def load(file: Path, device: str = "cpu") -> Classifier:
-    """Load the weights of a file. Raises ParityError unless they fit."""
+    """Load the classifier's weights of a file, in evaluation mode. Raises ParityError unless they fit."""
     net = Classifier()
     load_weights(net, file)
     return net.eval().to(device)

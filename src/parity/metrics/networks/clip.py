@@ -27,7 +27,8 @@ MODEL_CONFIG: dict[str, Any] = {
 
 
 def build() -> Any:
-    """Build open_clip's, freshly initialised: pixels in [-1, 1], token ids of `parity.embedded.tokenizer.token_ids`."""
+    """Build open_clip's network with new random weights: pixels in [-1, 1], ids of
+    `parity.embedded.tokenizer.token_ids`."""
     import open_clip
 
     return open_clip.CLIP(**MODEL_CONFIG)
@@ -104,15 +105,15 @@ class CLIP(nn.Module):
 
 
 def load(file: Path, device: str = "cpu") -> CLIP:
-    """Load the weights of a file. Raises ParityError unless they fit."""
+    """Load CLIP's weights of a file, in evaluation mode. Raises ParityError unless they fit."""
     clip = CLIP()
     load_weights(clip, file)
     return clip.eval().to(device)
 
 
 def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Enlarge pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, nothing
-    smoothed away."""
+    """Enlarge pictures uint8 [n, H, H, 3] to [n, side, side, 3] by repeating every pixel, so that nothing is smoothed.
+    Raises ParityError unless they are squares whose side divides `side`."""
     height, width = pixels.shape[1:3]
     if height != width or side % height:
         size = f"{height}x{width}"
@@ -121,20 +122,21 @@ def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
 
 
 def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> np.ndarray:
-    """Encode inputs [n, ...], by batches, as float32 [n, d]."""
+    """Encode inputs [n, ...] by a network as float32 [n, d] on the CPU, `batch` at once."""
     with torch.inference_mode():
         return np.concatenate([network(batched).float().cpu().numpy() for batched in inputs.split(batch)])
 
 
 def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
-    """Encode pixels uint8 [n, H, W, 3] as float32 [n, d], not normalised, as in clean-fid; small ones are enlarged."""
+    """Encode pixels uint8 [n, H, W, 3] by CLIP as float32 [n, d], not normalised, as in clean-fid; enlarges small
+    ones."""
     device = clip.logit_scale.device
     bytes_ = torch.from_numpy(enlarge(pixels, SIDE)).permute(0, 3, 1, 2)
     return encode(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
 
 
 def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
-    """Encode captions as float32 [n, d]; one that occurs often is encoded once."""
+    """Encode captions by CLIP as float32 [n, d], not normalised; one that occurs often is encoded once."""
     distinct, back = np.unique(captions, return_inverse=True)
     ids = encode_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
     return encode(clip.encode_text, ids, batch)[back]

@@ -28,14 +28,14 @@ WEIGHTS = "open_clip_model.safetensors"  # of an open_clip folder
 
 
 def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
-    """Yield lists of `size` pictures, the last one shorter, read as they are asked for."""
+    """Yield lists of `size` pictures, the last one shorter. The pictures are read as they are asked for."""
     remaining = iter(pictures)
     while batch := list(islice(remaining, size)):
         yield batch
 
 
 def shorten_message(error: Exception) -> str:
-    """Shorten a library's message to one line."""
+    """Shorten a library's error message to one line of at most 200 characters."""
     return " ".join(str(error).split())[:200]
 
 
@@ -60,7 +60,7 @@ def load_inception(file: Path, device: str = "cpu") -> nn.Module:
 
 @cache
 def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Make what resizes uint8 [H, W, 3] to float32 [299, 299, 3] in 0 to 255, by a recipe's `resize`."""
+    """Make the function that resizes uint8 [H, W, 3] to float32 [299, 299, 3], 0 to 255; mode: a recipe's `resize`."""
     if mode != "tensorflow":
         from cleanfid.resize import build_resizer
 
@@ -77,7 +77,8 @@ def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def crop(picture: np.ndarray, side: int) -> np.ndarray:
-    """Crop the largest square at the centre of uint8 [H, W, 3], as [side, side, 3] by Lanczos's filter; 0 leaves it."""
+    """Crop the largest square at the centre of uint8 [H, W, 3] and resize it to [side, side, 3] by Lanczos's filter;
+    side 0 leaves the picture as it is."""
     if not side:
         return picture
     height, width = picture.shape[:2]
@@ -90,10 +91,11 @@ def crop(picture: np.ndarray, side: int) -> np.ndarray:
 
 @torch.inference_mode()
 def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], batch: int = 32) -> dict[str, Any]:
-    """Compute features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score takes them.
+    """Compute Inception's features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score
+    takes them. recipe: how pictures are cropped, resized and scaled (`metrics.protocols`).
 
-    torch-fidelity's own forward takes whole bytes and resizes them itself; a recipe of `metrics.protocols` may resize
-    to pixels that are not rounded. So its layers are called here, in its order, behind the recipe's resizing.
+    torch-fidelity's own forward takes whole bytes and resizes them itself; a recipe may resize to pixels that are not
+    rounded. So its layers are called here, in its order, behind the recipe's resizing.
     """
     features, logits = [], []
     children: list[Any] = list(net.children())
@@ -118,7 +120,7 @@ def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], bat
 def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
     """Load VGG16 as torchvision publishes it (vgg16-397923af.pth), up to its second fully connected layer, before that
     layer's ReLU: what LANTERN takes precision and recall of. Widths are the file's, so that a stand-in may be small.
-    ParityError for a file that is not this network's."""
+    Raises ParityError for a file that is not this network's."""
     from torchvision.models.vgg import cfgs, make_layers
 
     with torch.device("meta"):
@@ -140,7 +142,7 @@ def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
 
 @torch.inference_mode()
 def read_vgg16(net: nn.Module, pictures: Pixels, batch: int = 32) -> np.ndarray:
-    """Compute features float32 [n, hidden] of pictures squeezed to a square, neither cropped nor reduced before."""
+    """Compute VGG16's features float32 [n, hidden] of pictures, which are squeezed to a square and not cropped."""
     from torchvision import transforms
 
     imagenet = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -193,7 +195,7 @@ class Contrastive:
 
 
 def weights_of(folder: Path, key: str) -> list[str]:
-    """List a folder's files of weights. Raises ParityError, which begins with `key`, for a folder of none."""
+    """List the names of a folder's files of weights. Raises ParityError, which begins with `key`, if there are none."""
     try:
         return [file.name for file in parts(folder)]
     except ParityError as error:
@@ -201,7 +203,8 @@ def weights_of(folder: Path, key: str) -> list[str]:
 
 
 def load_open_clip(path: Path, architecture: str, key: str, device: str = "cpu", whole: bool = False) -> Contrastive:
-    """Load open_clip's network: a folder with open_clip_config.json, or a file of weights of a known architecture.
+    """Load open_clip's network from a folder with open_clip_config.json, or from a file of weights of a known
+    `architecture`. Raises ParityError if they do not fit, or would make open_clip fetch files.
 
     What OpenAI trained has the activation x sigmoid(1.702 x), QuickGELU; with another its weights give other features,
     and nothing complains. A folder says which it is; of a single file the architecture's name does.
@@ -239,8 +242,8 @@ def load_open_clip(path: Path, architecture: str, key: str, device: str = "cpu",
 
 
 def load_pickscore(folder: Path, key: str, device: str = "cpu") -> Contrastive:
-    """Load a transformers CLIPModel from a folder (Kirstain et al. 2023: CLIP-H, fine-tuned). Its words are CLIP's,
-    which open_clip brings along."""
+    """Load a transformers CLIPModel from a folder (Kirstain et al. 2023: CLIP-H, fine-tuned), with open_clip's copy of
+    CLIP's vocabulary. Raises ParityError, in a message that begins with `key`, for another or an incomplete folder."""
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from transformers import CLIPModel

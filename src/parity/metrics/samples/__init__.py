@@ -67,7 +67,7 @@ class Files:
 
     @cached_property
     def logp(self) -> np.ndarray | None:
-        """Log-probabilities of what was decoded: [n, L], or [n] of the missing part; None where no layer kept them."""
+        """Log-probabilities of what was decoded: [n, L], or [n] of the missing part; None if no layer stored them."""
         return self.column("logp", [self.laws]) if self.laws else None
 
     @cached_property
@@ -81,7 +81,7 @@ class Files:
         return np.arange(len(self.shard.ids))
 
     def read(self, files: Sequence[Path]) -> Iterator[dict[str, np.ndarray]]:
-        """Read the columns of files in turn. Raises ParityError unless their rows are the shards' in their order."""
+        """Yield each file's columns. Raises ParityError at the end unless all rows are the shards', in their order."""
         ids: list[str] = []
         for file in files:
             columns = read_rows(file)
@@ -91,6 +91,7 @@ class Files:
             raise ParityError(f"{files[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
 
     def column(self, name: str, files: Sequence[Path]) -> np.ndarray:
+        """Read one column of files, joined over them."""
         return join(list(self.read(files)))[name]
 
     def judge(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
@@ -98,6 +99,7 @@ class Files:
         the other: there may be more than fit into memory."""
 
         def pictures() -> Iterator[np.ndarray]:
+            """Yield pixels [H, W, 3] of every picture."""
             for columns in self.read(self.pictures):
                 yield from columns["pixels"]
 

@@ -12,6 +12,7 @@ from parity.models.anysubset import load
 class Sample(Files):
     @cached_property
     def labels(self) -> dict[str, Any]:
+        """Task and text of every row, further columns of the records."""
         return {"task_kind": self.spec["task_kind"], "task": self.spec["task"], "text": self.texts}
 
     @cached_property

@@ -36,15 +36,16 @@ class Sample(Files):
 
 
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
-    """Draw fresh pictures uint8 [count, H, W, 3] of the classes in turn; no prompts are read. None for a model that
-    draws other things than ours."""
+    """Draw fresh pictures uint8 [count, H, W, 3] of the embedded classes in turn; no prompts are read. None are drawn
+    ([0, 1, 1, 3]) for a model of other classes."""
     if "classifier" not in manifest["files"]:
         return np.zeros((0, 1, 1, 3), np.uint8)
     return np.stack([draw_ground_truth(load.make_caption(i), seed=70_000 + i) for i in range(count)])
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
-    """Read what the classifier sees in pictures of the classes in turn; {} for a model whose files name none."""
+    """Compute features and logits of the classifier for pictures uint8 [n, H, W, 3] of the classes in turn, and whether
+    it reads the right class [n]; {} for a model whose files name no classifier."""
     if "classifier" not in manifest["files"]:
         return {}
     outputs = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)

@@ -29,6 +29,7 @@ class Sample(Files):
 
     @cached_property
     def forced(self) -> np.ndarray | None:
+        """[L] bool: places without a probability in any image, which the grammar forces; None without laws."""
         return None if self.logp is None else np.isnan(self.logp).all(0)
 
     @cached_property
@@ -41,12 +42,14 @@ class Sample(Files):
 
 
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
-    """Draw renderings uint8 [count, H, W, 3] of the prompts in turn; for our models as large as their pictures."""
+    """Draw renderings uint8 [count, H, W, 3] of the captions in turn, those in the files `prompts`; as large as the
+    pictures of an embedded model, else of the size SIZE."""
     captions = list(dict.fromkeys(entry["caption"] for file in prompts for entry in read_json(file)))
     rendered = np.stack([draw_ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
     return reduce_pictures(rendered, picture_side(manifest) if manifest["source"] == "embedded" else SIZE)
 
 
 def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
+    """Compute the embedded CLIP's features [n, d] of pictures; {} for a model whose files name no CLIP."""
     file = manifest["files"].get("clip")
     return {"features": clip.picture_features(pixels, clip.load(Path(file), device))} if file else {}
