@@ -39,6 +39,7 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
+        """Choose what prints: Snakemake's own handler, and a `Run` unless no job runs or Snakemake shall print all."""
         from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
         settings, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
@@ -59,6 +60,7 @@ class LogHandler(LogHandlerBase):
             self.run = Run(stream, live=style == "live" or (style == "auto" and stream.isatty()), print_as=self.plain)
 
     def emit(self, record: LogRecord) -> None:
+        """Give a record to the run, or else to Snakemake's handler without what is noise."""
         if getattr(record, "event", None) == "job_info":  # Snakemake prints rule, input and output without a message
             fields = vars(record)
             fields["title"], fields["rule_msg"] = fields.get("rule_msg"), None

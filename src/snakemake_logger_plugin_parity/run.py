@@ -28,6 +28,7 @@ def format_clock(seconds: float) -> str:
 
 
 def read_text(file: Path) -> str:
+    """Read a file as text; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -42,16 +43,16 @@ class Job:
     began: float = field(default_factory=time.monotonic)
 
     def read_progress(self) -> str:
-        """Read what the job says of itself, in the file beside its log: '32 of 64 images, 512 passes'."""
+        """Read what the job reports in the file beside its log, 80 characters at most: '32 of 64 images'."""
         return "".join(read_text(Path(f"{log}.now"))[:80].strip() for log in self.logs)
 
     def share(self) -> float:
-        """Read how much of the job is done, 0 to 1; 0 if it does not say."""
+        """Compute how much of the job is done, 0 to 1, from its progress; 0 if it reports none."""
         counts = re.match(r"([\d.]+) of (\d+)", self.read_progress())
         return min(1.0, float(counts[1]) / int(counts[2])) if counts and int(counts[2]) else 0.0
 
     def read_error(self) -> tuple[str, list[str]]:
-        """Read the line that a failed job ended with, and the end of its log."""
+        """Read the line that tells why a job failed, and the end of its log, [] if the line is an error of ours."""
         lines = [line for log in self.logs for line in read_text(Path(log)).splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith("cost:")]
         ours = [line for line in lines if line.startswith("error:")]
@@ -76,7 +77,7 @@ class Run:
     # What happens
 
     def take(self, record: LogRecord) -> None:
-        """Take a record of Snakemake's: a job's event, the result, or what a reader must know."""
+        """Handle a record of Snakemake's: store the result, count a job's event, print what a reader must know."""
         from snakemake_logger_plugin_parity import NOISE
 
         event, text = getattr(record, "event", None), record.getMessage()
@@ -104,12 +105,14 @@ class Run:
         self.started = True
 
     def on_run_info(self, event: dict[str, Any]) -> None:
+        """Store how many jobs there are by rule, and print them."""
         counts = dict(event.get("stats") or {})
         self.total = counts.pop("total", 0)
         self.left = {rule: n for rule, n in counts.items() if rule not in GATHER}
         self.say(f"{self.total} jobs: " + ", ".join(f"{n} {rule}" for rule, n in counts.items()))
 
     def on_job_info(self, event: dict[str, Any]) -> None:
+        """Add a job that begins, unless it has no output and only gathers others."""
         if not event.get("output"):  # it only gathers others
             return
         wildcards = event.get("wildcards") or {}
@@ -120,6 +123,7 @@ class Run:
         self.start_live()
 
     def on_job_finished(self, event: dict[str, Any]) -> None:
+        """Count a finished job, remember its time by rule, and print a line."""
         job = self.jobs.pop(event["job_id"], None)
         self.done += 1
         self.failed.discard(event["job_id"])
@@ -132,6 +136,7 @@ class Run:
         self.say(f"[{self.done:{len(str(self.total))}}/{self.total}] {job.name}: {format_clock(seconds)}")
 
     def on_job_error(self, event: dict[str, Any]) -> None:
+        """Print a failed job's error, end of log and logs; nothing if it was stopped with the run."""
         job = self.jobs.pop(event["jobid"], None) or Job(event["rule_name"], event["rule_name"], event.get("log") or [])
         self.forget(job)
         reason, tail = job.read_error()
@@ -152,12 +157,13 @@ class Run:
     # What is shown
 
     def forget(self, job: Job) -> None:
+        """Delete the files of a job's progress."""
         for log in job.logs:
             Path(f"{log}.now").unlink(missing_ok=True)
 
     def estimate_remaining(self) -> float | None:
-        """Estimate the remaining seconds: of a running job by its progress, of others by what jobs of the same rule
-        took. None while too little is known."""
+        """Estimate the remaining seconds: of running jobs by their progress, of others by what jobs of the same rule
+        took. None while fewer than 5% are done."""
         if self.done * 20 < self.total or not self.took:
             return None
         mean = {rule: sum(took) / len(took) for rule, took in self.took.items()}
@@ -173,7 +179,7 @@ class Run:
         return seconds / max(1, self.at_once) or None
 
     def view(self) -> Any:
-        """Draw the moving lines: one a running job, one for the whole."""
+        """Make the text of the moving lines: one a running job, SHOWN at most, and one for the whole."""
         from rich.text import Text
 
         now = time.monotonic()
@@ -190,6 +196,7 @@ class Run:
         return Text("\n".join([*lines, summary]), no_wrap=True, overflow="ellipsis")
 
     def start_live(self) -> None:
+        """Start the moving lines if wanted, unless they move."""
         if not self.is_live or self.live is not None:
             return
         from rich.console import Console
@@ -205,14 +212,14 @@ class Run:
             self.live = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays, above the moving lines if there are any."""
         if self.live is not None:
             self.live.console.print(text, soft_wrap=True)
         else:
             print(text, file=self.stream, flush=True)
 
     def end(self) -> None:
-        """Print the whole in a line, and the result last."""
+        """Stop the moving lines, print the whole in a line, then the results; delete files of progress, clear all."""
         self.stop_live()
         for job in self.jobs.values():
             self.forget(job)

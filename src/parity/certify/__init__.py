@@ -16,7 +16,7 @@ from parity_certify.result_rows import Row
 
 
 def find_gaps(rows: Sequence[Row]) -> list[str]:
-    """Find what the speculation of the exact layer's sequences did not meet: an accepted draft, or a second pass."""
+    """List, as sentences, what speculation in the exact layer's rows did not meet: an accepted draft, a second pass."""
     first = [r for r in rows if r["repeat"] == 0 and r["passes"] is not None]
     if first and not any(r["accepted_drafts"] for r in first):
         return ["speculation: no draft was accepted, every pass kept one token"]

@@ -24,6 +24,7 @@ def run_decoder(a: argparse.Namespace) -> int:
 
 
 def add_decoder(add_command: Any) -> None:
+    """Add the command `decoder` with its arguments to those of parity-certify."""
     p = add_command(run_decoder)
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument(

@@ -179,8 +179,7 @@ def compare_results(a: Path, b: Path) -> Comparison:
 
 
 def describe_cell_change(pair: Pair) -> str:
-    """Say in what the cells of a pair differ (seed, n, dtype, else prompts or weights); "" if they are the same
-    cell."""
+    """Say in what a pair's cells differ (seed, n, dtype, else prompts or weights); "" if they are the same cell."""
     if pair.a["key"] == pair.b["key"]:
         return ""
     names = [name for name in ("seed", "n", "dtype") if words_of(pair.a, name) != words_of(pair.b, name)]

@@ -71,7 +71,7 @@ class Generator:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Fetch and verify the model's files."""
+        """The manifest of the model's files, which are fetched and verified when it is first asked for."""
         raw = self.case.spec.model_dump(exclude=None if self.case.spec.source == "embedded" else {"grid"})
         read = captions(self.config, self.kind)
         raw |= {"captions": read.model_dump()} if read else {}
@@ -79,7 +79,7 @@ class Generator:
         return fetch.make_manifest(self.kind, self.case.model, raw, folder)
 
     def choose_method(self, method: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Complete a method's options; "auto" is what `parity tune` found, else a lossless method.
+        """Complete a method's options; "auto" stands for the choice of `parity tune`, else for a lossless method.
 
         Raises ConfigError for a method that does not exist or that this model cannot run, and for a wrong option.
         """
@@ -98,7 +98,7 @@ class Generator:
         return method, chosen
 
     def load_networks(self, method: str) -> Any:
-        """Load the networks that a method needs, once."""
+        """Load the networks that a method needs; those loaded before are used again."""
         companion = needs(self.kind, method)
         if companion not in self.loaded:
             spec = {"method": method, "dtype": self.dtype}
@@ -112,8 +112,8 @@ class Generator:
     def make_batches(
         self, prompts: Sequence[str], method: str = "auto", seed: int = 0, n: int = 1, batch: int = 8, **given: Any
     ) -> Iterator[list[Made]]:
-        """Yield the pictures or texts of `n` tries a prompt, batch by batch; what is given beside are options of the
-        method."""
+        """Yield the pictures or texts, `n` of each prompt, decoded `batch` at once. given: options of the method.
+        Raises ParityError for prompts that are no list, or that the model cannot read."""
         method, chosen = self.choose_method(method, given)
         if isinstance(prompts, str) or not prompts:
             raise ParityError(f"prompts {prompts!r}: allowed: a list of one or more")
@@ -141,8 +141,7 @@ class Generator:
             ]
 
     def make_rows(self, prompts: list[str], n: int) -> dict[str, np.ndarray]:
-        """Make the rows that decoding reads, `n` a prompt. Raises ParityError for a prompt that the model cannot
-        read."""
+        """Make decoding's inputs, `n` rows a prompt. Raises ParityError for a prompt that the model cannot read."""
         if self.kind == "anysubset":
             return self.make_text_rows(prompts, n)
         if self.kind == "continuous":
@@ -152,7 +151,8 @@ class Generator:
         return {"ids": np.array(ids), "captions": np.array(prompts).repeat(n), **encoded}
 
     def find_images(self, name: str, n: int) -> list[int]:
-        """Find the numbers of the first `n` images of a class, by its name or number, as the workflow counts them."""
+        """Find the numbers of the first `n` images of a class, as the workflow numbers images. name: of the class, its
+        number or its caption, by the model. Raises ParityError for one that the model does not have."""
         loaded = self.load_networks(find_plain_method(self.kind))
         named = {loaded.class_of(image): image for image in range(loaded.classes)}
         if name not in named:
@@ -163,7 +163,7 @@ class Generator:
         return list(islice(of_class, n))
 
     def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
-        """Make n rows of each text, whose blanks, `___`, are each a token to fill in: ids, tokens, known, end."""
+        """Make `n` rows of each text: ids, tokens, known (False at a blank `___`, which stands for one token), end."""
         from parity.inputs.tasks import Row, hide, load_vocabulary, pack
 
         words = load_vocabulary(self.manifest)
@@ -179,7 +179,7 @@ class Generator:
         return {"ids": np.array(ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
     def finish(self, loaded: Any, tokens: torch.Tensor, rows: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
-        """Turn tokens into pictures, or into texts."""
+        """Turn tokens into a list of pictures and one of texts, of which one is a list of None by the kind of model."""
         if self.kind == "anysubset":
             texts = [loaded.words.decode(row[:end]) for row, end in zip(tokens.tolist(), rows["end"], strict=True)]
             return [None] * len(texts), texts
@@ -190,9 +190,9 @@ class Generator:
 
 
 def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
-    """Load a model of a configuration by name, the first if none is named.
+    """Prepare a model of a configuration by its name, the first if none is named; its files are loaded when needed.
 
-    Raises ParityError for a model that the configuration does not have.
+    Raises ParityError for a model that the configuration does not have, or if there is no such file.
     """
     file = Path(configfile)
     if not file.is_file():

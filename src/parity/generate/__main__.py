@@ -29,8 +29,7 @@ MOST_PROMPTS = 100_000
 
 
 def read_given_prompts(given: list[str]) -> list[str]:
-    """Read the prompts: each argument itself, or those of the prompt file that it names. Raises ConfigError for a file
-    that cannot be read."""
+    """Read the prompts: each argument, or those of the file that it names. Raises ConfigError for a damaged file."""
     prompts: list[str] = []
     for argument in given:
         is_file = argument.endswith(FILES)
@@ -39,7 +38,7 @@ def read_given_prompts(given: list[str]) -> list[str]:
 
 
 def read_options(given: list[str]) -> dict[str, Any]:
-    """Read options of a method, NAME=VALUE, values as in YAML."""
+    """Read options of a method from NAME=VALUE texts, values as in YAML. Raises ParityError for another form."""
     chosen: dict[str, Any] = {}
     for argument in given:
         name, equals, value = argument.partition("=")
@@ -50,7 +49,7 @@ def read_options(given: list[str]) -> dict[str, Any]:
 
 
 def check_out(out: Path, count: int, grid: bool) -> None:
-    """Raise ParityError for a place that the pictures cannot go to, before a network is loaded."""
+    """Raise ParityError for a path that `count` pictures cannot be saved to, before a network is loaded."""
     folder = out.parent if out.suffix else out
     if not folder.is_dir():
         raise ParityError(f"--out {out}: no folder {folder}; allowed: one that exists")
@@ -61,13 +60,13 @@ def check_out(out: Path, count: int, grid: bool) -> None:
 
 
 def name_file(out: Path, number: int, method: str, several_methods: bool) -> Path:
-    """Name the file of a picture."""
+    """Name the file of picture `number`: `out`, or one in that folder; with the method if there are several."""
     file = out if out.suffix else out / f"{number:05d}.png"
     return file.with_stem(f"{file.stem}-{method}") if several_methods else file
 
 
 def save_picture(made: Made, file: Path) -> None:
-    """Save a picture with the facts of how it was made in its metadata."""
+    """Save a picture as PNG with the facts of how it was made in its metadata, and print its name."""
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
@@ -79,7 +78,7 @@ def save_picture(made: Made, file: Path) -> None:
 
 
 def save_grid(pictures: list[Made], file: Path) -> None:
-    """Save pictures in rows of about as many as there are rows."""
+    """Save pictures in one file, in a square grid, and print its name."""
     from torchvision.transforms.functional import pil_to_tensor, to_pil_image
     from torchvision.utils import make_grid
 
@@ -89,7 +88,7 @@ def save_grid(pictures: list[Made], file: Path) -> None:
 
 
 def run_method(generator: Generator, prompts: list[str], method: str, a: argparse.Namespace) -> str:
-    """Make and save all that is asked with one method; return a line with its mean passes and seconds."""
+    """Generate, and save or print, what `a` asks for by one method; return a line with mean passes and seconds."""
     given = read_options(a.option) if method == a.method else {}
     batches = generator.make_batches(prompts, method, a.seed, n=a.n, batch=a.batch, **given)
     finished: list[Made] = []
@@ -109,6 +108,7 @@ def run_method(generator: Generator, prompts: list[str], method: str, a: argpars
 
 
 def main() -> None:
+    """Check the arguments, then generate with `--method`, and with `--compare`; means go to standard error."""
     parser = argparse.ArgumentParser(
         prog="parity generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

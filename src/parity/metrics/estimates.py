@@ -104,8 +104,7 @@ def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float
 
 
 def ratio_and_error(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float]:
-    """Divide sum(numerator) by sum(denominator) over batches [n]; its standard error, by linearisation, or NaN if n =
-    1."""
+    """Divide sum(numerator) by sum(denominator), each [n]; with a standard error by linearisation, NaN if n = 1."""
     ratio, count = float(numerator.sum() / denominator.sum()), len(numerator)
     if count < 2:
         return ratio, math.nan

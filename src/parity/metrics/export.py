@@ -53,8 +53,7 @@ def count_distinct(names: Sequence[str]) -> int:
 
 
 def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
-    """Name the files of a prompt's pictures and row as GenEval expects them. Raises ParityError for a row without
-    tag."""
+    """Name the files of a prompt's pictures and row as GenEval expects them. Raises ParityError for no tag."""
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
         raise ParityError(f"geneval: row {number} of the prompts has no tag; allowed: {allowed}")
@@ -86,8 +85,7 @@ def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str,
 
 
 def read_dpg(text: str) -> Results:
-    """Read DPG-Bench's log: the score, and those of the first level of categories, from 0 to 1; and the number of
-    files."""
+    """Read DPG-Bench's log: the score and those of the first level of categories, 0 to 1; and its number of files."""
     files = re.findall(r"^(.*\.png), [0-9.]", text, re.M)
     score = re.findall(r"^DPG-Bench score: ([0-9.]+)", text, re.M)[-1]
     categories = re.search(r"^L1 category scores:\n((?:\t.*\n)*)", text, re.M)
@@ -151,8 +149,7 @@ def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np
 
 
 def read_results(layout: str, file: Path) -> Results:
-    """Read a benchmark's figures from its file, and of how many pictures they are. Raises ParityError for another
-    file."""
+    """Read a benchmark's figures, and of how many pictures they are. Raises ParityError for a wrong file."""
     try:
         figures, number = LAYOUTS[layout][1](file.read_text(encoding="utf-8"))
         if not all(0 <= value <= 1 for value in figures.values()):

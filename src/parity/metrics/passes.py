@@ -52,8 +52,8 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def drop_last_pass(kept: np.ndarray) -> np.ndarray:
-    """List, flat, the tokens that each pass made final, of kept [n, passes] (0 once a row is done), but each row's
-    last."""
+    """List the tokens that each pass made final, of kept [n, passes] (0 once a row is done), but for the last
+    passes."""
     last_pass = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
     return kept[(kept > 0) & (np.arange(kept.shape[1]) < last_pass[:, None])]
 

@@ -25,8 +25,8 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """List each row's number of a batch [n], from 0: neighbours with the same seconds, passes and size of batch share
-    it."""
+    """Find the number of each row's batch [n], from 0: neighbours with the same seconds, passes and size are one
+    batch."""
     differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
     return np.concatenate([[0], differ.cumsum()])
 

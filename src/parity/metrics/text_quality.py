@@ -45,8 +45,7 @@ def explain_not_run(sample: Any) -> str:
 
 
 def join_program(extra: dict[str, Any], text: str, filled: str) -> str:
-    """Make a function's source: `filled` between the two pieces of a published task, else the words of `text`
-    joined."""
+    """Make a function's source: `filled` between the two pieces of a published task, else all words of `text`."""
     return extra["before"] + filled + extra["after"] if "before" in extra else stories.join_source(text.split())
 
 

@@ -159,7 +159,7 @@ def test_{name}_of_tokens_that_are_known():
 
 
 def write_decoder_test(name: str, kind: str) -> str:
-    """Make the source of the test of a decoder begun as plain decoding."""
+    """Make the source of the test of a new decoder that is plain decoding, with a fault planted in it."""
     wrong, source, call, arguments = WRONG[kind]
     of_decoders = sorted([f"from parity_decoders.{kind} import {name}", f"from {source} import {wrong}"])
     of_tests = (
@@ -173,7 +173,7 @@ def write_decoder_test(name: str, kind: str) -> str:
 
 
 def copy_decoder(name: str, kind: str, like: str) -> str:
-    """Make the source of a copy of a decoder under a new name; without PLAIN, because a kind has one plain decoding."""
+    """Make the source of a copy of the decoder `like`, renamed, without PLAIN, as a kind has one plain decoding."""
     text = (find_folder(f"decoders/{kind}") / f"{like}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
@@ -186,7 +186,7 @@ def copy_decoder(name: str, kind: str, like: str) -> str:
 
 
 def check_name(name: str, package: str) -> None:
-    """Raise ParityError for a name that no module of a folder can have, or that one has."""
+    """Raise ParityError for a name that no module can have or that `package` has, or where there is no clone."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ParityError(f"NAME = {name!r}: allowed: a Python name of lower-case letters, digits and _")
     if name in modules(package) or (find_folder(package) / name).exists():
@@ -197,6 +197,7 @@ def check_name(name: str, package: str) -> None:
 
 
 def write(files: dict[Path, str]) -> None:
+    """Write new files by their paths, with their folders, and print their names."""
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -204,6 +205,7 @@ def write(files: dict[Path, str]) -> None:
 
 
 def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
+    """Write a decoder, its test unless it copies `like`, and a rule if wanted. Raises ParityError for a wrong name."""
     package = f"decoders/{kind}"
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
@@ -227,6 +229,7 @@ def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
 
 
 def write_metric(name: str, kind: str) -> None:
+    """Write a metric's file and its test. Raises ParityError for a wrong name."""
     check_name(name, "metrics")
     source, test = PACKAGE / f"metrics/{name}.py", ROOT / f"tests/metrics/test_{name}.py"
     item = "text" if kind == "anysubset" else "image"
@@ -235,6 +238,7 @@ def write_metric(name: str, kind: str) -> None:
 
 
 def main() -> None:
+    """Write what the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="parity new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -48,13 +48,14 @@ PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in s
 
 
 def show(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
-    """Show options that are no defaults, and those that grow with the size."""
+    """Write a method's options as text: those that are no defaults, and those that grow with the size of a pass."""
     fields = make_option_schema(kind, method).model_fields
     return ", ".join(f"{k}: {v}" for k, v in chosen.items() if k in SHARES[kind] or v != fields[k].default)
 
 
 def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
-    """Make a row of the table; numbers that were not measured are None."""
+    """Make a variant's row of the printed table, from its counts and times; numbers that were not measured are None.
+    plain: seconds a row of plain decoding, by round."""
     counted = {PASSES[kind]: round(variant.passes, 1), "predicted s": round(variant.predicted, 4)}
     seconds, times = (median(variant.seconds), variant.times(plain)) if variant.seconds else (None, None)
     measured = {f"s {ROW[kind]}": seconds and round(seconds, 4), "times plain": times and round(times, 3)}
@@ -62,12 +63,14 @@ def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
 
 
 def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
-    """Run pilots until that time, plain decoding and one size of each method at least; returns the variants whose
-    passes were counted. The methods that look best are tried at all sizes first."""
+    """Pilot the variants until the time `until`, plain decoding and one size of each method at least, further sizes of
+    the most promising methods first; returns those that were decoded, with counts and times in them. A variant that
+    needs too much memory is left out."""
     variants = list(list_candidates(bench.case))
     gains: dict[str, float] = {}
 
     def order_variants() -> Iterator[Variant]:
+        """Yield the first size of each method, then the others by their method's gain, the best first."""
         first_sizes = [v for i, v in enumerate(variants) if v.method not in {u.method for u in variants[:i]}]
         yield from first_sizes
         other_sizes = [v for v in variants if v not in first_sizes]
@@ -88,8 +91,8 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
 
 
 def fits(run: Callable[[], None], plain: bool, label: str) -> bool:
-    """Run a function that needs memory; return whether it fits. If not, print a line, or raise ParityError for plain
-    decoding."""
+    """Run a function that needs memory and return whether there was enough. If not, print a line; if `plain`, that is
+    of plain decoding, raise ParityError."""
     try:
         run()
         return True
@@ -103,13 +106,13 @@ def fits(run: Callable[[], None], plain: bool, label: str) -> bool:
 
 
 def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
-    """Decode a batch, and add the seconds of a row."""
+    """Decode a batch of rows from number `first` on, and add the seconds a row to the variant's list."""
     variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
 
 
 def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> list[Variant]:
-    """Decode variants in turns with plain decoding, which comes first: those predicted to be fastest, as many as there
-    is time for two rounds of."""
+    """Time variants in turns with plain decoding, twice at least, until about the time `until`; returns them, plain
+    decoding first. They are those predicted to be fastest, as many as there is time for, also with compiled passes."""
     eager = [replace(variant, seconds=[]) for variant in piloted]
     compiled = [replace(variant, fast=True, seconds=[]) for variant in eager] if bench.compiles else []
     for variant in (*eager, *compiled):
@@ -138,8 +141,8 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
 
 
 def choose(turns: list[Variant]) -> Variant | None:
-    """Choose the fastest of the variants that were decoded in turns with plain decoding, the first; None if its timings
-    jump."""
+    """Choose the fastest of the variants timed in turns, of which plain decoding is the first; None if its timings
+    differ by more than JUMP times, so that the machine is too busy to tell."""
     plain = turns[0].seconds
     if max(plain) > JUMP * min(plain):
         return None
@@ -147,7 +150,7 @@ def choose(turns: list[Variant]) -> Variant | None:
 
 
 def tell(case: Case, entry: Mapping[str, Any]) -> str:
-    """Describe the choice in a line."""
+    """Describe a choice, an entry of tuned.yaml, in a line: the method, its gain, and what to set."""
     kind = case.kind
     label = f"{case.model}, batch {case.batch}"
     unit = ROW[case.kind]
@@ -161,8 +164,8 @@ def tell(case: Case, entry: Mapping[str, Any]) -> str:
 
 
 def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
-    """Yield, for every batch of a model, the variants that were decoded in turns, plain decoding first, and the rows of
-    a table: these, and the best variant of each other method as predicted."""
+    """Pilot and time a model's variants until the time `until`. Yields for every batch its case, the variants that were
+    timed in turns (plain decoding first), and a table's rows: these, and the best predicted of each other method."""
     start = time.time()
     piloted = run_pilots(bench, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
     for i, case in enumerate(cases):
@@ -176,7 +179,8 @@ def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case
 
 
 def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
-    """Choose for every batch of a model, print the tables, and add the choices to `out`."""
+    """Choose the fastest variant for every batch (case) of a model until the time `until`, print the tables, and write
+    the choices into the file `out`, unless the machine is too busy to tell."""
     for case, turns, rows in tables(bench, cases, until):
         plain = turns[0].seconds
         table = pd.DataFrame(rows).to_string(index=False, na_rep="")
@@ -194,6 +198,7 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
 
 
 def main() -> None:
+    """Tune every model of the chosen sections, but for cases that tuned.yaml has unless `--again` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help="of the experiment (those with `auto`; if none has it, all)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
@@ -223,7 +228,7 @@ def main() -> None:
 
 
 def is_answered(case: Case) -> bool:
-    """Return whether the file has the case, and print its line then, or why its entry is ignored."""
+    """Return whether tuned.yaml has a valid entry for the case. Prints the entry, or why it is ignored."""
     entry, problem = tuned.find(case)
     if entry:
         print(f"{tell(case, entry)} ({tuned.FILE}; --again measures)")

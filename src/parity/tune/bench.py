@@ -69,7 +69,7 @@ class Variant:
         return f"{self.method}, compiled" if self.fast else self.method
 
     def times(self, plain: list[float]) -> float:
-        """Compute how many times plain decoding's speed this is: the median over rounds."""
+        """Compute the speed as times plain decoding's, whose seconds by round are `plain`: the median over rounds."""
         return median(p / seconds for p, seconds in zip(plain, self.seconds, strict=True))
 
 
@@ -83,7 +83,7 @@ class Cost(NamedTuple):
 
 
 def list_candidates(case: Case) -> Iterator[Variant]:
-    """List every lossless variant that a model can run, plain decoding first, then all methods size by size."""
+    """List every lossless variant that a model can run, each once: plain decoding, then all methods size by size."""
     kind = case.kind
     shares = SHARES[case.kind]
     yield Variant(find_plain_method(kind), make_plain_options(kind))
@@ -121,10 +121,11 @@ class Bench:
         self.models: dict[tuple[str, bool], Any] = {}
 
     def rows(self, first: int, count: int) -> Rows:
+        """Make the inputs of `count` rows from number `first` on, under ids that no experiment has."""
         raise NotImplementedError
 
     def load_networks(self, companion: str, fast: bool) -> Any:
-        """Load the networks that decode, with the companion that a method needs."""
+        """Load the networks that decode, with the companion that a method needs ("" for none), once; fast: compiled."""
         if (companion, fast) not in self.models:
             spec = {
                 "method": next(m for m in methods(self.kind) if needs(self.kind, m) == companion),
@@ -134,7 +135,7 @@ class Bench:
         return self.models[companion, fast]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
-        """Decode and time rows."""
+        """Decode rows by a variant, and measure its seconds, passes and nodes."""
         fast = variant.fast or self.fast
         cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
         loaded = self.load_networks(needs(self.kind, variant.method), fast)
@@ -146,13 +147,13 @@ class Bench:
         return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"])
 
     def pilot(self, variant: Variant) -> None:
-        """Decode a few rows at once: count passes, and time a row."""
+        """Decode a few rows at once, and store in the variant the passes and the seconds of a row."""
         cost = self.decode(variant, self.rows(0, PILOT))
         variant.passes = cost.passes
         variant.piloted = cost.seconds / PILOT
 
     def predict(self, variant: Variant, batch: int) -> float:
-        """Predict the seconds a row: those of the pilot."""
+        """Predict the seconds a row: those of the pilot, whatever the batch."""
         return variant.piloted
 
 
@@ -193,7 +194,7 @@ class Prompted(Bench):
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
     def load_networks(self, companion: str, fast: bool) -> Loaded:
-        """Load the target and the companion that a method needs: others would be fed, too."""
+        """Select the target and the companion that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", companion)}
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
 
@@ -203,18 +204,18 @@ class Prompted(Bench):
         return {"ids": ids, **{k: v[numbers % len(v)] for k, v in self.columns.items()}}
 
     def pilot(self, variant: Variant) -> None:
-        """Count passes, and time steps, one row at a time."""
+        """Decode rows one at a time; store in the variant passes, nodes and what a step costs beside its pass."""
         costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
         variant.passes, variant.nodes = mean(d.passes for d in costs), mean(d.nodes for d in costs)
         variant.step = min(d.a_pass for d in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
 
     def predict(self, variant: Variant, batch: int) -> float:
-        """Predict the seconds a row."""
+        """Predict the seconds a row at a batch, from the variant's passes and the time of a pass of its nodes."""
         cost = self.pass_seconds(variant.nodes, batch, variant.fast or self.fast)
         return variant.passes * cost * variant.step / batch
 
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
-        """Estimate the seconds of a pass over so many nodes of every row of a batch, in the middle of an image."""
+        """Estimate the seconds of a pass over so many nodes of each row of a batch, from widths that are timed once."""
         widths = COMPILED if fast else WIDTHS
         if (batch, fast) not in self.costs:
             self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in widths]
@@ -223,6 +224,7 @@ class Prompted(Bench):
 
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
+        """Time a pass over so many nodes of each row of a batch, in the middle of an image: the median of seconds."""
         model = self.load_networks("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
         positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
         positions = positions.repeat(batch, 1)

@@ -128,8 +128,7 @@ def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> n
 
 
 def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
-    """Encode pixels uint8 [n, H, W, 3] by CLIP as float32 [n, d], not normalised, as in clean-fid; enlarges small
-    ones."""
+    """Encode pixels uint8 [n, H, W, 3], enlarged if small, by CLIP as float32 [n, d], not normalised (clean-fid)."""
     device = clip.logit_scale.device
     bytes_ = torch.from_numpy(enlarge(pixels, SIDE)).permute(0, 3, 1, 2)
     return encode(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
