@@ -12,10 +12,10 @@ from parity_decoders.trees import Candidates
 
 
 def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int, depth: int, top_k: int) -> Candidates:
-    """Grow EAGLE-2's tree (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k`
-    likeliest tokens, then keep the `total` likeliest nodes of all levels.
+    """Grow EAGLE-2's tree (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each of `depth` levels by
+    their `top_k` likeliest tokens, then keep the `total` likeliest nodes of all levels.
 
-    logits [B, V]: the drafter's law after the last final token, which is at position `root` [B].
+    logits [B, V]: the drafter's after the last final token, which is at position `root` [B] and has been read.
     """
     B = len(logits)
     K = min(top_k, logits.shape[-1])
@@ -58,10 +58,10 @@ def read_tokens(
     drafter: Drafter, line: Tensor, first: Tensor, end: Tensor, max_tokens: int, lag: Tensor | int = 0
 ) -> Tensor:
     """Let the drafter read the tokens at positions `first` [B] to end [B] - 1, at most `max_tokens` of them, and return
-    its law [B, V] after the last.
+    its logits [B, V] after the last.
 
-    tokens [B, ...]: the token at position i is tokens[:, i + 1]. Each is read together with the feature that predicted
-    it, or with the feature `lag` positions before that. A row with fewer tokens reads its last one again.
+    line [B, ...]: the token at position i is line[:, i + 1]. Each is read together with the feature that predicted it,
+    or with the feature `lag` positions before that. A row with fewer tokens reads its last one again.
     """
     positions = (first[:, None] + torch.arange(max_tokens, device=line.device)).minimum((end[:, None] - 1).clamp(min=0))
     return drafter.logits(line.gather(1, positions + 1), positions, positions - 1 - lag)[:, -1]
@@ -93,6 +93,7 @@ class RaceDrafter:
     """
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
+        """Wrap a drafter; the arguments are those above."""
         self.drafter = drafter
         self.log = exponential.log()
         self.first = first
@@ -105,7 +106,7 @@ class RaceDrafter:
         return (law.log_softmax(-1) - self.log[:, :1]) / self.sharp
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute race scores after each node. See Drafter."""
+        """Compute race scores [B, S, V] after each node. See Drafter."""
         law = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
         return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
 
@@ -119,7 +120,8 @@ class Shape(NamedTuple):
 
 
 def make_harmonic_shape(width: int, depth: int) -> Shape:
-    """Make the static tree that holds a path of ranks r_1, r_2, ... (from 1) if their product is at most `width`."""
+    """Make the static tree of up to `depth` levels that holds a path of ranks r_1, r_2, ... (from 1) if their product
+    is at most `width`."""
     tree = Shape([-1], [0], [[]])
     products = [1]
     node = 0
@@ -155,7 +157,8 @@ class Level(NamedTuple):
 
 
 def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
-    """List the levels of a tree that have children, from node 0 down; no node has more than V children."""
+    """List the levels of a tree whose nodes have children, from node 0 down; of more than V children of a node, V are
+    listed."""
     levels = []
     shown = {0: -1}
     level = [0]

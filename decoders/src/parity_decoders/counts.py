@@ -19,8 +19,10 @@ SIZES = ("length", "row", "vocab", "vocab - 1")  # of a model: positions, those 
 
 @dataclass(frozen=True)
 class Counts:
-    """The unit of an option, a key of WHAT; its largest value on models of a few positions, where the default would
-    cover the whole sequence; and the size of a model, one of SIZES, that it may not exceed.
+    """The unit of an option, a key of WHAT, and two limits.
+
+    small  its largest value on models of a few positions, where the default would cover the whole sequence
+    most   the size of a model, one of SIZES, that it may not exceed
 
     Raises ValueError for a unit or a size that does not exist.
     """

@@ -20,7 +20,7 @@ Gaussian = tuple[Tensor, Tensor]  # mean and deviation [..., D]
 
 
 class Coupled(NamedTuple):
-    """M points of N tokens."""
+    """Result of a coupling: M points of each of N tokens."""
 
     x: Tensor  # [N, M, D]
     unchanged: Tensor  # [N, M] bool
@@ -39,8 +39,8 @@ def reflect(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
-    """Compute log p / r [...] at n, in p's deviations from the mean that both have; ratio: p's variance over r's, [...,
-    D]."""
+    """Compute log p / r [...] at n [..., D], for Gaussians with the same mean. n: in p's deviations from it; ratio
+    [..., D]: p's variance over r's."""
     return 0.5 * ((ratio - 1) * n * n - ratio.log()).sum(-1)
 
 
@@ -65,9 +65,8 @@ def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
         z = fresh.normal("retry", counter, D + 2)
         j = (weights[pending] / fresh.exponential("retry", counter + 1, D + 1)).argmax(-1, keepdim=True) - 1
         component = z[:, :D].gather(1, j.clamp(min=0))
-        stretched = (
-            component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()
-        )  # of density n^2 exp(-n^2 / 2)
+        # a draw of density n^2 exp(-n^2 / 2)
+        stretched = component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()
         n = torch.where((torch.arange(D, device=z.device) == j), stretched, z[:, :D])
         bound = c[pending, 0] + (a[pending] * n * n).sum(-1)
         accepted = fresh.uniform("retry", -1 - counter) * bound < -torch.expm1(-log_ratio(n, ratio[pending]))
@@ -80,7 +79,7 @@ def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
 
 def couple(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
     """Turn x [N, M, D], drawn from q, into a draw of p that equals it as often as possible; noise of N rows, index [N,
-    M] names the draw.
+    M] names the draws.
 
     The means are coupled first, at q's deviations. Then the deviations are: a point stays with probability min(1, p /
     r), otherwise it is drawn from the residual. Where p's deviation is 0, x becomes its mean. Each point is coupled

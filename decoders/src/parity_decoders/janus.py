@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 
 class PictureHead(nn.Module):
-    """The head for pictures, behind the tokens of the text, which are never drawn."""
+    """The head for pictures, widened so that the text's tokens come first; these have the smallest logit."""
 
     def __init__(self, head: nn.Module, first_token: int):
         super().__init__()

@@ -24,12 +24,13 @@ USES = ("sample", "accept", "draft", "branch", "order", "retry", "draft race")
 
 
 def _shift_right(z: Any, n: int) -> Any:
-    """Shift words (int64 tensors, or uint64 arrays) to the right, zeros in from the left."""
+    """Shift words (int64 tensors, or uint64 arrays) right by n bits, with zeros from the left."""
     return z >> n if isinstance(z, np.ndarray) else (z >> n).bitwise_and_((1 << (64 - n)) - 1)
 
 
 def _mix(z: Any, leading: int = 64) -> Any:
-    """Apply SplitMix64's finaliser to words, in place, as far as their `leading` bits need it."""
+    """Apply SplitMix64's finaliser to words, in place; its last step is left out if no more than 31 `leading` bits are
+    needed."""
     _, one, two = ARRAYS if isinstance(z, np.ndarray) else (GOLDEN, MIX1, MIX2)
     for shift, factor in ((30, one), (27, two)):
         z ^= _shift_right(z, shift)
@@ -40,12 +41,13 @@ def _mix(z: Any, leading: int = 64) -> Any:
 
 
 def _convert_words(words: np.ndarray, bits: int) -> np.ndarray:
-    """Convert words below 2^bits exactly to floats: to float32 by way of int32, which converts fastest."""
+    """Convert words below 2^bits exactly to floats: to float64 for 53 bits, else to float32 by way of int32, which is
+    fastest."""
     return words.astype(np.float64) if bits == 53 else words.astype(np.int32).astype(np.float32)
 
 
 def _wrap_to_int64(n: int) -> int:
-    """Wrap n modulo 2^64 to an int64."""
+    """Return n modulo 2^64 as a signed 64-bit number."""
     return (n + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -64,9 +66,12 @@ class Noise:
         self.counters: Any = ()  # of a stream's elements, in words
 
     def _words(self, x: Tensor) -> Any:
+        """View an int64 tensor as words: a uint64 array on a CPU, else the tensor itself."""
         return x.numpy().view(np.uint64) if self.array else x
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        """Draw n numbers of U(0, 1) for each row and index, [B, ..., n]. Raises DecodingError for a use that is not in
+        USES."""
         if use not in self.streams:
             if use not in USES:
                 raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
@@ -83,11 +88,11 @@ class Noise:
         return torch.from_numpy(uniform) if self.array else uniform
 
     def take(self, rows: Tensor) -> "Noise":
-        """Select the noise of rows."""
+        """Return the noise of the rows with these numbers [n]."""
         return Noise(self.keys[rows], self.dtype)
 
     def replace(self, rows: Tensor, keys: Tensor) -> None:
-        """Replace the keys of rows [n], by number, by keys [n]."""
+        """Replace the keys of the rows with these numbers [n], in place."""
         self.keys = self.keys.index_copy(0, rows, keys)
         self.streams.clear()
 
@@ -96,11 +101,12 @@ class Noise:
         return self._uniform(use, index, 1)[..., 0]
 
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Draw unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a race)."""
+        """Draw n unit exponentials a row and index, [B, ..., n]: `argmax(weights / exponential)` is a draw from
+        `weights` (a race)."""
         return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
 
     def normal(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Draw standard normals [B, ..., n], by the inverse of their distribution function."""
+        """Draw n standard normals a row and index, [B, ..., n], by the inverse of their distribution function."""
         below_one = 1 - torch.finfo(self.dtype).eps / 2
         return torch.special.ndtri(self._uniform(use, index, n).clamp_(max=below_one))
 
@@ -108,6 +114,7 @@ class Noise:
 def counted_noise(
     seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
 ) -> Noise:
-    """Make the noise of many anonymous rows, keyed by number: the equality tests draw their samples with it."""
+    """Make the noise of rows that have no prompt, keyed by their numbers and a seed; the equality tests draw samples
+    with it."""
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     return Noise(_mix(keys * GOLDEN + torch.tensor(seed) * MIX2), dtype)

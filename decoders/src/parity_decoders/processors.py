@@ -41,10 +41,9 @@ class Guidance(NamedTuple):
 
 
 def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:
-    """Take guidance out of the processors, since its rows are decoded beside the others.
-
-    Raises DecodingError for a processor that keeps a state, and for guidance behind another processor.
-    """
+    """Split logits processors into classifier-free guidance (None if there is none), whose unconditional rows are
+    decoded beside the others, and the rest in order. Raises DecodingError for a processor that keeps a state, and for
+    guidance behind another processor."""
     guidance = None
     remaining = LogitsProcessorList()
     for processor in processors:
@@ -64,21 +63,21 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
 
 
 class Law:
-    """From logits of slots to the law that is drawn from."""
+    """Turns logits into the law that `generate` would draw from: by guidance, processors, and greedy choice."""
 
     def __init__(self, processors: LogitsProcessorList, guidance: Guidance | None, greedy: bool):
-        """greedy: all mass on the likeliest token."""
+        """Set the parts; greedy: all probability goes to the likeliest token."""
         self.processors = processors
         self.guidance = guidance
         self.greedy = greedy
 
     def needs_prefix(self) -> bool:
-        """Tell whether a processor reads the tokens before a slot."""
+        """Return whether a processor reads the tokens before a slot."""
         return not all(isinstance(processor, OF_SCORES) for processor in self.processors)
 
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
-        """Convert logits [R, S, V], of 2B rows where guided, to scores [B, S, V]; prefixes: of row b and slot s the
-        ids before it [n], where a processor needs them."""
+        """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
+        guided. prefixes: the ids [n] up to slot s of row b at [b][s], needed if `needs_prefix`."""
         scores = logits.float()
         if self.guidance is not None:
             conditional, unconditional = scores.log_softmax(-1).chunk(2)
@@ -102,6 +101,6 @@ class Law:
 
     @staticmethod
     def ask(processor: Any, ids: Tensor, scores: Tensor, row: int, rows: int) -> Tensor:
-        """Ask a processor for the scores [V] of one slot of row `row` of `rows`, as it would be asked in a batch: one
-        may depend on the row's number."""
+        """Ask a processor for the scores [V] of one slot of batch row `row` of `rows`, behind ids [n], in a batch of
+        copies, because a processor may depend on the row's number."""
         return processor(ids.expand(rows, -1), scores.expand(rows, -1).clone())[row]

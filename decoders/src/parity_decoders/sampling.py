@@ -38,7 +38,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 
 
 class Sampled:
-    """A model under sampling settings: the same protocol, its logits those of the law, float32 or wider."""
+    """A model under sampling settings: the same protocol, but its logits are those of the law that is drawn from."""
 
     def __init__(self, model: Any, sampling: TokenSampling):
         self.model, self.sampling = model, sampling
@@ -52,42 +52,46 @@ class Sampled:
 
     @cached_property
     def grammar(self) -> bool:
-        """Whether tokens are forced."""
+        """Whether the model forces any token."""
         return bool((self.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after tokens, positions [B, S]. Guided, the model has B conditional, then B
-        unconditional rows."""
+        """Compute logits [B, S, V] of the law after tokens at positions [B, S]. See TokenModel."""
         return self._law(self.model.logits, tokens, positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after nodes tokens, positions, parents [B, S]."""
+        """Compute logits [B, S, V] of the law after nodes: tokens, positions, parents [B, S]. See TokenModel."""
         return self._law(self.model.tree, tokens, positions, parents)
 
     def keep(self, nodes: Tensor) -> None:
+        """Store the nodes [B, W] of the last tree. See TokenModel."""
         self.model.keep(self._repeat_rows(nodes))
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
-        """Replace rows by fresh ones. See TokenModel."""
+        """Replace the rows [B] bool by those of the fresh model. See TokenModel."""
         self.model.join(self._repeat_rows(rows), fresh.model)
 
     @property
     def drafter(self) -> Any:
-        """The model's drafter, its laws those of the same settings."""
+        """The model's drafter, with `logits` and `tree` of the law under the same settings."""
         calls = {name: partial(self._law, getattr(self.model.drafter, name)) for name in ("logits", "tree")}
         return SimpleNamespace(**calls)
 
     @cached_property
     def draft(self) -> "Sampled | None":
-        """The model's draft model under the same settings."""
+        """The model's draft model under the same settings; None if it has none."""
         inner = getattr(self.model, "draft", None)
         return None if inner is None else Sampled(inner, self.sampling)
 
     def _repeat_rows(self, rows: Tensor) -> Tensor:
-        """Repeat rows of the batch for a guided model, which has each twice."""
+        """Return rows [B, ...] twice, [2B, ...], if the model is guided: it has B conditional, then B unconditional
+        rows."""
         return rows if self.sampling.guidance == 1 else torch.cat([rows, rows])
 
     def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *others: Tensor) -> Tensor:
+        """Call `logits_of` and apply guidance, temperature, top-k, top-p and the grammar to its logits [B, S, V]. A
+        token that the grammar forces at the next position has probability 1. others: further tensors [B, ...] for the
+        call."""
         s = self.sampling
         logits = logits_of(*map(self._repeat_rows, (tokens, positions, *others)))
         if s.guidance != 1:

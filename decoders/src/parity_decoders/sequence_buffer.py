@@ -16,25 +16,26 @@ AHEAD = 32  # extra positions drawn in one call, because the next passes need th
 
 
 def find_end(forced: Tensor) -> int:
-    """Find the end of the drawn positions of forced [L]: all positions from it on are forced and cost no pass."""
+    """Return the number of positions up to the last that is drawn; in forced [L], all after it are forced and cost no
+    pass."""
     return 1 + int((forced < 0).nonzero().max())
 
 
 class SequenceBuffer:
-    """The tokens of every row, final ones and drafts, and how far each row has come.
+    """The tokens of each row, final ones and drafts, and how far each row has come.
 
     tokens  [B, L + 1 + spare]: position i is in tokens[:, i + 1], the prompt's last token (position -1) comes first;
             `spare` columns take what is drawn past the end
-    at      [B] first open position
-    before  [B] the same in the last pass
+    frontier, last_frontier  [B] first open position, now and before the last pass
     step    passes made
     age     [B, 1] passes since the row began: less than `step` if it replaced a finished row
     newest  passes since any row began; 0: this pass is some row's first
     grammar whether tokens are forced
-    end     behind the last position whose token is drawn
+    end     number of positions up to the last that is drawn
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
+        """Start the rows from the prompts' last tokens `start` [B]."""
         self.model = model
         self.step = 0
         self.newest = 0
@@ -52,7 +53,7 @@ class SequenceBuffer:
     def count_remaining(self) -> int:
         """Count the open positions of the row that has the most; 0 when all rows are done.
 
-        Rows that are done are cleared and begin again if the model's queue holds waiting rows.
+        If the model's queue holds waiting rows, rows that are done are first cleared to begin again as those.
         """
         frontier = self.frontier
         if self.queue is not None and self.queue.waits():
@@ -64,7 +65,7 @@ class SequenceBuffer:
         return max(self.end - int(frontier.min()), 0)
 
     def _clear_rows(self, rows: Tensor) -> None:
-        """Clear the given rows [B] bool."""
+        """Set the given rows [B] bool back to their start, without tokens."""
         self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
         self.frontier, self.last_frontier = (x.masked_fill(rows, 0) for x in (self.frontier, self.last_frontier))
         self.age = self.age.masked_fill(rows[:, None], 0)
@@ -75,7 +76,7 @@ class SequenceBuffer:
         return self.tokens.gather(1, self.frontier[:, None])
 
     def next_positions(self, n: int) -> Tensor:
-        """Return the next n positions [B, n] of each row; they may exceed the length."""
+        """Return the first n open positions [B, n] of each row, one after the other; they may exceed the length."""
         return self.frontier[:, None] + self.numbers[:n]
 
     def mask_new_rows(self, drafts: Tensor) -> Tensor:
@@ -83,9 +84,9 @@ class SequenceBuffer:
         return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, nodes: Tensor | None = None) -> Step:
-        """Write a pass's tokens [B, W] from the first open position on, of which n_kept [B] are final. Tokens past
-        `end` are not counted: the grammar forces them at no pass, so that a row is done in the same pass whatever the
-        other rows do."""
+        """Write a pass's tokens [B, W] from the first open position on, move the frontier by n_kept [B], those that are
+        final, and return the step. Tokens past `end` are not counted: the grammar forces them at no pass, so that a row
+        is done in the same pass whatever the other rows do. nodes: see `Step`."""
         n_kept = n_kept.minimum(self.end - self.frontier)
         self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
         self.last_frontier = self.frontier
@@ -101,7 +102,7 @@ class ByPosition:
     pass, because drawing is cheap there and reading how far rows have come would synchronise."""
 
     def __init__(self, line: SequenceBuffer, draw: Callable[[Tensor], Tensor]):
-        """Set the function draw(positions [B, n]) -> [B, n, ...]."""
+        """Set the buffer and the function draw(positions [B, n]) -> [B, n, ...] that draws the numbers."""
         self.line, self.draw = line, draw
         self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
 
@@ -124,15 +125,16 @@ class ByPosition:
         return self.held[1][:, :n]
 
     def _draw_next(self, n: int) -> Tensor:
+        """Draw the numbers [B, n, ...] of the next n positions anew."""
         return self.draw(self.line.frontier[:, None] + torch.arange(n, device=self.line.frontier.device))
 
 
 def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:
-    """Make the source of the unit exponentials [B, n, V] that tokens are drawn by."""
+    """Make the source of the unit exponentials [B, n, V] by which the tokens of the next n positions are drawn."""
     return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
 
 
 def make_trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
-    """Make the source of the uniforms [B, n, siblings] that candidates are accepted by, one for each sibling."""
+    """Make the source of the uniforms [B, n, siblings] by which candidates are accepted: one a position and sibling."""
     each = torch.arange(siblings, device=line.frontier.device)
     return ByPosition(line, lambda positions: noise.uniform("accept", positions[..., None] * siblings + each))

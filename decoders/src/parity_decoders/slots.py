@@ -25,7 +25,8 @@ checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models whose slot
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer; `cache` says where new ones stand and how many are read."""
+    """Keys and values of one layer. The `cache` that it belongs to says where new ones are stored and how many are
+    read."""
 
     is_sliding = False
     keys: Tensor
@@ -36,18 +37,19 @@ class SlotLayer(CacheLayerMixin):
         self.cache = cache
 
     def stores(self) -> tuple[Tensor, Tensor]:
-        """Return keys and values [R, slots, H, D]."""
+        """Return the stored keys and values, each [R, slots, H, D]."""
         return self.keys, self.values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make room for all slots, of the shapes of the first keys and values [R, H, S, D]."""
+        """Allocate zeros for all slots, with the sizes of the first keys and values [R, H, S, D]."""
         rows, size = len(key_states), self.cache.size
         self.keys = key_states.new_zeros(rows, size, key_states.shape[1], key_states.shape[3])
         self.values = value_states.new_zeros(rows, size, value_states.shape[1], value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store keys and values [R, H, S, D] at the cache's slots; return those of the slots that are read."""
+        """Store keys and values [R, H, S, D] in the cache's slots; return those of its first `end` slots, [R, H, end,
+        D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, slots, end = self.cache.rows, self.cache.slots, self.cache.end
@@ -56,11 +58,11 @@ class SlotLayer(CacheLayerMixin):
         return self.keys[:, :end].transpose(1, 2), self.values[:, :end].transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many slots are read, and the first of them."""
+        """Return how many slots are read, and 0, the first of them, whatever the length of the query."""
         return self.cache.end, 0
 
     def get_seq_length(self) -> int:
-        """Return 0: places are given with each call, not counted."""
+        """Return 0, so that transformers counts no positions: each call gives them."""
         return 0
 
     def get_max_length(self) -> int:
@@ -73,6 +75,8 @@ class SlotCache(Cache):
     `end`, how many slots are read."""
 
     def __init__(self, layers: int, rows: int, size: int, device: torch.device):
+        """Make a cache without memory: a layer takes it when it first stores. size: slots of each of the `rows`
+        rows."""
         self.size = size
         self.end = 0
         self.rows = torch.arange(rows, device=device)[:, None]
@@ -87,7 +91,7 @@ class SlotCache(Cache):
                 store[rows, targets] = store[rows, sources]
 
     def widen(self, more: int) -> None:
-        """Add slots behind the last."""
+        """Add `more` empty slots behind the last."""
         self.size += more
         for layer in self.slot_layers:
             if layer.is_initialized:
@@ -125,14 +129,16 @@ def find_windows(model: Any) -> list[int | None]:
 
 
 class SlotNetwork:
-    """The network of a batch of prompts, with the laws of the tokens behind any tokens at any positions.
+    """A causal network with the cache of a batch of prompts, which computes the logits that follow any tokens at any
+    positions.
 
     ids [R, P]       prompts, padded on the left
-    unpadded [R, P]  bool: which of them are no padding
+    unpadded [R, P]  bool, false on padding
     """
 
     def __init__(self, model: Any, ids: Tensor, unpadded: Tensor, length: int):
-        """length: new positions, at most."""
+        """Feed the prompts without their last tokens. length: the most new positions. Raises DecodingError: see
+        `find_windows`."""
         self.model = model
         self.windows = find_windows(model)
         self.prefix = ids.shape[1]
@@ -149,8 +155,9 @@ class SlotNetwork:
     def run_pass(
         self, tokens: Tensor, slots: Tensor, places: Tensor, visible: Tensor, last_only: bool = False
     ) -> Tensor:
-        """Compute the logits [R, S, V] of tokens [R, S], stored at `slots` [R, S], that stand at `places` [R, S] of
-        their row, padding included, and see the slots `visible` [R, S, T]."""
+        """Compute the logits [R, S, V] that follow tokens [R, S], and store these at `slots` [R, S]. places [R, S]:
+        where each stands in its row, padding included; visible [R, S, T]: which slots it sees. last_only: [R, 1, V] of
+        the last token, if the model can."""
         self.cache.slots = slots
         self.cache.end = visible.shape[2]
         options = {"logits_to_keep": 1} if last_only and self.model._supports_logits_to_keep() else {}
@@ -164,7 +171,8 @@ class SlotNetwork:
         ).logits
 
     def make_mask(self, slots: Tensor, places: Tensor, visible: Tensor) -> Any:
-        """Make the additive mask [R, 1, S, T] of `visible`; a mask for each type of layer where they differ."""
+        """Make the additive mask [R, 1, S, T] of `visible` [R, S, T], cut to the sliding window if all layers have one;
+        if only some have, a dict with a mask for each type of layer. slots, places: as in `run_pass`."""
         window = next(filter(None, self.windows), None)
         if window is None:
             return self.add_heads(visible)
@@ -176,12 +184,14 @@ class SlotNetwork:
         return {"full_attention": self.add_heads(visible), "sliding_attention": near}
 
     def add_heads(self, visible: Tensor) -> Tensor:
-        """Turn visible [R, S, T] into an additive mask [R, 1, S, T]."""
+        """Turn visible [R, S, T] into an additive mask [R, 1, S, T]: 0 where true, else the smallest number of the
+        model's dtype."""
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [R, S] -> logits [R, S, V]; see TokenModel."""
+        """Compute the logits [R, S, V] that follow tokens at positions [R, S], and store the tokens there. See
+        TokenModel."""
         slots = positions + self.prefix
         self.on[self.cache.rows, slots] = True
         self.fed = max(self.fed, int(slots.max()) + 1)
@@ -190,7 +200,9 @@ class SlotNetwork:
         return self.run_pass(tokens, slots, slots, visible)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [R, S] -> logits [R, S, V]; see TokenModel."""
+        """Compute the logits [R, S, V] that follow the nodes of a tree: tokens, positions, parents [R, S]. They are
+        stored behind all slots fed so far, until `keep` copies them; the cache grows if they do not fit. See
+        TokenModel."""
         self.places = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.first_node = max(self.fed, int(self.places[:, 0].max()) + 1)
         missing = self.first_node + tokens.shape[1] - self.cache.size
@@ -204,7 +216,7 @@ class SlotNetwork:
         return self.run_pass(tokens, slots, self.places, torch.cat([stored, above], 2))
 
     def keep(self, nodes: Tensor) -> None:
-        """Keep the nodes [R, W] of the last tree, -1 for none; see TokenModel."""
+        """Copy the nodes [R, W] of the last tree, -1 for none, to the slots of their positions. See TokenModel."""
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
         targets = self.places[row, node]
@@ -216,10 +228,9 @@ class SlotNetwork:
 
 @torch.inference_mode()
 def check_slots(model: Any) -> None:
-    """Compare the laws of a window and of a tree of eight tokens with the model's own forward, once for each model.
-
-    Raises DecodingError if they differ: the model reads its mask, its cache or its places in another way.
-    """
+    """Compare a `SlotNetwork` of this model, on a window and a tree of random tokens, with the model's own forward,
+    once for each model. Raises DecodingError if log-probabilities differ: then the model reads its mask, cache or
+    positions in another way."""
     if model in checked:
         return
     find_windows(model)

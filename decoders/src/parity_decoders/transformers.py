@@ -339,9 +339,8 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
         chosen = {name: keywords.pop(name, p.default) for name, p in options.items()}
         check_options(method, decoder, chosen)
         request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
-        request["attention_mask"] = keywords.pop(
-            "attention_mask", None
-        )  # it may not be in the signature, because generate would pass it twice
+        # the mask may not be in the signature, because `generate` would pass it twice
+        request["attention_mask"] = keywords.pop("attention_mask", None)
         request["unread"] = keywords
         request["past_key_values"] = keywords.get("past_key_values")
         request["input_ids_given"] = input_ids.shape[1] > 0

@@ -23,7 +23,7 @@ class Tree:
     """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
 
     tokens, parents, positions [B, S]; offset [B, S] how far a node stands behind node 0
-    missing  [B, S] bool, nodes that are not there, or None: all are
+    missing  [B, S] bool, nodes that do not exist, or None: all do
     follows  [B, S] parents, S where a node is missing
     """
 
@@ -48,26 +48,29 @@ class Tree:
         return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
 
     def hold_throughout(self, holds: Tensor) -> Tensor:
-        """Mark the nodes [B, S] bool of which `holds` [B, S] bool is true, and of all their ancestors."""
+        """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors."""
         above = self.parents.clamp(min=0)
         for _ in range((above.shape[1] - 1).bit_length()):  # each turn doubles how far up a node looks
             holds, above = holds & holds.gather(1, above), above.gather(1, above)
         return holds
 
     def follow(self, drawn: Tensor) -> Tensor:
-        """Mark the path [B, S] bool of nodes that hold the tokens drawn [B, S] after their parents, from node 0 on. It
-        is a single path if no two children of a node hold the same token."""
+        """Mark the nodes [B, S] bool that hold, as do all their ancestors, the token drawn after their parent: drawn
+        [B, S], one after each node. They are a single path from node 0 if no two children of a node hold the same
+        token."""
         matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
         return self.hold_throughout(matches if self.missing is None else matches & ~self.missing)
 
     def count_evaluated(self, first: int = 0) -> Tensor:
-        """Count the nodes [B], from `first` on, whose law is that of an open position of the row."""
+        """Count the existing nodes [B], from number `first` on, that predict a position which the row still has to
+        draw."""
         is_open = self.positions < self.line.end - 1
         return (is_open if self.missing is None else is_open & ~self.missing)[:, first:].sum(1)
 
     def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
-        """Keep the nodes [B, W], -1 for none, whose tokens are final. tokens [B, W]: the tokens of these nodes but node
-        0, then the one drawn after the last of them."""
+        """Let the model keep the nodes [B, W], -1 for none, whose tokens are final, and return the step. tokens [B, W]:
+        those of these nodes without node 0, then the one drawn after the last; evaluated [B]: nodes to count (None:
+        all)."""
         self.line.model.keep(nodes)
         return self.line.advance(
             tokens, (nodes >= 0).sum(1), self.count_evaluated() if evaluated is None else evaluated
@@ -75,7 +78,7 @@ class Tree:
 
 
 def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
-    """Make the tree of a pass from candidates below the last final token; with None, from that token alone."""
+    """Make the tree of a pass: the last final token with the candidates below it, or with None that token alone."""
     root = torch.zeros_like(line.read_last_token())
     if candidates is None:
         return Tree(line, root[:, :0], root - 1, root)
@@ -94,12 +97,12 @@ def find_leaves(tree: Candidates) -> Tensor:
 
 
 def find_likeliest(tree: Candidates) -> Tensor:
-    """Find the leaf [B] of the likeliest candidate sequence."""
+    """Find the leaf [B] whose path is likeliest under the drafter."""
     return torch.where(find_leaves(tree), tree.score, -torch.inf).argmax(1)
 
 
 def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
-    """List the nodes [B, depth] on the path from the top to `leaf` [B], padded with -1."""
+    """List the nodes [B, depth] on the path from the top down to the node `leaf` [B], padded with -1."""
     on_path = find_ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
     path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
     slots = torch.where(on_path, tree.depth - 1, depth)
@@ -107,5 +110,6 @@ def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
 
 
 def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:
-    """Count how many of the chosen leaves' [B, T] (0 or 1) sequences go through each node, [B, T]."""
+    """Count through how many of the chosen candidate sequences each node lies, [B, T]. chosen [B, T] is 1 at their
+    leaves, else 0."""
     return (chosen[:, None] @ find_ancestors(tree.parents).to(chosen.dtype))[:, 0]

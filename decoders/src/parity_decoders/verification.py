@@ -24,8 +24,8 @@ class Verified(NamedTuple):
 
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
-    """Draw a token from unnormalised `weights` [..., V]: the winner of a race of unit exponentials [..., V]. Zero
-    weights never win."""
+    """Draw a token from unnormalised `weights` [..., V] by unit exponentials [..., V]: the index of the largest weight
+    / exponential, which is each index with probability in proportion to its weight. Zero weights never win."""
     return find_largest(weights / exponential)
 
 
@@ -54,8 +54,8 @@ def count_leading(holds: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Compute max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding leaves no
-    mass."""
+    """Compute max(0, p - q) [..., V], unnormalised (Leviathan et al. 2023, Alg. 1); p itself where nothing is left of
+    it."""
     rest = (p - q).clamp_(min=0)
     return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
 
@@ -91,11 +91,11 @@ def finish(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, accepted: Tensor, fresh: Tensor, exponential: Tensor
 ) -> Verified:
     """Assemble the tokens of a pass from the decisions `accepted` [B, W]: the accepted drafts, the correction of the
-    first rejected one, then `fresh` [B, W]. Shapes as in `verify`."""
+    first rejected one (drawn from the residual of p and q, for a point draft its `fresh` token), then `fresh` [B, W].
+    Shapes as in `verify`."""
     accepted_prefix = accepted.cumprod(-1)  # 1 before the first rejected draft
-    first = accepted_prefix.sum(-1, keepdim=True).clamp(
-        max=draft.shape[1] - 1
-    )  # its slot, or the last one if all are accepted
+    # the slot of the first rejected draft, or the last slot if all are accepted
+    first = accepted_prefix.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)
     rows = first[..., None].expand(-1, -1, p.shape[-1])
     corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
@@ -127,9 +127,9 @@ def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) 
 def transport(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Move every draft from its law q to p by maximal coupling, also after a rejection (MC-SJD). Returns the tokens,
-    and whether each draft stayed. Shapes as in `verify`, with or without a slot. A point draft is replaced by a draw
-    from p."""
+    """Move every draft [B, W] from its law q to p by maximal coupling, also after a rejection (MC-SJD): it is kept with
+    probability min(1, p / q), else redrawn from the residual. A point draft is replaced by a draw from p. Returns the
+    tokens, and [B, W] bool which drafts stayed. Shapes as in `verify`, with or without the slots."""
     stays = ~point & (u * probability(q, draft) < probability(p, draft))
     drawn = torch.where(point, race(p, exponential), race(residual(p, q), exponential))
     return torch.where(stays, draft, drawn), stays
@@ -273,8 +273,8 @@ def descend(
 
 
 def shift_window(n_kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Move a window by n_kept [B] slots: each of values [B, W, ...] to [B, window, ...]. Also returns `new` [B,
-    window], which marks slots without a computed value; their content is arbitrary."""
+    """Move a window by n_kept [B] slots: each of values [B, W, ...] to [B, window, ...]. Also returns `new` [B, window]
+    bool, which marks slots without a value to carry over; their content is arbitrary."""
     W = values[0].shape[1]
     source = n_kept[:, None] + torch.arange(window, device=n_kept.device)
     rows = torch.arange(len(n_kept), device=n_kept.device)[:, None]

@@ -30,9 +30,9 @@ class Drafts(NamedTuple):
 
 
 class Window:
-    """The slots of a pass, and the state that passes hand on.
+    """The slots of a pass, and what is carried from pass to pass.
 
-    positions [B, W]  those of the slots
+    positions [B, W]  position of each slot
     index [B, W]      numbers of their draws: no two passes of a row share one
     line              the tokens written so far
     """
@@ -70,9 +70,8 @@ class Window:
         self.slot = torch.arange(size, device=start.device)
         self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # what random drafts are, and a law of none
         self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
-        self.end = self.kept = (
-            self.line.frontier
-        )  # [B] positions before it have been written; tokens of the last pass kept
+        # end [B]: positions before it have been written; kept [B]: tokens of the last pass that are final
+        self.end = self.kept = self.line.frontier
         self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
         # by use: uniforms [B, AHEAD * size] of AHEAD passes, and the number of the first of these passes
         self.drawn: dict[str, tuple[Tensor, int]] = {}
@@ -98,7 +97,7 @@ class Window:
         self.drawn.clear()
 
     def draw_uniforms(self, use: str) -> Tensor:
-        """Draw U(0, 1) [B, W], one for each slot of the pass, numbered by `index`."""
+        """Draw U(0, 1) [B, W] for a use of `Noise`, one for each slot of the pass, numbered by `index`."""
         step = self.line.step
         size = self.size
         if use not in self.drawn or step == self.drawn[use][1] + AHEAD:
@@ -108,7 +107,8 @@ class Window:
         return uniform[:, (step - first) * size :][:, : self.positions.shape[1]]
 
     def draw_races(self) -> Tensor:
-        """Draw the unit exponentials [B, W, V] that the pass's tokens are drawn by."""
+        """Draw the unit exponentials [B, W, V] by which the pass's tokens are drawn; the same in one pass, however
+        often asked."""
         if self.exponential is None:
             if self.shared:
                 self.exponential = self.by_position.take_next(self.positions.shape[1])
@@ -117,13 +117,13 @@ class Window:
         return self.exponential
 
     def compute_law(self, draft: Tensor) -> Tensor:
-        """Compute p [B, W, V], the target's law of each slot given the drafts before it, in one pass."""
+        """Compute p [B, W, V], the target's law of each slot given the drafts [B, W] before it, in one pass."""
         feed = torch.cat([self.line.read_last_token(), draft[:, :-1]], 1)
         return self.model.logits(feed, (self.positions - 1).clamp(max=self.model.length - 1)).softmax(-1)
 
     def make_drafts(self) -> Drafts:
         """Make the drafts of a pass: the tokens that the last pass drew after its correction, and fresh drafts in new
-        slots."""
+        slots or, without `refine`, in all."""
         if self.tokens is None:
             return self.make_fresh_drafts()
         W = self.positions.shape[1]
@@ -138,8 +138,8 @@ class Window:
         return self._warm_drafts(drafts) if self.warm and self.line.newest <= 1 and self.stored is not None else drafts
 
     def _warm_drafts(self, drafts: Drafts) -> Drafts:
-        """Redraw the drafts of rows in their second pass from the frontier's law, because the laws after it were
-        computed on random tokens."""
+        """Replace the drafts of rows in their second pass by draws from the law at the frontier, because the laws after
+        it were computed on random tokens."""
         assert self.stored is not None
         second = self.line.age == 1
         frontier = (self.kept - 1).clamp(min=0, max=self.stored.shape[1] - 1)
@@ -173,7 +173,7 @@ class Window:
         return source.clamp(min=0), (source >= 0) & (source < self.end[:, None])
 
     def predict_laws(self) -> tuple[Tensor, Tensor]:
-        """Return the laws [B, W, V] that a sampling `init` draws from, and bool [B, W] which slots have one."""
+        """Return the laws [B, W, V] that an `init` "sample_..." draws from, and [B, W] bool which slots have one."""
         assert self.laws is not None
         source, exists = self._find_sources()
         if self.line.grammar:
@@ -181,18 +181,21 @@ class Window:
         return self.laws[self.rows, source], exists
 
     def _force_tokens(self, tokens: Tensor, q: Tensor, point: Tensor) -> Drafts:
-        """Replace drafts by the forced tokens where the grammar leaves no choice."""
+        """Make drafts of tokens [B, W] drawn from q, in which the tokens that the grammar forces are put in as point
+        masses."""
         if not self.line.grammar:
             return Drafts(tokens, q, point)
         forced = self.model.forced[self.positions.clamp(max=self.model.length - 1)]
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
 
     def _draw_draft_races(self) -> Tensor:
-        """Draw the unit exponentials [B, W, V] of the drafts' races; random tokens read a stream of their own."""
+        """Draw the unit exponentials [B, W, V] by which drafts are drawn: those of the tokens if `shared`, else
+        others."""
         return self.draw_races() if self.shared else self.noise.exponential("draft race", self.index, self.model.vocab)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:
-        """Write the pass's tokens [B, W], of which the first n_kept [B] are final, and move the window after them.
+        """Write the pass's tokens [B, W], of which the first n_kept [B] are final, move the window after them, and
+        return the step.
 
         p [B, W, V]: their laws, needed if the next pass verifies against them; stored: the laws to remember instead of
         p.

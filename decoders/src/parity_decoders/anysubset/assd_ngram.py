@@ -19,7 +19,8 @@ SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 
 def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
-    """Estimate c(. | previous [B]) [B, V] from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
+    """Estimate the law [B, V] of the token after `previous` [B] from the neighbouring known tokens of each row of
+    tokens [B, N] (Eq. 23).
 
     Eq. 23 divides by every occurrence of `previous`, also those whose neighbour is unknown, so it does not sum to one;
     here the counts are normalised. Where `previous` is unknown or has no known neighbour, counts of single tokens are
@@ -40,8 +41,9 @@ def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dt
 
 
 def propose(model: AnySubsetModel, tokens: Tensor, slots: Ranks, exponential: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Draft tokens [B, k] one by one by the bigrams of tokens [B, N], each after the token to its left, a draft or not.
-    Also returns the laws [B, k, V] they were drawn from, and the tokens with the drafts written in."""
+    """Draft the tokens of the ranks in `slots` one by one, by the bigrams of tokens [B, N], each after the token to its
+    left, a draft or not. Returns drafts [B, k], the laws [B, k, V] they were drawn from, and tokens with the drafts
+    written in."""
     line = tokens
     laws = []
     drafts = []

@@ -18,8 +18,8 @@ SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, 
 
 
 def gpt2(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """Decode one token a pass; whether with a cache is up to the model. Raises DecodingError if a prompt is not a
-    prefix."""
+    """Decode from left to right, one token a pass. Raises DecodingError if a row's known tokens are not a prefix of
+    it."""
     rank = torch.arange(start.order.shape[1], device=start.order.device)
     wrong = (rank < start.end[:, None]) & (start.order != rank)
     if wrong.any():

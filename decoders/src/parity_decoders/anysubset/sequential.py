@@ -17,7 +17,7 @@ SOURCE = "Guo & Ermon 2025, sec. 3 (sequential sampling via factorization), orde
 
 @torch.inference_mode()
 def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """Draw the token of rank n in each pass from its law given all ranks before it."""
+    """Draw one token a pass: that of rank n, from its law given all ranks before it."""
     tokens = start.tokens
     n = start.begin
     N = start.tokens.shape[1]

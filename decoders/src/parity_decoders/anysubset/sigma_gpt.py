@@ -20,7 +20,8 @@ SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I,
 
 
 def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
-    """Make N_o orders of each row, [B N_o, N]: its order with the missing ranks sorted by keys [B, N_o, N]."""
+    """Make N_o orders of each row, [B N_o, N]: its own order with the missing ranks sorted by random keys [B, N_o,
+    N]."""
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
     is_prompt, is_missing = (rank < end[:, None] for end in (start.begin, start.end))
@@ -41,6 +42,7 @@ def count_accepted(
     orders = len(order) // len(u)
 
     def repeat_orders(x: Tensor) -> Tensor:
+        """Repeat each row of x [B, ...] for its orders, [B N_o, ...]."""
         return x.repeat_interleave(orders, 0)
 
     line = repeat_orders(start.tokens)

@@ -128,7 +128,8 @@ def run_sweeps(
     """Sweep over the n m walks of a round `rule.sweeps` times, then until each image's first open rank is verified.
 
     wanted, first [n, m] bool: which walks the round moves, and which are of the first open rank; index [n m, T] names
-    the draws of the first sweep, that of each later one `stride` more. Returns the walks, and steps [n m] accepted.
+    the draws of the first sweep, that of each later one is `stride` more. Returns the walks, and how many steps [n m]
+    were accepted.
     """
     accepted = torch.zeros_like(walks.verified)
     for k in range(max(rule.sweeps, chain.steps)):  # every sweep verifies a step of each walk
@@ -232,12 +233,13 @@ def coupled(
 
 
 def mark_after_first(marks: Tensor) -> Tensor:
-    """Mark the ranks [B, L] after the first marked one of each row."""
+    """Mark the places [B, L] bool after the first true one of marks [B, L] in each row."""
     return marks.cumsum(1) - marks.long() > 0
 
 
 def collect_final(walks: Walks, frontier: Tensor, n_kept: Tensor) -> Draw:
-    """Collect the first n_kept[b] tokens from rank frontier[b] on, with the noise that leads to them."""
+    """Make the `Draw` of a round: the first n_kept[b] tokens from rank frontier[b] on, with the noise that leads to
+    them."""
     L = walks.x.shape[1]
     ranks = frontier[:, None] + torch.arange(max(1, int(n_kept.max())), device=frontier.device)
     ranks = ranks.clamp(max=L - 1)

@@ -36,7 +36,8 @@ SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 def propose(
     draft: ContinuousModel, tokens: Tensor, order: Tensor, ranks: Tensor, noise: Noise, use: str
 ) -> tuple[Tensor, list[Law]]:
-    """Draw the tokens of ranks [N, W] one by one from the draft model: [N, W, D], and their laws, W of N rows each."""
+    """Draw the tokens of ranks [N, W] from the draft model one by one, each given those before it. Returns drafts [N,
+    W, D] and their laws, a list of W with N rows each. use: the noise that they are drawn with."""
     drafts, laws = [], []
     for rank in ranks.split(1, 1):
         path = make_path_noise(noise, use, rank, draft.steps, draft.dim)
@@ -51,8 +52,8 @@ def sample_residual(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sample max(0, p - q) by acceptance-rejection with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
 
-    Returns tokens [N, D] (the last proposal where none was accepted), draws n_draws [N], and whether none was accepted
-    [N].
+    log_sigma [N]: of eq. 8; tries: most draws of a row; inner: divides the residuals in the ratio. Returns tokens [N,
+    D] (the last proposal where none was accepted), the number of draws [N], and [N] bool whether none was accepted.
     """
     accepted, n_draws = torch.zeros_like(ranks, dtype=torch.bool), torch.zeros_like(ranks)
     tokens = torch.zeros(len(ranks), dim, dtype=noise.dtype, device=ranks.device)
@@ -65,6 +66,7 @@ def sample_residual(
         each = row.repeat_interleave(n, output_size=n * len(row))
 
         def path(i: int, index: Tensor = index) -> Tensor:
+            """Draw normals [N n, D] for the n tries of each row: step i of a walk."""
             return noise.normal("retry", 2 * index + i, dim).flatten(0, 1)
 
         p_rows = p.rows(each)
@@ -100,7 +102,7 @@ def judge(
 
 
 class Laws(NamedTuple):
-    """Laws of W drafts in each of N rows."""
+    """Laws of W drafts in each of N rows, as lists of W."""
 
     p: list[Law]  # W of N each: the target's
     q: list[Law]  # likewise: the draft model's
@@ -134,8 +136,8 @@ def correct(
 
 
 def check_models(models: Pair, gamma: int) -> ContinuousModel:
-    """Return the draft model. Raises DecodingError if it is missing or does not fit the target, or if gamma exceeds the
-    image."""
+    """Return the draft model of the pair. Raises DecodingError if it is missing or does not fit the target, or if gamma
+    exceeds the image."""
     target, draft = models
     if draft is None:
         raise DecodingError("cspd: the model has no draft; allowed: a pair of target and draft")
@@ -227,12 +229,12 @@ def cspd(
 
 
 def write_first(tokens: Tensor, order: Tensor, ranks: Tensor, new: Tensor, n_kept: Tensor) -> Tensor:
-    """Write the first n_kept[b] of `new` [N, W, D] at their ranks into tokens [N, L, D]."""
+    """Return tokens [N, L, D] with the first n_kept[b] of `new` [N, W, D] written at the positions of ranks [N, W]."""
     L = tokens.shape[1]  # a spare position takes the tokens that are not kept
     is_kept = torch.arange(ranks.shape[1], device=ranks.device) < n_kept[:, None]
     return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(is_kept, order.gather(1, ranks), L), new)[:, :L]
 
 
 def spread_rows(values: Tensor, rows: Tensor, B: int) -> Tensor:
-    """Spread values of the given rows over all B rows; the others hold zeros."""
+    """Spread values [N, ...] of the rows with numbers `rows` [N] over all B rows; the others hold zeros."""
     return values.new_zeros(B, *values.shape[1:]).index_copy(0, rows, values)

@@ -25,8 +25,8 @@ SOURCE = "Li et al. 2024 (MAR)"
 
 
 def count_known(iterations: int, schedule: str, length: int) -> list[int]:
-    """List how many tokens are known after each iteration: MAR's cosine schedule, at least one more each time (sec.
-    3.3), or equal shares."""
+    """List how many of `length` tokens are known after each iteration: by MAR's cosine schedule, at least one more each
+    time (sec. 3.3), or by equal shares ("constant"). 0 iterations: one token each."""
     if iterations == 0:
         return list(range(1, length + 1))
     n_known = 0

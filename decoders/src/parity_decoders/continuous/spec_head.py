@@ -30,7 +30,8 @@ SOURCE = "De Bortoli et al. 2025"
 
 
 def make_step(chain: Chain, i: Tensor, prediction: Tensor) -> Affine:
-    """Make the steps i under predictions; their deviation is 0 where the sampler takes the mean."""
+    """Compute the Gaussians of the steps from x_i, i [...], under predictions [..., P]; the last one has deviation 0 if
+    the sampler takes its mean."""
     step = chain.gaussian(i, prediction)
     return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
 
@@ -42,8 +43,8 @@ def require_noise(chain: Chain, method: str) -> None:
 
 
 def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
-    """Walk K steps on from x [N, D] with noise z [N, K, D]. Returns the points [N, K + 1, D], x first, and their
-    laws."""
+    """Walk K steps on from x [N, D] with noise z [N, K, D], by the Gaussians `step` [N, K, D]. Returns the points [N, K
+    + 1, D], x first, and the laws of the K new ones."""
     points = [x]
     for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
         points.append(add + slope * points[-1])
@@ -52,8 +53,9 @@ def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
 
 
 def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw x_0 [N, D] of N tokens of ranks [N], with a row of noise each. Also returns the noise [N, T + 1, D] that
-    leads to it, and how many drafted steps [N] were accepted."""
+    """Draw x_0 [N, D] of N tokens of ranks [N], with a row of noise each, by steps drafted `ahead` at a time. Also
+    returns the noise [N, T + 1, D] that leads to it, and how many drafted steps [N] were accepted. draft: as in
+    `spec_head`."""
     T = chain.steps
     N = len(rank)
     device = rank.device

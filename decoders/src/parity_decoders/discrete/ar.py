@@ -18,7 +18,8 @@ SOURCE = "the definition of the target law"
 
 @torch.inference_mode()
 def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
-    """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in without a pass."""
+    """Draw one token per pass, x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are added without a
+    pass."""
     B = len(start)
     L = model.length
     forced = model.forced.tolist()

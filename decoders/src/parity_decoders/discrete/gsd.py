@@ -22,11 +22,11 @@ SOURCE = "So et al. 2025 (GSD), supplement, Alg. 1 and 2"
 def find_groups(
     p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str
 ) -> tuple[Tensor, Tensor]:
-    """Find the members [B, W, G] of each draft's group, and bool [B, W, G] which of them count (Alg. 2, lines 2 to 11).
+    """Find the group of each draft (Alg. 2, lines 2 to 11): tokens [B, W, G], and [B, W, G] bool which of them count.
 
-    p [B, W, V], draft [B, W], vectors [V, D]. A group holds the G tokens nearest to the draft in order of probability
-    (G // 2 less likely ones, the draft, the rest likelier), without those further than delta in probability or d in
-    embedding.
+    p [B, W, V], draft [B, W], vectors [V, D] (None: no distance is tested), border: see `gsd`. A group holds the G
+    tokens nearest to the draft in order of probability (G // 2 less likely ones, the draft, the rest likelier), without
+    those further than delta in probability or d in embedding.
     """
     V = p.shape[-1]
     index = draft[..., None]
@@ -51,7 +51,7 @@ def verify_grouped(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, members: Tensor, counts: Tensor
 ) -> Verified:
     """Accept a draft with probability min(1, p(C) / q(C)) of its group C; correct by the residual of single tokens
-    (Alg. 2, lines 12 to 19)."""
+    (Alg. 2, lines 12 to 19). members, counts [B, W, G]: from `find_groups`; the rest as in `verify`."""
     p_C, q_C = ((law.gather(-1, members) * counts).sum(-1) for law in (p, q))
     fresh = race(p, exponential)
     # A point draft, q(C) = 1: a draw from p hits it, or, of the misses, as many as the group adds; the others are the
@@ -62,7 +62,8 @@ def verify_grouped(
 
 
 def number_groups(p: Tensor, G: int) -> Tensor:
-    """Assign each token the number [B, W, V] of its group: disjoint groups of G neighbours in the order of p."""
+    """Assign each token of p [B, W, V] the number of its group, in disjoint groups of G neighbours in the order of
+    p."""
     return p.argsort(-1).argsort(-1) // G
 
 

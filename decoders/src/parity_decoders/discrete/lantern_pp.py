@@ -28,9 +28,10 @@ def accept_candidates(
     p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Descend the tree as long as a candidate is accepted. Returns the path [B, at most D + 2] of nodes, padded with
-    -1, and the tokens [B, D + 1] after node 0: those of the path, then one drawn.
+    -1, and the tokens [B, D + 1] after node 0: those of the path, then one drawn, then arbitrary ones.
 
-    p [B, S, V] after each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position.
+    p [B, S, V] after each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position;
+    look_alikes, relax: as in `verify_siblings`.
     """
     rows = torch.arange(len(p), device=p.device)
     law_of = (children[:, 0] >= 0).cumsum(0) - 1

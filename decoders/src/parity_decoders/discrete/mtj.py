@@ -42,7 +42,8 @@ class Branches(NamedTuple):
 
 
 def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
-    """Choose the `count` nodes beside the chain that are likeliest to be reached, best first, up to `rounds` deep.
+    """Choose the `count` nodes beside the chain that are likeliest to be reached, best first, in `rounds` rounds, each
+    of which may continue the nodes chosen before.
 
     chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
     """
@@ -80,9 +81,9 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
 
 
 def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
-    """Compute q [B, W, V], the expected law of every slot: the law of the last pass; for a new slot the law of the
-    position above, otherwise the frontier's [B, 1, V]. With `warm`, all slots take the frontier's law after the first
-    pass, because the others were computed on random tokens."""
+    """Compute q [B, W, V], the expected law of each slot: the law [B, W', V] that the last pass left for it; for a new
+    slot the law of the position above, or else the law at the frontier [B, 1, V]. With `warm`, all slots take the
+    frontier's law after the first pass, because the others were computed on random tokens."""
     (carried,), new = shift_window(slots.kept, slots.size, law)
     predicted, exists = slots.predict_laws()
     q = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried)
@@ -92,9 +93,9 @@ def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tens
 
 
 def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
-    """Choose the node [B, W] whose law each slot takes: on the final path its own node; after it the likeliest node
-    below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B]; otherwise the chain's node.
-    """
+    """Choose for each slot the node [B, W] whose law it takes: on the final path (`path` [B, S] bool) its own node;
+    after it the likeliest node below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B];
+    otherwise the chain's node. W: slots."""
     S = unlike.shape[1]
     device = unlike.device
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
@@ -107,7 +108,7 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
 
 
 class Foresight(Protocol):
-    """Predicts which tokens win the races of a pass's slots."""
+    """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law."""
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """Take in the result of a pass: its tree, which nodes are final [B, S], and the laws after all nodes [B, S,
@@ -215,6 +216,8 @@ def decode_trajectories(
     law = frontier = torch.ones((), device=start.device)
 
     def pick_winners(ratio: Tensor, positions: Tensor) -> Tensor:
+        """Pick the token [B, n] of the largest ratio [B, n, V], or the one that the grammar forces at its position [B,
+        n]."""
         drawn = find_largest(ratio)
         if not line.grammar:
             return drawn
@@ -222,6 +225,7 @@ def decode_trajectories(
         return torch.where(forced >= 0, forced, drawn)
 
     def measure_distance(tokens: Tensor, reference: Tensor) -> Tensor:
+        """Measure how far tokens are from a reference: between codes, or 0 and 1 without a codebook."""
         if codes is None:
             return (tokens != reference).to(noise.dtype)
         return (codes[tokens] - codes[reference]).norm(dim=-1)

@@ -103,9 +103,8 @@ class Parareal:
         """Compute log-probabilities [B, n, V] of winning the races of positions [B, n]; log_q and log_e [B, n, V] are
         the logarithms of q' and e."""
         assert self.nodes is not None
-        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[
-            ..., None
-        ]  # not of noise
+        # the laws of a row's first pass are not usable, because they follow random tokens
+        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[..., None]
         affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
         nearest = torch.where(usable, affinity, -1).max(-1)
         p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))

@@ -45,7 +45,8 @@ def make_layout(K: int, D: int, W: int) -> Layout:
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
     """Draw K candidates [B, D, K] of each slot: its draft [B, D], then draws from the rest of its law q [B, D, V]
-    without replacement. Also returns bool [B, D, K] which candidates exist."""
+    without replacement; of a `point` [B, D] draft there is no rest. Also returns [B, D, K] bool which candidates
+    exist."""
     rest = torch.where(point[..., None], 0, q.scatter(-1, draft[..., None], 0))
     ranked = (rest / exponential).topk(K - 1)
     valid = torch.cat([torch.ones_like(draft, dtype=torch.bool)[..., None], ranked.values > 0], -1)
@@ -55,10 +56,11 @@ def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor
 def accept_candidates(
     p: Tensor, q: Tensor, tried: Tensor, valid: Tensor, point: Tensor, u: Tensor, exponential: Tensor, first: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Descend the tree as long as a candidate is accepted: path [B, D + 1] of nodes, padded with -1, and the tokens [B,
-    D] on it.
+    """Descend the tree as long as a candidate is accepted. Returns the path [B, D + 1] of nodes, padded with -1, and
+    the tokens [B, D] of its slots: those accepted, then one drawn, then arbitrary ones.
 
-    p [B, S, V] after each node; q [B, D, V]; tried, valid, u [B, D, K]; point [B, D]; exponential [B, D, V].
+    p [B, S, V] after each node; q [B, D, V]; tried, valid, u [B, D, K]; point [B, D]; exponential [B, D, V]; first: see
+    `Layout`.
     """
     (_, D, K) = tried.shape
     rows = torch.arange(len(p), device=p.device)

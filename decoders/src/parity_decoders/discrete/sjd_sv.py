@@ -46,8 +46,8 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
 
 
 def verify_block(p: Tensor, q: Tensor, draft: Tensor, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Run `accept_block` on a window of drafts, without those `past` [B, W] the end, and with an empty slot after them
-    all."""
+    """Run `accept_block` on a window of drafts, without those `past` [B, W] bool the row's end, and with an empty slot
+    added after them. Returns accepted [B, W] bool and scaled laws [B, W, V]."""
     p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
     accepted, scaled = accept_block(p, q, draft, pad(past, (0, 1), value=True), u)
     return accepted[:, :-1], scaled[:, :-1]

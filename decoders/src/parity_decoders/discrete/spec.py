@@ -24,8 +24,8 @@ SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.
 def propose(
     model: TokenModel, line: SequenceBuffer, positions: Tensor, noise: Noise, index: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Draft tokens [B] for all positions [B, W] but the last, one by one; also returns the laws [B, V] they were drawn
-    from."""
+    """Draft tokens for all positions [B, W] but the last with the draft model, one by one. Returns W - 1 drafts [B],
+    and the laws [B, V] they were drawn from. index [B, W] numbers the draws."""
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
     read = (line.frontier[:, None] + torch.arange(-1, 1, device=positions.device)).clamp(min=0)
     feed = line.tokens.gather(1, read)
@@ -74,9 +74,8 @@ def spec(
     V = model.vocab
     line = SequenceBuffer(model, start, gamma + 1)
     static = getattr(model, "static", False)
-    while W := min(
-        gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)
-    ):  # it shrinks at the end of the image
+    # the pass shrinks at the end of the image, unless the model's shapes are fixed
+    while W := min(gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)):
         positions = line.next_positions(W)
         index = line.age * (gamma + 1) + torch.arange(W, device=start.device)
         drafts, laws = propose(draft_model, line, positions, noise, index)

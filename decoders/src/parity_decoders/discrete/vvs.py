@@ -27,7 +27,7 @@ SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
 def select_rows(rows: Tensor, chosen: tuple[Tensor, ...], rest: tuple[Tensor, ...]) -> list[Tensor]:
-    """Select `chosen` in the given rows [B] bool, `rest` in the others, tensor by tensor."""
+    """Select tensors `chosen` in the given rows [B] bool and `rest` in the others, pair by pair."""
     return [torch.where(rows[:, None], x, y) for x, y in zip(chosen, rest, strict=True)]
 
 
@@ -48,8 +48,8 @@ def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float
 
 
 def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
-    """Choose a candidate sequence: the likeliest, or the one that u [B] draws. Returns nodes [B, depth], padded with
-    -1."""
+    """Choose a candidate sequence of each row: the likeliest under `select` "confidence", else the one that u [B],
+    uniform, picks. Returns its nodes [B, depth], padded with -1."""
     leaf = find_leaves(tree)
     number = (u * leaf.sum(1)).long()[:, None]
     drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
@@ -57,15 +57,15 @@ def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Ten
 
 
 def may_skip(line: SequenceBuffer, schedule: str, interval: int) -> bool:
-    """Return whether a row may skip verification in this pass, as far as the host can tell without a synchronisation:
+    """Return whether any row may skip verification in this pass, as far as that is known without reading from the GPU;
     rows of a refilled batch have made different numbers of passes."""
     by_turns = line.queue is None and schedule == "uniform"
     return schedule != "off" and not (by_turns and line.step % (interval - 1))
 
 
 def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
-    """Count by how many positions [B, 1] features are older than those of the tokens read: by s1, or by turns, see
-    `vvs`."""
+    """Return by how many positions [B, 1] features are older than those of the tokens read: by s1, or, with `blend`, by
+    s1 and s2 in turn; see `vvs`."""
     one, two = (
         (line.frontier - line.last_frontier)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2)
     )
@@ -88,8 +88,8 @@ def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Te
 
 
 def join_tree(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -> Tree:
-    """Join the last final token, the g [B] unverified tokens after it (at most G), and the candidates below them into a
-    tree."""
+    """Make the tree of a pass of the last final token, the g [B] unverified tokens after it (at most G), and the
+    candidates below these."""
     chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
     unverified = line.tokens.gather(1, line.frontier[:, None] + chain)[:, 1:]
     in_chain = chain <= g[:, None]
@@ -117,7 +117,8 @@ def replace_path(
 
 
 def finish_pass(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
-    """Write the pass's final tokens: those taken unverified, then the verified ones."""
+    """Write the pass's final tokens, the g [B] taken unverified, then the verified ones, and return the step. G: the
+    most unverified."""
     line = tree.line
     n = verified.path.shape[1]
     chain = torch.arange(G + 1, device=g.device)

@@ -52,6 +52,7 @@ def zipar(
     head = [find_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
 
     def is_due(row: int) -> bool:
+        """Return whether a row of the picture may start: `ahead` tokens of the row above, or all, are done."""
         row_above = row - 1
         return row == 0 or (
             row < len(first) and head[row_above] - first[row_above] >= min(ahead, end[row_above] - first[row_above])

@@ -41,8 +41,8 @@ def invert_order(order: Tensor) -> Tensor:
 
 
 def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Order positions by `is_known` bool [B, N]: known ones from left to right, then the others (Eq. 4). Returns order
-    [B, N], the number of known ones [B], and end [B]."""
+    """Order positions by `is_known` [B, N] bool: known ones from left to right, then the others (Eq. 4), then those
+    behind the row's `end` [B] (None: N). Returns order [B, N], the number of known ones [B], and end [B]."""
     B, N = is_known.shape
     end = torch.full((B,), N, device=is_known.device) if end is None else end
     position = torch.arange(N, device=is_known.device).expand(B, N)
@@ -53,13 +53,14 @@ def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, T
 
 
 def write(values: Tensor, positions: Tensor, new: Tensor, selected: Tensor) -> Tensor:
-    """Write new [B, W] at positions [B, W] where `selected`, into a copy of values [B, N]."""
+    """Return a copy of values [B, N] with new [B, W] written at positions [B, W] where `selected` [B, W] bool."""
     spare = torch.cat([values, values[:, :1]], 1)  # the last column takes the others
     return spare.scatter_(1, torch.where(selected, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
 def make_infilling(tokens: Tensor, is_known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """Make the task of filling in the unknown tokens of [B, N].
+    """Make the task of filling in the unknown tokens of rows [B, N], of which is_known [B, N] bool. end [B]: positions
+    of a row.
 
     Raises DecodingError for a row in which nothing or everything is known, or for a known token outside the vocabulary.
     """
@@ -91,7 +92,7 @@ class Ranks(NamedTuple):
 
 
 def next_ranks(start: Infilling, first: Tensor, k: int) -> Ranks:
-    """List the k ranks from `first` [B] on."""
+    """List k ranks of each row, from `first` [B] on, with their positions and whether the row has them."""
     N = start.order.shape[1]
     rank = first[:, None] + torch.arange(k, device=first.device)
     in_row = rank < start.end[:, None]

@@ -55,6 +55,7 @@ class Affine(NamedTuple):
     std: Tensor
 
     def mean(self, x: Tensor) -> Tensor:
+        """Compute the means [..., D] of x_{i-1} given x [..., D]."""
         return self.offset + self.slope * x
 
     def select(self, k: int) -> "Affine":
@@ -135,18 +136,19 @@ class Pair(NamedTuple):
 
 
 class Start(NamedTuple):
-    """order [B, L] int64."""
+    """What an image starts from: order [B, L] int64, the grid position of each rank."""
 
     order: Tensor
 
 
 def make_path_noise(noise: Noise, use: str, ranks: Tensor, steps: int, dim: int) -> PathNoise:
-    """Make the noise [B*n, D] of the tokens of `ranks` [B, n], keyed by rank, so that two models share it."""
+    """Make the function path(i) -> [B*n, D] of the noise of the tokens of `ranks` [B, n] in step i of 0 to `steps`. It
+    is keyed by rank and use, so that two models share it."""
     return lambda i: noise.normal(use, ranks * (steps + 1) + i, dim).flatten(0, 1)
 
 
 def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
-    """Draw a permutation of the grid for each row [B, L], or return raster order."""
+    """Draw a permutation of the grid for each row, [B, L]; raster order if `raster`."""
     positions = torch.arange(length, device=noise.keys.device)
     if raster:
         return positions.expand(rows, -1)
@@ -154,10 +156,10 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 
 def select_tokens_before(tokens: Tensor, ranks: Tensor, n_known: Tensor, length: int) -> Tensor:
-    """Select the tokens that a causal model reads for the ranks [B, n]: those before the last of them.
+    """Return the tokens [B, m, D] that a causal model reads for `ranks` [B, n]: those before the last of them.
 
-    Raises ValueError unless every rank's predecessors are all known. On a GPU this is not checked, because reading a
-    value would synchronise; all tokens but the last are read.
+    Raises ValueError unless all predecessors of each rank are known. On a GPU this is not checked, because reading a
+    value would synchronise; all tokens but the last are returned.
     """
     if ranks.device.type != "cpu":
         return tokens[:, : length - 1]

@@ -90,8 +90,8 @@ class DraftedModel(TokenModel, Protocol):
 
 
 def find_ancestors(parents: Tensor) -> Tensor:
-    """Find the ancestors bool [B, S, S] of nodes by parents [B, S], -1 for none: whether node j is node i or one that
-    it follows, at [i, j]."""
+    """Find the ancestors [B, S, S] bool of tree nodes with parents [B, S], -1 for none: at [b, i, j] whether node j is
+    node i or one above it."""
     S = parents.shape[1]
     reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)
     reached.scatter_add_(2, parents.clamp(min=0)[..., None], (parents >= 0).float()[..., None])
