@@ -121,9 +121,8 @@ def captions(config: Config, kind: str) -> PromptSpec | None:
 
 
 def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
-    """List the settings that continuous cells of all methods share, for each model, sampling and batch, which is
-    included because it affects speed; the first batch alone has a control cell. Settings that a model does not read are
-    left out, and what is then equal is listed once. `prompts` is not read."""
+    """List the settings that continuous cells of all methods share, for each model, sampling (those fields that the
+    model reads) and batch, included because it affects speed; the first batch alone has a control cell."""
     section = config.continuous
     assert section is not None
     listed: list[dict[str, Any]] = []

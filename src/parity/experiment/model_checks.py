@@ -15,16 +15,16 @@ from parity.experiment.options import needs
 from parity.experiment.schema import HUB, PINNED, ModelSpec, PromptSpec
 from parity.experiment.weights import find_kind, find_pair_folder, list_embedded_files, read_family, read_sizes
 
-# keys of config.json that a drafter has in common with its target
+# Keys of config.json in which a drafter must agree with its target.
 WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
-TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
+TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # tokens of a picture, by the input_type of a released drafter
 
 
-# --- sizes
+# --- Checks of sizes
 
 
 def check_network(model: str, spec: ModelSpec) -> None:
-    """Check that a published model's sizes are those of its family, and such that a network can have."""
+    """Check that a published model's `network` names sizes of its family alone, with values that a network can have."""
     family = read_family(spec.family)
     if spec.source == "embedded" or not family.get("sizes"):
         return
@@ -34,7 +34,7 @@ def check_network(model: str, spec: ModelSpec) -> None:
 
 
 def list_wrong_values(family: dict[str, Any], network: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the sizes that are unknown or no number, with what is allowed."""
+    """Yield the keys of `network` that the family has not, or whose value is out of range, with what is allowed."""
     for key, value in network.items():
         is_integer = isinstance(family["sizes"].get(key), int)
         if key not in family["sizes"]:
@@ -44,7 +44,8 @@ def list_wrong_values(family: dict[str, Any], network: dict[str, Any]) -> Iterat
 
 
 def list_wrong_relations(family: dict[str, Any], network: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the sizes that are too small, too large or do not divide, with what is allowed."""
+    """Yield the sizes, the family's or those of `network`, that are too small, too large or do not divide others as the
+    family says they must, with what is allowed."""
     values = {**family["sizes"], **network}
     for key, minimum in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if values.get(key, minimum) < minimum:
@@ -60,12 +61,12 @@ def list_wrong_relations(family: dict[str, Any], network: dict[str, Any]) -> Ite
             yield key, f"allowed: a divisor of {multiple}, {values[multiple]}"
 
 
-# --- files
+# --- Checks of files
 
 
 def check_files(model: str, spec: ModelSpec) -> None:
-    """Check that a published model names every component that its family needs, with its digest, in files that exist or
-    at addresses that do not move."""
+    """Check that a published model names every component that its family needs and no unknown one, with its digest, in
+    files that exist or at addresses that do not move. Models that are embedded or in a folder pass."""
     if spec.source == "embedded" or spec.folder:
         return
     family = read_family(spec.family)
@@ -97,15 +98,15 @@ def is_local(spec: ModelSpec, component: str) -> bool:
 
 
 def check_signed(model: str, spec: ModelSpec, component: str) -> None:
-    """Check that a component has a digest. Those of a text model's folders are taken here; a tokenizer's folder has no
-    weights."""
+    """Check that a component's digest is given. None is needed for a text model's folders on this machine, which are
+    digested when they are read, nor for a tokenizer, which has no weights."""
     is_own_folder = find_kind(spec.family) == "anysubset" and not is_remote(spec.files[component])
     if component not in spec.sha256 and component != "tokenizer" and not is_own_folder:
         raise ConfigError(f"models.{model}.sha256: needs {component}; `python -m parity.models pin` finds it")
 
 
 def check_address(key: str, file: str) -> None:
-    """Check that an address is of a host, or of a repository at a commit."""
+    """Check that an address is a URL with host and file, or a repository at a commit. `key` begins the message."""
     if not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
         raise ConfigError(
             f"{key} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the"
@@ -114,7 +115,7 @@ def check_address(key: str, file: str) -> None:
 
 
 def check_trained(model: str, spec: ModelSpec) -> None:
-    """Check that an embedded model is of a size that was trained here."""
+    """Check that an embedded model is of a grid whose weights are in the package; other models pass."""
     if spec.source != "embedded":
         return
     file = list_embedded_files(spec)["transformer"]
@@ -125,11 +126,11 @@ def check_trained(model: str, spec: ModelSpec) -> None:
         )
 
 
-# --- companions
+# --- Checks of drafters and draft models
 
 
 def check_needs(method: str, model: str, spec: ModelSpec) -> None:
-    """Check that a model has the companion that a method needs, and that it is this model's."""
+    """Check that an image model has the companion that a method needs, if any, and that it was trained for this one."""
     companion = needs("discrete", method)
     if not companion:
         return
@@ -146,12 +147,13 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
         raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs a {companion} trained for this model")
     else:
         file = Path(spec.files[companion])
-    if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
+    if spec.source != "hub" and file.exists():  # files of a hub are checked after the download
         check_companion(model, spec, file, companion)
 
 
 def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> None:
-    """Check that a drafter was trained for this target, and a draft model for one of its size."""
+    """Check that the drafter in `file` was trained for this target, or the draft model for one of its vocabulary and
+    grid. `component`: "drafter" or "draft"."""
     trained_for = header(file) or read_target_sizes(file)
     if "model" in spec.files:
         expected = read_target_sizes(Path(spec.files["model"]))
@@ -172,8 +174,8 @@ def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> 
 
 
 def read_target_sizes(path: Path) -> dict[str, Any]:
-    """Read the sizes of its target from the config.json of a released drafter, a folder or the file's: WORDS, if both
-    are folders in transformers' layout; {} if there are none."""
+    """Read what a released drafter's config.json, in the folder `path` or beside the file, says of its target: values
+    of WORDS in transformers' layout, else vocabulary, grid and input_type; {} if it cannot be read."""
     try:
         config = foreign_json((path if path.is_dir() else path.parent) / "config.json")
         if "input_type" not in config:
@@ -184,7 +186,7 @@ def read_target_sizes(path: Path) -> dict[str, Any]:
         return {}
 
 
-# --- text models
+# --- Checks of text models
 
 
 def check_text_folders(model: str, files: dict[str, str]) -> None:
@@ -208,7 +210,7 @@ def check_tokenizer(folder: Path, label: str) -> None:
         raise ConfigError(f"{label} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{hint}")
 
 
-# --- continuous models
+# --- Checks of continuous models
 
 
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
@@ -231,7 +233,8 @@ def check_pair(model: str, has_draft: bool, spec: ModelSpec) -> None:
 
 
 def check_published_pair(key: str, has_draft: bool, spec: ModelSpec) -> None:
-    """Check the files and sizes of a pair that is published."""
+    """Check that a published pair names the draft model's file, if a method drafts, and allowed sizes. `key` begins the
+    message."""
     if "released" not in read_family(spec.family):
         raise ConfigError(f"{key}.source = {spec.source!r}: {spec.family} has no published files; allowed: embedded")
     if has_draft and "draft" not in spec.files:
@@ -245,7 +248,8 @@ def check_published_pair(key: str, has_draft: bool, spec: ModelSpec) -> None:
 
 
 def check_pair_folder(key: str, has_draft: bool, spec: ModelSpec) -> None:
-    """Check a pair in a folder: its files are there, say their sizes, and agree."""
+    """Check a pair in a folder: its files exist, their headers say their sizes, and those of target and, if a method
+    drafts, draft model agree. `key` begins the message."""
     folder = find_pair_folder(spec)
     if spec.folder and not (folder / "SHA256SUMS").exists():
         raise ConfigError(
@@ -264,7 +268,7 @@ def check_pair_folder(key: str, has_draft: bool, spec: ModelSpec) -> None:
 
 
 def read_pair_header(key: str, file: Path, spec: ModelSpec) -> dict[str, Any]:
-    """Read the sizes in the header of a pair's file. Raises ConfigError if it is missing or has none."""
+    """Read the sizes in the header of one file of a pair. Raises ConfigError if the file is missing or has none."""
     if not file.exists():
         remedy = f"allowed: what {file.parent} holds" if spec.folder else "make it with `snakemake train_continuous`"
         raise ConfigError(f"{key}: {file.name} is missing; {remedy}")

@@ -28,7 +28,7 @@ class Outline(NamedTuple):
 
 
 def find_folder(package: str) -> Path:
-    """Find a folder such as "metrics" of this package, or "decoders/discrete" of the decoders'."""
+    """Return the folder of `package`, such as "metrics" of this package, or "decoders/discrete" of parity_decoders."""
     first, _, rest = package.partition("/")
     return DECODERS / rest if first == "decoders" else PACKAGE / package
 
@@ -40,6 +40,7 @@ def modules(package: str) -> tuple[str, ...]:
 
 @cache
 def read_outline(package: str, module: str) -> Outline:
+    """Read the outline of a module in the folder of `package` by parsing its source; nothing is imported."""
     tree = ast.parse((find_folder(package) / f"{module}.py").read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
     for node in tree.body:
@@ -48,7 +49,7 @@ def read_outline(package: str, module: str) -> Outline:
                 ast.Assign(targets=[ast.Name(id=name), *_], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                with contextlib.suppress(ValueError):  # no literal
+                with contextlib.suppress(ValueError):  # values that are no literals are left out
                     values.setdefault(name, ast.literal_eval(value))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     return Outline(ast.get_docstring(tree) or "", values, functions)
@@ -60,12 +61,13 @@ def read_constant(package: str, module: str, name: str, default: Any = None) -> 
 
 
 def find_function(package: str, module: str, name: str) -> ast.FunctionDef | None:
-    """Find a function at the top of a module, its arguments with their annotations; or None."""
+    """Find the syntax tree of a function at the top of a module; None if the module has no such function."""
     return read_outline(package, module).functions.get(name)
 
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read the constants by name. Raises ConfigError that names the file and the first thing it lacks."""
+    """Read the values of a module's constants by name. Raises ConfigError that names the file and the first constant or
+    function that it lacks."""
     declared = read_outline(package, module)
     lacks = [name for name in constants if name not in declared.values]
     lacks += [f"{name}(...)" for name in functions if name not in declared.functions]

@@ -22,8 +22,8 @@ KINDS = {
     "discrete": "image",
     "anysubset": "text",
     "continuous": "continuous",
-}  # kind of model: its section of the configuration
-LENGTHS = ("positions", "lag", "steps")  # units of `Counts` that say how far a pass looks
+}  # the section of the configuration for each kind of model
+LENGTHS = ("positions", "lag", "steps")  # those units of `Counts` that say how far a pass looks
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
@@ -32,28 +32,29 @@ class Declaration(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    CLAIM: Literal["lossless", "lossy"]  # what is said of the law, by whom ORIGIN says
-    # where the method is from: its paper; others' account of a paper that was not at hand; this project
+    CLAIM: Literal["lossless", "lossy"]  # what the method claims of its samples' law; ORIGIN says whose claim that is
+    # Where the method is from: its paper; others' account of a paper that was not at hand; this project.
     ORIGIN: Literal["paper", "account", "project"] = "paper"
-    EXACT_WITH: dict[str, Any] = {}  # options at whose stated value alone a lossless claim is made
-    COUPLED_WITH: dict[str, Any] | None = None  # options with which it draws plain decoding's tokens, of the same noise
+    EXACT_WITH: dict[str, Any] = {}  # options that must have these values for the method to claim to be lossless
+    COUPLED_WITH: dict[str, Any] | None = None  # options with which it returns plain decoding's tokens under its noise
     PLAIN: dict[str, Any] | None = None  # options with which the method is plain decoding, the baseline of its kind
-    NEEDS: Literal["", "drafter", "draft"] = ""  # the companion of the target that it needs
-    REFILLS: bool = False  # whether a row can begin in the midst of others (`parity.decode.loop.Queue`)
-    SOURCE: str = ""  # the paper, and where in it
+    NEEDS: Literal["", "drafter", "draft"] = ""  # the second network that the method needs beside the target
+    REFILLS: bool = False  # whether a row can begin while others are being decoded (`parity.decode.loop.Queue`)
+    SOURCE: str = ""  # the paper of the method, and where in it
     PROMPT: str | None = None  # the only kind of text prompt that it can read: "prefix", known tokens at the beginning
-    NETWORK: Literal["target", "judge"] = "target"  # of text: "judge" decodes the judge, a causal network
-    # of text: whether the ranks before a rank alone decide if a loop reaches it; then tests may look at each slot alone
+    NETWORK: Literal["target", "judge"] = "target"  # for texts: "judge" decodes the judge, a causal network
+    # For texts: whether the ranks before a rank alone decide if a loop reaches it; then tests may look at each slot.
     SLOTS: bool = False
     CONTROL: bool = False  # whether it claims to be lossless and is known not to be, so that a test must reject it
-    RESTS_ON: str = ""  # an observation that the method rests on: a module of metrics that makes figures of it
+    RESTS_ON: str = ""  # the module of metrics that measures an observation on which the method rests
     TARGETS: str = ""  # the models that it is tested on, if not the common ones: "walks", drawn in several steps
-    EXACT_LAYER: dict[str, Any] | None = {}  # options with which it runs on enumerable models
+    EXACT_LAYER: dict[str, Any] | None = {}  # options with which it can run on enumerable models; None: never
 
 
 @cache
 def declaration(kind: str, method: str) -> Declaration:
-    """Read what a decoder declares. Raises ConfigError that names its file for a wrong literal."""
+    """Read what a decoder's module declares, without importing it. Raises ConfigError that names its file for a wrong
+    literal."""
     values = read_outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
@@ -69,8 +70,8 @@ def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """Read what `claimant` says of the law with these options: "lossless", "lossy", or "equal within eps" for a method
-    that follows plain decoding's own path and stops within a tolerance."""
+    """Return what is claimed of the samples' law with these options: "lossless", "lossy", or "equal within eps" for a
+    method that follows plain decoding's path and stops within a tolerance."""
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
         return declared.CLAIM
@@ -78,8 +79,8 @@ def claim(kind: str, method: str, options: dict[str, Any]) -> str:
 
 
 def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project"]:
-    """Find whose the claim is: the ORIGIN's, or this project's where options that the law depends on (`EXACT_WITH`) are
-    not the defaults, or make of a lossless method a lossy one."""
+    """Return whose the `claim` is: the declared ORIGIN, or "project" where options that the law depends on (those of
+    EXACT_WITH) are not the defaults or the claim is not the declared one."""
     declared = declaration(kind, method)
     defaults = make_option_schema(kind, method)().model_dump()
     departs = any(options.get(name, defaults[name]) != defaults[name] for name in declared.EXACT_WITH)
@@ -112,12 +113,13 @@ def make_plain_options(kind: str) -> dict[str, Any]:
 
 
 def needs(kind: str, method: str) -> str:
-    """Return the companion of the target that a method needs: "drafter" or "draft" or none."""
+    """Return the companion of the target that a method needs: "drafter", "draft" or "" for none."""
     return declaration(kind, method).NEEDS
 
 
 def _annotation(call: ast.expr) -> Any:
-    """Parse the Field or Counts that a call spells, its arguments literals."""
+    """Make the Interval or Counts that a call in source spells, whose arguments are literals. Raises ValueError for
+    anything else."""
     match call:
         case ast.Call(func=ast.Name(id="Interval" | "Counts" as name), args=words, keywords=named):
             keywords = {k.arg: ast.literal_eval(k.value) for k in named if k.arg}
@@ -127,8 +129,8 @@ def _annotation(call: ast.expr) -> Any:
 
 
 def _option_type(annotation: ast.expr) -> Any:
-    """Parse the type that an annotation spells: a name of `TYPES`, Literal[...], Annotated[int, Field(...),
-    Counts(...)]."""
+    """Make the type that an annotation in source spells: a name of TYPES, Literal[...], or Annotated[...] with Interval
+    and Counts. Raises ValueError for anything else."""
     match annotation:
         case ast.Name(id=name) if name in TYPES:
             return TYPES[name]
@@ -144,7 +146,8 @@ def _option_type(annotation: ast.expr) -> Any:
 
 @cache
 def make_option_schema(kind: str, method: str) -> type[BaseModel]:
-    """Make the schema of a method's options: its keyword-only arguments but `noise`."""
+    """Make the pydantic model of a method's options: the keyword-only arguments, but `noise`, of the function that has
+    its module's name. Raises ConfigError that names the file for one without a type or a default."""
     file = f"decoders/src/parity_decoders/{kind}/{method}.py"
     signature = read_outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:
@@ -165,19 +168,20 @@ def make_option_schema(kind: str, method: str) -> type[BaseModel]:
 
 @cache
 def counts(kind: str, method: str) -> dict[str, Counts]:
-    """List what the options of a method count, of those that count something."""
+    """List the `Counts` of those options of a method that count something, by name of the option."""
     fields = make_option_schema(kind, method).model_fields.items()
     return {name: note for name, field in fields for note in field.metadata if isinstance(note, Counts)}
 
 
 def cap_small(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Cap a variant's lengths for an enumerable model, so that a method still takes several passes."""
+    """Return a variant's options, those that count positions capped for an enumerable model (`Counts.small`), so that
+    the method still takes several passes."""
     caps = {name: c.small for name, c in counts(kind, method).items() if c.small is not None}
     return {name: min(value, caps[name]) if name in caps else value for name, value in options.items()}
 
 
 def list_lengths(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
-    """List the options that say how far a pass looks, the farthest first."""
+    """List, with their values, the given options that say how far a pass looks, the largest first."""
     named = {name: options[name] for name, c in counts(kind, method).items() if c.what in LENGTHS and name in options}
     return dict(sorted(named.items(), key=lambda pair: -pair[1]))
 
@@ -190,10 +194,12 @@ def measure_reach(kind: str, method: str, options: Mapping[str, Any]) -> dict[st
 
 
 def list_bounds(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """List the largest value of each bounded option on a model of these sizes (`weights.list_option_sizes`)."""
+    """List the largest allowed value of each option of a method that a model of these sizes bounds, by name of the
+    option (sizes: `weights.list_option_sizes`)."""
     return {name: sizes[c.most] for name, c in counts(kind, method).items() if c.most in sizes}
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Complete a variant's options with defaults. Raises ConfigError for one that does not apply or is out of range."""
+    """Return a variant's options, completed with defaults. Raises ConfigError, which begins with `where`, for one that
+    the method does not have or whose value is not allowed."""
     return validate(make_option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()

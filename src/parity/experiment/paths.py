@@ -6,11 +6,12 @@ from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kin
 from parity.experiment.schema import Config, ModelSpec
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
-REAL = 512  # real pictures that continuous models' are compared with
+REAL = 512  # number of real pictures that those of embedded continuous models are compared with
 
 
 def manifests(config: Config) -> dict[str, str]:
-    """List the manifests of every model of the experiment, by "<kind>/<model>", and of the networks that judge."""
+    """List the paths of the manifests of all models, by "<kind>/<model>", and, if a model is published, of the networks
+    that judge, by "networks/<name>"."""
     revisions = {
         f"{kind}/{model}": weights.compute_revision(spec, captions(config, kind))
         for kind in kinds(config)
@@ -28,8 +29,8 @@ def prompt_set(config: Config, prompts: list[str]) -> str:
 
 
 def jobs(config: Config, kind: str) -> int:
-    """Count the jobs that decode a cell, each to a file: one a shard, or several shards each if there are more of
-    them."""
+    """Count the jobs that decode a cell, each to one file: image.prompts.jobs, or the number of shards if that is
+    smaller; one for texts and vectors."""
     if kind != "discrete" or config.image is None:
         return 1
     return min(config.image.prompts.shards, config.image.prompts.jobs)
@@ -42,7 +43,8 @@ def shards_of_a_job(config: Config, kind: str) -> int:
 
 
 def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = None) -> list[str]:
-    """List what a cell's shards are decoded from, shard by shard, or one of them; [] if images are numbered alone."""
+    """List the input files that a cell is decoded from, one for each job, or that of the job `shard` alone; [] for
+    continuous models, whose images are only numbered."""
     spec = cell.spec
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
@@ -55,41 +57,41 @@ def folder(cell: Cell) -> str:
 
 
 def benchmarks(cell: Cell) -> str:
-    """Return the path of figures of benchmarks that were run elsewhere, if someone brought them (`parity.metrics export
-    --results`)."""
+    """Return the path for results of benchmarks that were run elsewhere, which exists if a user brought them
+    (`parity.metrics export --results`)."""
     return f"{folder(cell)}/benchmarks.json"
 
 
 def pieces(config: Config, cell: Cell, folder_name: str) -> list[str]:
-    """List a cell's files of one kind ("shards" or "pictures"), in order."""
+    """List the paths of a cell's files in one folder ("shards" or "pictures"), one for each job, in order."""
     n = jobs(config, cell.kind)
     return [f"{folder(cell)}/{folder_name}/{k}-of-{n}.npz" for k in range(n)]
 
 
 def has_published(config: Config, kind: str) -> bool:
-    """Return whether pictures of a model of this kind are judged by declared networks."""
+    """Return whether a model of this kind, not of texts, is published: then declared networks judge its pictures."""
     return kind != "anysubset" and any(m.source != "embedded" for m in weights.list_models(config, kind).values())
 
 
 def brings_network(model: ModelSpec) -> bool:
-    """Return whether a model brings the network that judges its pictures."""
+    """Return whether a model brings the network that judges its pictures: it is embedded, or has a file `clip`."""
     return model.source == "embedded" or "clip" in model.files
 
 
 def is_judged(config: Config, cell: Cell) -> bool:
-    """Return whether a cell's pictures are judged by declared networks: its model brings none."""
+    """Return whether a cell has pictures that are judged by declared networks, because its model brings none."""
     return cell.kind != "anysubset" and not brings_network(weights.list_models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:
-    """List the manifests of the networks that judge a cell's pictures."""
+    """List the paths of the manifests of the networks that judge a cell's pictures; [] if its model brings its own."""
     paths_by_name = manifests(config) if is_judged(config, cell) else {}
     return [path for name, path in paths_by_name.items() if name.startswith("networks/")]
 
 
 def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str, int]:
-    """Return the folder or file of the pictures that a model's are compared with, and how many of them: 0 for all. "":
-    those that are drawn for an embedded model; none for a published one."""
+    """Return the folder or file of the pictures that a model's are compared with, and how many of them, 0 for all. The
+    path "" stands for pictures drawn for an embedded model, and for none if `published`."""
     if kind == "discrete" and config.image is not None:
         image = config.image
         takes_all = published and "reference_images" not in image.model_fields_set
@@ -100,7 +102,7 @@ def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str,
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
-    """Return the path of the pictures that quality metrics compare a cell's with, and their features."""
+    """Return the path of the file with the pictures that quality metrics compare a cell's with, and their features."""
     if is_judged(config, cell):
         recipe = weights.read_protocols()[config.protocol], judges(config, cell)
         return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *recipe])}.npz"
@@ -111,15 +113,15 @@ def reference(config: Config, prompts: list[str], cell: Cell) -> str:
 
 
 def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:
-    """Return the path of the rows of a method on models of known law: on enumerable ones, and on long ones at its own
-    options."""
+    """Return the path of the test results of a method on models of known law: on enumerable ones (`exact`) and on long
+    ones. One of the variants may be None."""
     v = exact or long
     assert v is not None
     return f"results/equality/{v.kind}/{v.method}-{test_key(config, exact, long)}.json"
 
 
 def layers(cell: Cell) -> str:
-    """Return the path of the equality rows of the layers (modules of equality/layers) that look at a cell."""
+    """Return the path of the result rows of all layers (modules of equality/layers) that test a cell."""
     return f"{folder(cell)}/equality.json"
 
 
@@ -129,5 +131,5 @@ def laws(cell: Cell) -> str:
 
 
 def accuracy(task_kind: str, key: str) -> str:
-    """Return the path of how often a text model's likeliest answer is right."""
+    """Return the path of the file that says how often a text model's likeliest answer to a task is right."""
     return f"results/accuracy/{task_kind}-{key}.json"

@@ -22,15 +22,16 @@ from parity.base.errors import ConfigError
 from parity.experiment.schema import HUB, OWNER
 
 FILE = Path("pins.yaml")
-HERE = "here:"  # before a path of this machine
-NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
-# a repository without a commit: hub:owner/name[@branch][:path]
+HERE = "here:"  # prefix of a path on this machine, in names of pins
+NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # the pin with which a dry run plans if there is none
+# Matches a repository without a commit: hub:owner/name[@branch][:path].
 OPEN = re.compile(rf"{HUB}{OWNER}(?P<branch>@(?![0-9a-f]{{40}}(:|$))[^:\s]+)?(:(?P<path>.+))?")
-Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
+Pin = Callable[[str], Mapping[str, Any]]  # gives the commit and sha256 of "owner/name[@branch]:path"
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """Read the pins in a file. Raises ConfigError for a file that `pin` did not write."""
+    """Read the pins in a file, by name; {} if it does not exist. Raises ConfigError for a file that `parity models pin`
+    did not write."""
     try:
         pins = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (yaml.YAMLError, UnicodeDecodeError, OSError):
@@ -41,25 +42,26 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
 
 
 def is_local(component: str, path: str) -> bool:
-    """Return whether a component of a model in a repository is on this machine."""
+    """Return whether a component of a model in a repository is a path on this machine: an absolute one, or a text
+    encoder's that exists."""
     return os.path.isabs(path) or (component == "text" and os.path.exists(path))
 
 
 def fill_model(spec: dict[str, Any], pin: Pin) -> None:
-    """Fill in commits and digests of a model's components: {component: path in `repo`, or
-    "hub:owner/name[@branch][:path]"}."""
+    """Fill commits and digests of a model's files into its `spec`, in place. A file is a path in `repo`, or
+    "hub:owner/name[@branch][:path]"; those that have a digest stay."""
     digests = dict(spec.get("sha256") or {})
     for component, path in (spec.get("files") or {}).items():
         if component in digests or not isinstance(path, str):
             continue
         if path.startswith(HUB):
             if (unpinned := OPEN.fullmatch(path)) is None:
-                continue  # pinned already, or refused later
+                continue  # the file is pinned already, or the schema refuses it later
             path_in_repo = unpinned["path"] or "."
             pinned = pin(f"{unpinned['repo']}{unpinned['branch'] or ''}:{path_in_repo}")
             spec["files"] = {**spec["files"], component: f"{HUB}{unpinned['repo']}@{pinned['commit']}:{path_in_repo}"}
         elif not spec.get("repo"):
-            continue  # a folder here, whose digest is taken when it is read
+            continue  # the file is a folder on this machine, which is digested when it is read
         elif is_local(component, path):
             pinned = pin(f"{HERE}{path}")
         else:
@@ -67,17 +69,18 @@ def fill_model(spec: dict[str, Any], pin: Pin) -> None:
             spec["revision"] = pinned["commit"]
         if component != "tokenizer" or path.endswith(
             ".json"
-        ):  # a tokenizer's folder has no weights; its commit says it
+        ):  # a tokenizer's folder has no weights to digest; its commit identifies it
             digests[component] = pinned["sha256"]
     spec["sha256"] = digests
 
 
 def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
-    """Fill in the pin of every repository that a configuration names without a commit, in place."""
+    """Fill in, in place, commit and digests of all models and networks in repositories that a configuration names
+    without a commit. Returns `raw`."""
     models, judges = (raw.get(key) for key in ("models", "networks"))
     for spec in models.values() if isinstance(models, dict) else ():
         if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in ("files", "sha256")):
-            continue  # the schema refuses it
+            continue  # the schema refuses such a model later
         if spec.get("source") == "hub" and not spec.get("revision"):
             fill_model(spec, pin)
     for spec in judges.values() if isinstance(judges, dict) else ():
@@ -88,11 +91,12 @@ def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
 
 
 def make_pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin:
-    """Make a function that reads the pins of a file. It raises ConfigError for a name without one, or, given a list,
-    appends the sentence to it and returns noughts."""
+    """Make a function that gives the pin of a name from a file, which is read once. For a name without one it raises
+    ConfigError or, if a list `unpinned` is given, appends the message to it and returns noughts."""
     pins = read(file)
 
     def pin(name: str) -> Mapping[str, Any]:
+        """Return the pin of a name; what happens if there is none is said above."""
         if name in pins:
             return pins[name]
         is_local_name = name.startswith(HERE)

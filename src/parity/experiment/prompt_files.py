@@ -19,11 +19,11 @@ from parity.base import text_files
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment.schema import CLASSES, PromptSpec
 
-PLACES = 24  # tokens that the embedded model reads, its end token among them
+PLACES = 24  # number of caption tokens that the embedded model reads, its end token among them
 EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
-NAMES = ("prompt", "caption", "text")  # of the column, where none is named
-ENDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "coco"}  # of other names: lines
-TABLES: dict[str, tuple[str, tuple[str, ...]]] = {  # delimiter; columns that must be there, the prompt's first
+NAMES = ("prompt", "caption", "text")  # names of the prompt's column, if the configuration names none
+ENDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "coco"}  # format by suffix; other files hold lines
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {  # delimiter and required columns of a format, the prompt's first
     "tsv": ("\t", ()),
     "csv": (",", ()),
     "parti": ("\t", ("Prompt", "Category")),
@@ -33,11 +33,12 @@ Row = dict[str, Any]
 
 
 def source(spec: PromptSpec) -> list[str]:
-    """List the file of a prompt set; none for labels that need none."""
+    """List the file of a prompt set; [] for class labels (`classes:N`), which need none."""
     return [] if spec.file.startswith(CLASSES) else [spec.file]
 
 
 def read_text(path: Path) -> str:
+    """Read a UTF-8 file, without its byte-order mark. Raises ValueError if it is missing, unreadable or not UTF-8."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no regular file; allowed: a file, one prompt a line")
@@ -55,7 +56,8 @@ def join_names(names: Iterable[Any]) -> str:
 
 
 def select_prompt(row: Row, column_name: str, label: str) -> Row:
-    """Select a row's prompt and put it under "prompt"; `column_name` names its column, or one of NAMES is taken."""
+    """Return a row with its prompt, white space collapsed, under "prompt": the text in the column `column_name`, or in
+    one of NAMES if that is "". Raises ValueError, which begins with `label`, if there is no such column or text."""
     lower = {name.lower(): name for name in row if isinstance(name, str)}
     column = (
         column_name if column_name in row else next((lower[n] for n in NAMES if n in lower and not column_name), None)
@@ -68,7 +70,7 @@ def select_prompt(row: Row, column_name: str, label: str) -> Row:
 
 
 def read_lines(text: str, labels: bool) -> Iterator[Row]:
-    """Read prompts, or whole numbers."""
+    """Read a prompt from each line that is not blank; if `labels`, a whole number. ValueError for another label."""
     for number, line in enumerate(map(str.strip, text_files.split_lines(text)), 1):
         if line and labels and not re.fullmatch(r"[0-9]{1,6}", line):
             raise ValueError(f"line {number}: {line[:40]!r} is no label; allowed: a whole number, 0 or more")
@@ -77,6 +79,8 @@ def read_lines(text: str, labels: bool) -> Iterator[Row]:
 
 
 def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
+    """Read the rows of a table of format `kind`, a key of TABLES, with their prompts from `column` or the format's. Of
+    DPG-Bench only the first row of each picture. Raises ValueError for a missing column or prompt."""
     delimiter, needed = TABLES[kind]
     names, table = text_files.read_table(text, delimiter)
     if lacks := [name for name in needed if name not in names]:
@@ -90,6 +94,7 @@ def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
 
 
 def read_json_lines(text: str, column: str) -> Iterator[Row]:
+    """Read JSON objects, one a line, with their prompts from `column` (see `select_prompt`). ValueError for others."""
     for number, line in enumerate(text_files.split_lines(text), 1):
         if not line.strip():
             continue
@@ -104,7 +109,8 @@ def read_json_lines(text: str, column: str) -> Iterator[Row]:
 
 
 def read_coco(text: str, rule: str) -> Iterator[Row]:
-    """Read a caption of every picture of captions_val2017.json or one like it, pictures in the order of their ids."""
+    """Read one caption of each picture of captions_val2017.json or a file like it, pictures in the order of their ids:
+    by the rule "first", "longest" or "sjd", that of the SJD repository. Raises ValueError if it cannot."""
     try:
         content = json.loads(text)
         captions: dict[int, list[tuple[int, str]]] = {k: [] for k in sorted(int(p["id"]) for p in content["images"])}
@@ -115,7 +121,7 @@ def read_coco(text: str, rule: str) -> Iterator[Row]:
     except (RecursionError, KeyError, TypeError, ValueError) as error:
         problem = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
         raise ValueError(f"{problem}; allowed: images with id, annotations with image_id, id, caption") from None
-    longest = index = 0  # of the rule sjd: kept from one picture to the next
+    longest = index = 0  # the rule sjd does not reset these from one picture to the next
     for picture, picture_captions in captions.items():
         lengths = [len(caption) for _, caption in picture_captions]
         if rule == "sjd":
@@ -136,7 +142,7 @@ def read_coco(text: str, rule: str) -> Iterator[Row]:
 
 
 def read_classes(spec: PromptSpec) -> Iterator[Row]:
-    """Read labels in turn, of `classes:N`."""
+    """Make `spec.limit` labels of the file name `classes:N`: 0 to N - 1, again and again. ValueError for another N."""
     count = spec.file.removeprefix(CLASSES)
     if not (re.fullmatch(r"[0-9]{1,7}", count) and 1 <= int(count) <= 10**6):
         raise ValueError(f"allowed: {CLASSES}1000, the number of classes")
@@ -144,7 +150,8 @@ def read_classes(spec: PromptSpec) -> Iterator[Row]:
 
 
 def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[Row]:
-    """Yield every row of a set, in the file's order. `label` begins the message of a ConfigError."""
+    """Yield every row of a prompt set, in the file's order, whatever `limit` and `sample` are; its file is relative to
+    `root`. Raises ConfigError, which begins with `label`, for a file or row that cannot be read."""
     kind = ENDS.get(Path(spec.file).suffix.lower(), "lines") if spec.format == "auto" else spec.format
     try:
         if spec.file.startswith(CLASSES):
@@ -164,10 +171,9 @@ def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[Row]:
 
 
 def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
-    """Read the rows of a set, `limit` at most: from the top of the file, or `sample`'s subset in the file's order.
-
-    ConfigError for a file that is missing, empty or not what its format says, or that holds fewer than are asked for.
-    """
+    """Read the rows of a prompt set, `limit` at most: from the top of the file, or a random subset of seed `sample` in
+    the file's order. Raises ConfigError for a file that is missing, empty or not what its format says, or that holds
+    fewer than an explicit limit or the number of shards."""
     label = f"image.prompts.file = {spec.file!r}"
     source = iter_rows(spec, root, label)
     chosen = list(islice(source, spec.limit) if spec.sample is None else source)

@@ -12,15 +12,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from parity.base.errors import ConfigError
 
-MOST = 200_000_000  # bytes of a data file of texts, unpacked
-CLASSES = "classes:"  # begins the name of labels that need no file
-HUB = "hub:"  # before owner/name@commit[:path], what lies in a repository of its own
+MOST = 200_000_000  # largest size in bytes of a data file of texts, unpacked
+CLASSES = "classes:"  # prefix, in place of a prompt file's name, for class labels, which need no file
+HUB = "hub:"  # prefix of owner/name@commit[:path], a file in a repository of its own
 OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"
 PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))?")
 
 
 def check_path(text: str) -> str:
-    """Check that some file system could hold a path."""
+    """Return a path that a file system can hold and Snakemake can use. Raises ValueError for any other."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
@@ -35,25 +35,25 @@ def check_path(text: str) -> str:
 
 
 def check_distinct(values: Any) -> Any:
-    """Check that a list has no value twice; anything else passes."""
+    """Return the value. Raises ValueError for a list that has a value twice; anything else passes."""
     if isinstance(values, list) and any(value in values[:i] for i, value in enumerate(values)):
         raise ValueError("a value is given twice")
     return values
 
 
 def check_sampling(value: Any) -> Any:
-    """Check that there is a set of sampling settings."""
+    """Return the value, sampling settings or a list of them. Raises ValueError for an empty list."""
     if value == []:
         raise ValueError("needs at least one set of sampling settings")
     return value
 
 
-# YAML reads `on` and `off` as truth values; where a word is asked for they are words.
+# YAML reads `on` and `off` as true and false; options of type Word turn these back into words.
 Word = BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")]
-Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # the model's family says which there are
+Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # a model's family names its parts
 File = Annotated[str, AfterValidator(check_path)]
 Seed = Annotated[int, Field(ge=0, le=2**31)]
 Batch = Annotated[int, Field(ge=1, le=4096)]
@@ -84,6 +84,7 @@ class ModelSpec(Strict):
 
     @model_validator(mode="after")
     def _complete_files(self):
+        """Raise ValueError unless the keys of a model fit its source. Returns the model itself."""
         elsewhere = [file for file in self.files.values() if file.startswith(HUB)]
         if self.source == "hub" and not (self.repo and self.revision) and len(elsewhere) < max(len(self.files), 1):
             raise ValueError("source 'hub' needs repo and revision")
@@ -201,6 +202,7 @@ class Seeds(Strict):
 
     @model_validator(mode="after")
     def _check_distinct(self):
+        """Raise ValueError if two of the seeds are equal. Returns the seeds themselves."""
         seeds = [self.reference, self.control, self.methods, self.again]
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, seeds))}")
@@ -265,6 +267,7 @@ class InfillingTask(TextTask):
 
     @model_validator(mode="after")
     def _check_hidden(self):
+        """Raise ValueError if the share hides all positions of a text, or none. Returns the task itself."""
         hidden = round(self.masked * self.length)
         share = f"masked {self.masked} of length {self.length}"
         if hidden == 0:
@@ -378,7 +381,7 @@ class Config(Strict):
 
 
 Schema = TypeVar("Schema", bound=BaseModel)
-WANTED = {  # by pydantic's kind of error
+WANTED = {  # what is allowed, by pydantic's type of an error
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -389,7 +392,8 @@ WANTED = {  # by pydantic's kind of error
 
 
 def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
-    """Validate a value by its schema. Raises ConfigError, one line, for the first thing that the schema refuses."""
+    """Make an instance of a schema from a value. Raises ConfigError for the first thing that the schema refuses: one
+    line with the key, after `prefix`, the value and what is allowed."""
     try:
         return schema.model_validate(value)
     except ValidationError as problem:
@@ -416,7 +420,8 @@ def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:
 
 
 def _hint_spelling(kind: str, value: Any) -> str:
-    """Explain how to write a number that YAML reads as text, such as 1e-4."""
+    """Explain how to write a number that YAML reads as text, such as 1e-4; "" if the value is no such text, or `kind`,
+    the type of pydantic's error, is not about numbers."""
     try:
         number = float(value) if kind in ("int_type", "float_type") and isinstance(value, str) else math.nan
     except ValueError:
@@ -428,7 +433,7 @@ def _hint_spelling(kind: str, value: Any) -> str:
 
 
 def _list_fields(schema: type[BaseModel], loc: tuple) -> list[str]:
-    """List the names allowed at a place inside a schema."""
+    """List the keys allowed at a place inside a schema; `loc` are the keys and indices that lead to it."""
     for key in loc:
         if key in schema.model_fields:
             kind = schema.model_fields[key].annotation

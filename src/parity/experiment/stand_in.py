@@ -20,7 +20,7 @@ from parity.experiment.options import KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
 from parity.experiment.tuned import AUTO
 
-Entries = Mapping[str, dict[str, Any]]  # of stand-ins in a configuration, by name
+Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str]], Entries]
 PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
 FEW = 2  # prompts, texts or images
@@ -36,7 +36,8 @@ def list_stand_ins() -> dict[str, str]:
 
 
 def make_stand_ins(names: Sequence[str], parent: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
-    """Make entries of stand-ins by name. Those missing, or written by other code, are written in one process."""
+    """Make the configuration's entries of stand-ins, by name. Writes those that do not exist, or were written by other
+    code, to folders in `parent`, by one process. Raises ConfigError for an unknown name, or if that process fails."""
     modules_by_name = list_stand_ins()
     for name in names:
         if name not in modules_by_name:
@@ -54,7 +55,7 @@ def make_stand_ins(names: Sequence[str], parent: Path = Path("results/stand_ins"
 
 
 def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
-    """Name the stand-ins of a published model: its own, and those of its drafter or judge."""
+    """List the names of the stand-ins of a published model: the model's, then that of its drafter or judge, if any."""
     family = spec["family"]
     if weights.find_kind(family) == "anysubset":
         return [family, "gpt2"]
@@ -64,7 +65,7 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
 
 
 def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
-    """Make the entry of a published model's stand-in in a configuration."""
+    """Make the configuration's entry of a published model's stand-in, with the files of its drafter or judge."""
     first, *companions = name_stand_ins(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
     for companion in companions:
@@ -74,7 +75,8 @@ def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
 
 
 def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
-    """Replace published networks by stand-ins in a configuration with `stand_in: true`; return any other unchanged."""
+    """Make a copy of a configuration with `stand_in: true` in which stand-ins, made by `make`, replace published models
+    and judges, and sizes are as small as possible; return any other configuration itself."""
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)
@@ -95,6 +97,7 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
 
 
 def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    """Shrink the section `image` in place: few prompts, a small batch, options capped for the stand-ins `models`."""
     section["prompts"] = shrink_prompts(
         section.get("prompts") or {}, any(spec.network.get("classes") for spec in models)
     )
@@ -104,7 +107,7 @@ def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def shrink_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
-    """Shrink prompts to a few, of the workflow's own if those of the experiment do not exist."""
+    """Make settings of few prompts; if the file does not exist, of the workflow's, which are labels if `numbers`."""
     smaller = {"limit": min(FEW, section.get("limit", FEW))}
     if Path(section.get("file", "")).is_file():
         return {**section, **smaller, "repeats": 1, "shards": 1}
@@ -112,6 +115,7 @@ def shrink_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
 
 
 def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    """Shrink the section `text` in place: few rows, a small batch, embedded data where a task's file does not exist."""
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW
@@ -121,6 +125,7 @@ def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    """Shrink the section `continuous` in place: few images and captions, no one-token tests, options capped."""
     if models and section.get("captions"):
         section["captions"] = shrink_prompts(section["captions"], False)
     cap_options("continuous", section, models)
@@ -128,8 +133,8 @@ def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Cap options of methods, in a figure's conditions too, at what every model admits; variants that have become the
-    same are merged."""
+    """Cap, in place, the options of a section's methods, and those in conditions of figures, at the largest values that
+    all of `models` admit; variants that have become the same are merged."""
     if not models:
         return
     sizes_of_models = [weights.list_option_sizes(spec) for spec in models]
@@ -148,7 +153,7 @@ def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> 
     for method, variants in variants_by_method.items():
         small = []
         for variant in variants:
-            complete = options(kind, method, variant)  # a default may be too large as well
+            complete = options(kind, method, variant)  # because a default may be too large as well
             small.append(variant | {key: limit for key, limit in limits[method].items() if complete[key] > limit})
         section["methods"][method] = list({dump_canonical(variant): variant for variant in small}.values())
     for figure in section.get("study") or []:

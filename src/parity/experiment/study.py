@@ -14,20 +14,20 @@ from parity.experiment.cells import wrap_in_list
 from parity.experiment.module_metadata import modules, read_constant, require
 
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
-SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings beside a method's options
+SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings that are no options of a method
 
 
 @cache
 def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
-    """List the metrics of a kind of model: module to the figures it takes, each (label, unit, direction).
+    """List the measures of each metric of a kind of model: by module, then by name, (label, unit, direction).
 
-    A module of metrics/ is a metric if it declares KINDS or MEASURES; ConfigError for one that lacks the rest, or a
-    direction.
+    A module of metrics/ is a metric if it declares KINDS or MEASURES. Raises ConfigError for one that lacks the rest,
+    or a direction.
     """
     measures_of = {}
     for module in modules("metrics"):
         if not any(read_constant("metrics", module, name) for name in ("KINDS", "MEASURES")):
-            continue  # a helper
+            continue  # the module only helps metrics
         declaration = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
         for name, value in declaration["MEASURES"].items():
             if len(value) != 3 or value[2] not in DIRECTIONS:
@@ -41,12 +41,12 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
 
 def list_measures(kind: str) -> dict[str, str]:
-    """List every figure that a metric of a kind of model takes, with its label."""
+    """List the labels of all measures that the metrics of a kind of model make, by name of the measure."""
     return {name: format_label(*value) for figures in metrics(kind).values() for name, value in figures.items()}
 
 
 def format_label(text: str, unit: str, direction: str) -> str:
-    """Format a measure's name with its unit and which way is better."""
+    """Format a measure's label: its text, its unit, if any, and which direction is better, if one is."""
     return text + (f", {unit}" if unit else "") + DIRECTIONS[direction]
 
 
@@ -58,28 +58,28 @@ def read_setting(spec: dict[str, Any], name: str) -> Any:
 
 
 def list_settings(specs: list[dict[str, Any]]) -> list[str]:
-    """List every setting that a cell has."""
+    """List the names of the settings of cells: those of SHARED and of sampling by the first cell, options by all."""
     options = {k for s in specs for k in s["options"]}
     sampling = [f"sampling.{k}" for k in specs[0].get("sampling", {})]
     return [*(n for n in SHARED if n in specs[0]), *sampling, *sorted(options - set(SHARED))]
 
 
 def is_shown(conditions: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Return whether a figure limited by `conditions` shows a cell; one whose method lacks the option is a point of
-    reference and stays."""
+    """Return whether a figure limited by `conditions` (setting: allowed value or values) shows a cell. A cell that does
+    not have the setting is a point of reference and stays."""
     pairs = [(read_setting(spec, name), wrap_in_list(allowed)) for name, allowed in conditions.items()]
     return all(have is None or have in allowed for have, allowed in pairs)
 
 
 def parse_source(paper: str) -> tuple[str, list[str]]:
-    """Parse the paper of a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9", and its tables and figures."""
+    """Split a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9" into the paper and its tables and figures."""
     name, *tables = (piece.strip() for piece in paper.split(","))
     return name, tables
 
 
 def find_problem(figure: Any, specs: list[dict[str, Any]], measures: dict[str, str]) -> tuple[str, str] | None:
-    """Find what is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what
-    is allowed. `measures` are those of their kind."""
+    """Find what is wrong with a figure (a FigureSpec) of the cells `specs` of methods and references: the key with its
+    value, and what is allowed; None if nothing is. `measures`: the labels of the kind's measures by name."""
     if not specs:
         return f"title = {figure.title!r}", "a figure of what is decoded; this section decodes nothing"
     named = list_settings(specs)
@@ -103,7 +103,8 @@ def find_problem(figure: Any, specs: list[dict[str, Any]], measures: dict[str, s
 
 
 def find_coincidence(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
-    """Find two cells that would be plotted at one point of one line, which `by` must distinguish."""
+    """Find whether two cells would be plotted at one point of one line, which the figure's `by` must distinguish: `by`
+    with its value and what is allowed; None if no two would be. `named`: the names of settings."""
     points = set()
     for s in (s for s in specs if is_shown(figure.where, s)):
         point = json.dumps([read_setting(s, name) for name in (figure.x, *figure.by)])
@@ -117,10 +118,8 @@ def find_coincidence(figure: Any, specs: list[dict[str, Any]], named: list[str])
 
 
 def find_unknown_source(paper: str, published: list[dict[str, str]]) -> str | None:
-    """Find what is wrong with a figure's `paper`, given the rows of workflow/published: a paper or a table of no row.
-
-    A figure may have no rows: its numbers are not printed.
-    """
+    """Find whether a figure's `paper`, such as "Teng et al. 2024 (SJD), Table 9", names a paper or a table without rows
+    in workflow/published: what is allowed, None if all have rows. The paper's figures may have none."""
     name, tables_named = parse_source(paper)
     names = sorted({row["paper"] for row in published})
     if name not in names:

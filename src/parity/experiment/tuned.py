@@ -24,8 +24,8 @@ from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
 AUTO = "auto"
-UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # where there is no entry
-FIELDS = {"method", "options", "compiled", "seconds", "times"}  # of an entry
+UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # `auto` if the file has no entry
+FIELDS = {"method", "options", "compiled", "seconds", "times"}  # keys that an entry must have
 
 
 class Case(NamedTuple):
@@ -35,11 +35,11 @@ class Case(NamedTuple):
     model: str
     spec: ModelSpec
     batch: int
-    setting: dict[str, Any]  # what the cells of all methods share: see `cells.CONDITIONS`
+    setting: dict[str, Any]  # settings that the cells of all methods share, see `cells.CONDITIONS`
 
     @property
     def key(self) -> str:
-        """Model and revision, what its cost depends on, machine, version."""
+        """Make the key of the case's entry: model, revision, task or steps, batch, machine, version."""
         task, sampling = self.setting.get("task_kind"), self.setting.get("sampling", {})
         on = f"{task} {self.setting['task']}, " if task else ""
         on += f"{sampling['steps']} steps, " if "steps" in sampling else ""
@@ -52,7 +52,7 @@ def version() -> str:
 
 
 def list_cases(config: Config, kind: str) -> list[Case]:
-    """List a case for each model of a section, at the section's (first) batch."""
+    """List a case for each model of a section, at the section's first batch and first other settings."""
     first: dict[str, dict[str, Any]] = {}
     for shared, _ in CONDITIONS[kind](config, []):
         first.setdefault(shared["model"], shared)
@@ -63,7 +63,8 @@ def list_cases(config: Config, kind: str) -> list[Case]:
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """Read the entries of a file. Raises ConfigError for a file that `parity tune` did not write."""
+    """Read the entries of a file by key; {} if it does not exist. Raises ConfigError for a file that `parity tune` did
+    not write."""
     try:
         entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (yaml.YAMLError, UnicodeDecodeError, OSError):
@@ -74,7 +75,8 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
 
 
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
-    """Complete the options of a lossless variant that a model can run. Raises ConfigError for any other variant."""
+    """Return a variant's options, completed with defaults. Raises ConfigError unless it is lossless and can run on the
+    model of `spec`."""
     if method not in methods(kind):
         raise ConfigError(f"{method!r}: unknown method")
     chosen = options(kind, method, values, method)
@@ -92,7 +94,8 @@ def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> d
 
 
 def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
-    """Find the entry of a case on this machine, its options complete; or None, and why in a few words."""
+    """Find the entry of a case on this machine. Returns it, its options completed, and ""; or None, and why in a few
+    words, if there is none or it is not valid any more."""
     entries = read(file)
     key = case.key
     if entry := entries.get(key):
@@ -111,7 +114,7 @@ def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
 
 
 def take_auto(config: Config) -> list[str]:
-    """Take `auto` out of the methods of all sections; return the kinds of model that had it."""
+    """Remove `auto` from all sections, in place; return the kinds that had it. Raises ConfigError if it has options."""
     auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
     for kind in auto:
         if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
@@ -120,8 +123,8 @@ def take_auto(config: Config) -> list[str]:
 
 
 def put_choice(config: Config, kind: str) -> None:
-    """Put the variant that `auto` stands for among the methods, which are complete; do nothing if it is there
-    already."""
+    """Add, in place, the variant that `auto` stands for to a section's methods, unless it is there: the file's, or that
+    of UNTUNED. Prints it to stderr. Raises ConfigError unless the section has one model, and a task that is decoded."""
     key = f"{KINDS[kind]}.methods.{AUTO}"
     models = weights.list_models(config, kind)
     if len(models) != 1:

@@ -15,8 +15,8 @@ from parity.experiment.schema import HUB, Config, ModelSpec, NetworkSpec, Prompt
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
-COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
-DECLARED = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
+COMPANIONS = ("drafter", "draft")  # the networks that a method may need beside the target
+DECLARED = {  # keys that FAMILY of a module of models/<kind> must have; models/<kind>/protocol.py explains them
     "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files", "also"),
     "continuous": ("condition", "causal", "single_path", "samplers", "schedules", "reads"),
@@ -31,7 +31,7 @@ def list_families(kind: str) -> tuple[str, ...]:
 
 
 def find_kind(family: str, label: str = "family") -> str:
-    """Find the kind of a family's models. Raises ConfigError for an unknown family."""
+    """Find the kind of a family's models. Raises ConfigError, which begins with `label`, for an unknown family."""
     kind = next((kind for kind in KINDS if family in list_families(kind)), None)
     if kind is None:
         allowed = ", ".join(name for kind in KINDS for name in list_families(kind))
@@ -40,7 +40,7 @@ def find_kind(family: str, label: str = "family") -> str:
 
 
 def read_family(family: str) -> dict[str, Any]:
-    """Read a family's FAMILY. Raises ConfigError for an unknown family, or one that lacks a key."""
+    """Read what a family's module declares as FAMILY. Raises ConfigError for an unknown family, or a missing key."""
     kind = find_kind(family)
     values = read_constant(f"models/{kind}", family, "FAMILY")
     if lacks := [key for key in DECLARED[kind] if key not in values]:
@@ -51,14 +51,15 @@ def read_family(family: str) -> dict[str, Any]:
 
 
 def list_models(config: Config, kind: str) -> dict[str, ModelSpec]:
-    """List an experiment's models of a kind by name: those that it names, or the embedded one."""
+    """List an experiment's models of a kind by name: those that it names or, if it names none, the embedded one."""
     chosen = {name: spec for name, spec in config.models.items() if find_kind(spec.family) == kind}
     name, family = DEFAULT[kind]
     return chosen or {name: ModelSpec(family=family)}
 
 
 def list_embedded_files(spec: ModelSpec) -> dict[str, str]:
-    """List the files of an embedded model by component; the transformer's name ends in its grid if that is not 16."""
+    """List the file names of an embedded image model by component; the transformer's ends in its grid if that is not
+    16. Raises ConfigError if the family has no embedded model."""
     files = read_family(spec.family)["embedded"]
     if not files:
         raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
@@ -68,7 +69,8 @@ def list_embedded_files(spec: ModelSpec) -> dict[str, str]:
 
 
 def read_sizes(spec: ModelSpec) -> dict[str, Any]:
-    """Read a model's sizes, as far as they are known without published files; none of text models."""
+    """Read a model's sizes (grid, vocab, ...), as far as they are known without published files: the family's defaults
+    with `network`, or the header of an embedded or converted file."""
     if spec.source != "embedded" and not spec.folder:
         family = read_family(spec.family)
         return {**family.get("network", family.get("released", {})), **spec.network}
@@ -81,13 +83,13 @@ class Places(NamedTuple):
     """The tokens of a model's pictures, those of its grammar included."""
 
     rows: int
-    width: int  # of a row
+    width: int  # number of tokens of a row
     length: int
 
 
 def count_positions(spec: ModelSpec) -> Places:
-    """Count the tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens after each row
-    and `end` after the last."""
+    """Count the tokens of a model's pictures by its sizes: square ones, `grid` a side, or `rows` and `columns` of codes
+    with `line` tokens after each row and `end` after the last."""
     model_sizes = read_sizes(spec)
     rows, columns = (int(model_sizes.get(key, model_sizes.get("grid", 1))) for key in ("rows", "columns"))
     width = columns + int(model_sizes.get("line", 0))
@@ -95,8 +97,8 @@ def count_positions(spec: ModelSpec) -> Places:
 
 
 def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
-    """List the sizes of a model that bound options (`parity.base.counts.SIZES`): positions, or groups that are drawn at
-    once; positions of a row; tokens. None for a text model."""
+    """List the sizes of a model that bound options (SIZES of `parity_decoders.counts`): "length" in positions, or in
+    groups that are drawn at once; of an image model also "row" and "vocab". {} for a text model."""
     kind = find_kind(spec.family)
     if kind == "anysubset":
         return {}
@@ -109,7 +111,8 @@ def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
 
 
 def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
-    """Compute what identifies a model: the digest of its files' digests, and of the captions that it reads."""
+    """Compute the digest that identifies a model: of its files' digests, its sizes, and the captions that it reads;
+    "untrained" if it is embedded and the package has no weights of it."""
     kind = find_kind(spec.family)
     if kind == "continuous":
         return compute_pair_revision(spec, captions)
@@ -123,7 +126,7 @@ def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str
 
 
 def compute_pair_revision(spec: ModelSpec, captions: PromptSpec | None) -> str:
-    """Compute what identifies a continuous model and its draft model."""
+    """Compute the digest that identifies a continuous model, draft and autoencoder, and the captions that it reads."""
     name = spec.family
     read = captions and [
         captions.model_dump(exclude={"shards", "jobs", "repeats"}),
@@ -138,28 +141,28 @@ def compute_pair_revision(spec: ModelSpec, captions: PromptSpec | None) -> str:
 
 
 def compute_text_revision(spec: ModelSpec) -> str:
-    """Compute what identifies a text model that is not embedded."""
+    """Compute the digest that identifies a text model that is not embedded: of its weights and its tokenizer."""
     components = read_family(spec.family)["files"]
     totals = [spec.sha256.get(name) or digests.sha256(Path(spec.files[name])) for name in components]
     return digest([totals, [f if f.startswith(HUB) else digest_tokenizer(f) for f in spec.files.values()]])
 
 
 def compute_network_revision(spec: NetworkSpec) -> str:
-    """Compute what identifies a network that judges pictures."""
+    """Compute the digest that identifies a network that judges pictures, of its file's digest and its architecture."""
     return digest([spec.sha256, spec.architecture])
 
 
 def read_protocols() -> dict[str, Any]:
-    """Read the recipes by which pictures of published models are measured, as their module declares them."""
+    """Read the recipes by which pictures of published models are measured, by name, from `metrics/protocols.py`."""
     return read_constant("metrics", "protocols", "PROTOCOLS")
 
 
 def digest_tokenizer(folder: str) -> dict[str, str]:
-    """Digest the files of a folder that make its tokenizer, by name."""
+    """Digest each file of a folder that belongs to its tokenizer. Returns the digests by file name."""
     words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(folder).glob(p))]
     return {file.name: digests.digest_file(file) for file in words}
 
 
 def find_pair_folder(spec: ModelSpec) -> Path:
-    """Return the folder of a continuous pair's weights: the embedded ones', or what `convert` wrote."""
+    """Return the folder of a continuous pair's weights: the one that `convert` wrote, or that of the embedded ones."""
     return Path(spec.folder or ROOT / "continuous")
