@@ -25,8 +25,8 @@ def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int
     score = best.values.clamp(max=0)
     parents = torch.full((B, K), -1, device=device)
     levels = [(tokens, parents, torch.ones_like(tokens), score)]
-    frontier = torch.arange(K, device=device).expand(B, -1)  # nodes to be expanded
-    shown_parents = parents  # the same nodes' parents, as the drafter numbers them: those it was shown, in order
+    frontier = torch.arange(K, device=device).expand(B, -1)  # the nodes that are expanded next
+    shown_parents = parents  # their parents, in the drafter's numbers: the order in which it was shown nodes
     count = K
     for d in range(1, depth):
         law = drafter.tree(tokens, (root + d)[:, None].expand(-1, K), shown_parents).log_softmax(-1)
@@ -114,9 +114,9 @@ class RaceDrafter:
 class Shape(NamedTuple):
     """A tree that is the same for every row and pass: its nodes level by level, node 0 the last final token."""
 
-    parents: list[int]  # -1 for node 0
+    parents: list[int]  # parent of each node, -1 for node 0
     depth: list[int]
-    children: list[list[int]]  # of each node, in order of rank
+    children: list[list[int]]  # children of each node, in order of rank
 
 
 def make_harmonic_shape(width: int, depth: int) -> Shape:
@@ -148,10 +148,10 @@ class Level(NamedTuple):
     """Nodes of a static tree whose children are drawn together, all of one depth."""
 
     nodes: Tensor  # [n]
-    parents: Tensor  # [n] as the drafter numbers them: those it was shown, in order
+    parents: Tensor  # [n] in the drafter's numbers: the order in which it was shown nodes
     depth: int
-    max_children: int  # children of one of them
-    children: Tensor  # [c], and of each: whose it is, [c] from 0 to n - 1, and its rank [c]
+    max_children: int  # the most children of one of them
+    children: Tensor  # [c] children; owner [c]: whose it is, from 0 to n - 1; rank [c]: which of the owner's children
     owner: Tensor
     rank: Tensor
 
@@ -192,7 +192,7 @@ def draw_tree(
     tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     laws: list[Tensor] = []
-    inner = step * S + torch.cat([level.nodes for level in tree])  # a number for each node with children
+    inner = step * S + torch.cat([level.nodes for level in tree])  # each node with children has its number
     races = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
     for level, exponential in zip(tree, races, strict=True):
         if laws:

@@ -14,7 +14,7 @@ WHAT = {
     "tokens": "tokens of the vocabulary",
     "share": "a share of the positions",
 }
-SIZES = ("length", "row", "vocab", "vocab - 1")  # of a model: positions, those of a row of the picture, tokens
+SIZES = ("length", "row", "vocab", "vocab - 1")  # sizes of a model: positions, those of a row of the picture, tokens
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 
-TRIES = 1024  # draws of a residual; three in four are accepted where deviations are close
-Gaussian = tuple[Tensor, Tensor]  # mean and deviation [..., D]
+TRIES = 1024  # most draws from a residual; three in four are accepted where deviations are close
+Gaussian = tuple[Tensor, Tensor]  # a Gaussian law: mean and deviation [..., D]
 
 
 class Coupled(NamedTuple):
@@ -86,7 +86,7 @@ def couple(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> 
     independently of the others.
     """
     (mean_q, std_q), (mean, std) = q, p
-    degenerate = (std == 0).all(-1)  # the last step of a sampler that takes the mean
+    degenerate = (std == 0).all(-1)  # a deviation of 0 is the last step of a sampler that takes the mean
     std, std_q = (torch.where(degenerate[..., None], 1, s) for s in (std, std_q))
     u, v = (noise.uniform("accept", 2 * index + k) for k in (0, 1))
     n, mean_stays = reflect((x - mean_q) / std_q, (mean_q - mean) / std_q, u)

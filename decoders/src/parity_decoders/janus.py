@@ -25,7 +25,7 @@ class PictureHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute logits [..., first_token + K] of hidden states [..., D]."""
         logits: Tensor = self.head(hidden)
-        # not -inf: guidance takes the difference of two of them
+        # the smallest number instead of -inf, since guidance takes the difference of two logits
         return nn.functional.pad(logits, (self.first_token, 0), value=torch.finfo(logits.dtype).min)
 
 
@@ -35,7 +35,7 @@ def make_picture_model(janus: Any) -> Any:
     Token k of a picture is `first_token` + k, behind those of the text. The layers are shared, the embeddings copied.
     """
     text = copy.copy(janus.model.language_model)
-    text._modules = dict(text._modules)  # so that the Janus keeps its own embeddings
+    text._modules = dict(text._modules)  # a copy, so that the Janus keeps its own embeddings
     words = text.embed_tokens.weight
     count = janus.model.vqmodel.config.num_embeddings
     with torch.no_grad():

@@ -19,7 +19,7 @@ from parity_decoders.errors import DecodingError
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ARRAYS = tuple(np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2))
-# what a number is for; each is a stream of its own
+# what a number is for; each use has a stream of its own
 USES = ("sample", "accept", "draft", "branch", "order", "retry", "draft race")
 
 
@@ -35,7 +35,7 @@ def _mix(z: Any, leading: int = 64) -> Any:
     for shift, factor in ((30, one), (27, two)):
         z ^= _shift_right(z, shift)
         z *= factor
-    if leading > 31:  # the last step changes none of the first
+    if leading > 31:  # the last step does not change the leading bits
         z ^= _shift_right(z, 31)
     return z
 
@@ -62,8 +62,8 @@ class Noise:
         self.keys, self.dtype = keys, dtype
         self.bits = 53 if dtype == torch.float64 else 24
         self.array = keys.device.type == "cpu"
-        self.streams: dict[str, Any] = {}  # [B] a use's keys, in words
-        self.counters: Any = ()  # of a stream's elements, in words
+        self.streams: dict[str, Any] = {}  # [B] keys of each use, in words
+        self.counters: Any = ()  # counters of a stream's elements, in words
 
     def _words(self, x: Tensor) -> Any:
         """View an int64 tensor as words: a uint64 array on a CPU, else the tensor itself."""
@@ -84,7 +84,7 @@ class Noise:
         words = _shift_right(_mix(stream[..., None] + self.counters[:n], self.bits), 64 - self.bits)
         uniform: Any = _convert_words(words, self.bits) if self.array else words.to(self.dtype)
         uniform += 0.5
-        uniform *= 2.0**-self.bits  # never 0; in float32 the largest rounds to 1
+        uniform *= 2.0**-self.bits  # the result is never 0; in float32 the largest rounds to 1
         return torch.from_numpy(uniform) if self.array else uniform
 
     def take(self, rows: Tensor) -> "Noise":

@@ -9,7 +9,7 @@ from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
 
-# Functions of the scores alone, whatever the tokens before: they take all slots at once.
+# These read the scores alone, not the tokens before, so all slots are given to them at once.
 OF_SCORES = (
     logits_process.TemperatureLogitsWarper,
     logits_process.TopKLogitsWarper,
@@ -22,7 +22,7 @@ OF_SCORES = (
     logits_process.InfNanRemoveLogitsProcessor,
     logits_process.LogitNormalization,
 )
-# Those that keep a state from call to call, so that a slot cannot ask them twice.
+# These keep a state from call to call, so they cannot be called for several slots of a pass.
 STATEFUL = (
     "SynthIDTextWatermark",
     "ClassifierFreeGuidance",
@@ -36,8 +36,8 @@ class Guidance(NamedTuple):
     """Classifier-free guidance u + scale (c - u), with the prompt of the unconditional rows."""
 
     scale: float
-    ids: Tensor | None  # [B, P], None: the last token of the prompt
-    unpadded: Tensor | None  # [B, P], None: all of them
+    ids: Tensor | None  # [B, P] unconditional prompts; None: the last token of each prompt
+    unpadded: Tensor | None  # [B, P] false on padding; None: there is none
 
 
 def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:

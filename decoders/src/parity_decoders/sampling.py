@@ -33,7 +33,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """Set all but the smallest set of most likely tokens whose mass reaches p to -inf (Holtzman et al. 2020)."""
     ordered, order = logits.sort(descending=True)
     law = ordered.softmax(-1)
-    excluded = law.cumsum(-1) - law >= p  # by the mass of the more likely ones
+    excluded = law.cumsum(-1) - law >= p  # tokens whose likelier ones have that mass already
     return logits.masked_fill(torch.empty_like(excluded).scatter_(-1, order, excluded), float("-inf"))
 
 

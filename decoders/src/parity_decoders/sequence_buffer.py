@@ -45,7 +45,7 @@ class SequenceBuffer:
         self.frontier = self.last_frontier = torch.zeros_like(start)
         self.age = self.frontier[:, None]
         self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
-        self.end = model.length  # or where the grammar forces all that follows, which costs no pass
+        self.end = model.length  # shorter where the grammar forces all that follows, which costs no pass
         self.grammar = getattr(model, "grammar", True)
         if self.grammar:
             self.end = find_end(model.forced)
@@ -111,7 +111,7 @@ class ByPosition:
         line = self.line
         if line.frontier.device.type != "cpu":
             return self._draw_next(n)
-        if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise with it
+        if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise is another
             first, drawn = self.held
             shift = (line.frontier - first).numpy()
             low, high = int(shift.min()), int(shift.max())

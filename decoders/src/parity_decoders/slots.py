@@ -18,10 +18,10 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 from parity_decoders.errors import DecodingError
 from parity_decoders.protocols.discrete import find_ancestors
 
-# Architectures with sliding windows whose masks were compared with their own `forward` beyond the window.
+# Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
-checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models whose slots were compared with their own forward
+checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models that passed `check_slots`
 
 
 class SlotLayer(CacheLayerMixin):
@@ -145,7 +145,7 @@ class SlotNetwork:
         self.padding = (~unpadded).sum(1)[:, None]
         self.on = pad(unpadded, (0, length), value=False)
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
-        self.fed = self.prefix - 1  # slots before it may hold something
+        self.fed = self.prefix - 1  # only slots before this one may hold something
         self.dtype = model.get_input_embeddings().weight.dtype
         if self.prefix > 1:
             slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
@@ -176,7 +176,7 @@ class SlotNetwork:
         window = next(filter(None, self.windows), None)
         if window is None:
             return self.add_heads(visible)
-        # a key's place is its slot, but for the nodes of a tree, which stand behind all others
+        # the place of a key is its slot, except for the nodes of a tree, which are stored behind all others
         key_places = torch.arange(visible.shape[2], device=slots.device).repeat(len(slots), 1).scatter(1, slots, places)
         near = self.add_heads(visible & (key_places[:, None] > places[..., None] - window))
         if None not in self.windows:
@@ -209,7 +209,7 @@ class SlotNetwork:
         if missing > 0:
             self.cache.widen(missing)
         above = find_ancestors(parents)
-        root = (self.places[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] place of its first ancestor
+        root = (self.places[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] place of the first ancestor
         keys = torch.arange(self.first_node, device=tokens.device)
         stored = (keys < root[..., None]) & self.on[:, None, : self.first_node]
         slots = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) + self.first_node
@@ -243,7 +243,7 @@ def check_slots(model: Any) -> None:
     found = [network.logits(ids[:, 3:6], positions[:, :3])]
     found.append(network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)))
     laws = torch.cat(found, 1).float().log_softmax(-1), truth[:, 3:].float().log_softmax(-1)
-    limit = TOLERANCE if network.dtype == torch.float32 else 0.2  # of numbers with 8 bits
+    limit = TOLERANCE if network.dtype == torch.float32 else 0.2  # bfloat16 has 8 significant bits
     difference = float((laws[0] - laws[1]).abs().max())
     if not difference <= limit:
         raise DecodingError(

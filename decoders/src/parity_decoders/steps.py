@@ -21,7 +21,7 @@ class Fill(NamedTuple):
 
     positions: Tensor  # [B, W] distinct in a row where `final`
     tokens: Tensor  # [B, W]
-    final: Tensor  # [B, W] bool: which of them are
+    final: Tensor  # [B, W] bool: which tokens are final
     calls: Tensor  # [B] evaluations of the model the row needed, one for each order it is laid out in; 0 once finished
     drafts: Tensor | None = None  # [B] passes of an auxiliary drafter, if there is one
     accepted_drafts: Tensor | None = None  # [B] drafts that were verified and kept; None: it does not draft
@@ -33,11 +33,11 @@ class Draw(NamedTuple):
     tokens: Tensor  # [B, W, D]
     kept: Tensor  # [B]; 0 for a row that was finished before
     verified: Tensor | None = None  # [B, W] bool: a draft of this rank was verified
-    accepted: Tensor | None = None  # [B, W] bool: ... and kept
+    accepted: Tensor | None = None  # [B, W] bool: a draft of this rank was verified and accepted
     log_ratio: Tensor | None = None  # [B, W] log p(Y_p) / q(Y_q) of eq. 9 for the verified
     distance: Tensor | None = None  # [B, W] squared distance of a draft from what the target draws of the same noise
     tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
-    gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
+    gave_up: Tensor | None = None  # [B] bool: the sampler accepted no draw within its budget
     noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws the same tokens
-    accepted_drafts: Tensor | None = None  # [B] as of a `Fill`: tokens, or steps of their walks
+    accepted_drafts: Tensor | None = None  # [B] how many drafts were accepted: tokens, or steps of their walks
     standing: Tensor | None = None  # [B, L, D] the present token of every rank, of a decoder that draws all at once

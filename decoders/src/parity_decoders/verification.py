@@ -78,7 +78,7 @@ def verify(
     """
     fresh = race(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
-    hit, likely = fresh == draft, u * own_q < own_p  # strict, so that p = 0 is never accepted, and without 0/0
+    hit, likely = fresh == draft, u * own_q < own_p  # strict, so that p = 0 is never accepted, and no 0 / 0 occurs
     if tolerance:  # a share of the misses raises the acceptance probability by the tolerance
         hit = hit | (u * (1 - own_p) < tolerance)
         likely = u * own_q < own_p + tolerance * own_q

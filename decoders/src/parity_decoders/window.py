@@ -68,14 +68,14 @@ class Window:
         self.by_position = make_races(self.line, noise)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.slot = torch.arange(size, device=start.device)
-        self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # what random drafts are, and a law of none
+        self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # [B, 1] random drafts are point masses
         self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
         # end [B]: positions before it have been written; kept [B]: tokens of the last pass that are final
         self.end = self.kept = self.line.frontier
-        self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
-        # by use: uniforms [B, AHEAD * size] of AHEAD passes, and the number of the first of these passes
+        self.laws: Tensor | None = None  # [B, L + size, V] laws last predicted, if `init` samples
+        # for each use the uniforms [B, AHEAD * size] of AHEAD passes, and the number of the first of these passes
         self.drawn: dict[str, tuple[Tensor, int]] = {}
-        self.tokens: Tensor | None = None  # [B, W], and below the law [B, W, V] they came from: of the last pass
+        self.tokens: Tensor | None = None  # [B, W] tokens of the last pass; stored [B, W, V]: their laws
         self.stored: Tensor | None = None
 
     def has_open_slots(self) -> bool:

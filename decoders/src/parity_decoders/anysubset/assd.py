@@ -14,7 +14,7 @@ from parity_decoders.steps import Fill
 from parity_decoders.verification import race, verify
 
 CLAIM = "lossless"
-SLOTS = True  # whether a rank is reached is decided by those before it, so tests may stratify by slot
+SLOTS = True  # whether a rank is reached depends on those before it, so tests may stratify by slot
 EXACT_WITH = {"tolerance": 0.0}
 SOURCE = "Guo & Ermon 2025, Algorithm 1; tolerance: appendix F.5"
 
@@ -48,7 +48,7 @@ def assd(
         remaining = start.end - n
         slots = next_ranks(start, n, k)
         index = n[:, None] * N + slots.rank
-        # The paper's p is the law of a draft, its q the target's.
+        # In the paper p is the law of a draft and q the target's; elsewhere in this package it is the reverse.
         p = model.laws(tokens, order, n_prompt, slots.asked, n[:, None].expand_as(slots.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
         new = draft
@@ -62,7 +62,7 @@ def assd(
             new = torch.cat([draft[:, :1], rest.tokens], 1)
             n_kept = (1 + rest.kept).minimum(remaining)
         final = slot < n_kept[:, None]
-        accepted = (final & (new == draft))[:, 1:].sum(1)  # what corrects a draft is another token
+        accepted = (final & (new == draft))[:, 1:].sum(1)  # a correction differs from the draft
         yield Fill(slots.position, new, final, remaining.clamp(max=2), accepted_drafts=accepted)
         tokens = write(tokens, slots.position, new, final)
         n = n + n_kept

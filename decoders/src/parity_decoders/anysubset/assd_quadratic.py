@@ -66,7 +66,7 @@ def assd_quadratic(
         index = n[:, None] * N + slots.rank
         no_draft = (slot[: drafts + 1] == drafts).expand_as(slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        # The slot after the drafts has none: it counts as a point draft, which a draw from p replaces.
+        # The slot after the drafts has no draft: it counts as a point draft, which a draw from p replaces.
         new, n_kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), no_draft, u, e)
         accepted = n_kept - 1
         n_kept = n_kept.minimum(remaining)

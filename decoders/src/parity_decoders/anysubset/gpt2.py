@@ -11,7 +11,7 @@ from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling
 from parity_decoders.steps import Fill
 
 CLAIM = "lossless"
-EXACT_LAYER = None  # enumerable prompts are scattered, and it reads a prefix alone
+EXACT_LAYER = None  # the exact layer's prompts are scattered, and this decoder takes a prefix only
 PROMPT = "prefix"
 NETWORK = "judge"
 SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, Table 11"

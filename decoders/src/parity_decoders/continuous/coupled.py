@@ -31,12 +31,12 @@ from parity_decoders.verification import count_leading
 
 CLAIM = "lossless"
 ORIGIN = "project"
-EXACT_WITH = {"law": "exact"}  # the path stops within eps
+EXACT_WITH = {"law": "exact"}  # with `law: path` tokens are within eps of plain decoding's
 EXACT_LAYER = {"law": "exact"}
 COUPLED_WITH = {"law": "path"}
 TARGETS = "walks"
 SOURCE = "this project, 2026: docs/explanation/heads.md"
-GROWTH = 50.0  # bounds how much the moves of a last round add up to, over steps and ranks; 35 as measured
+GROWTH = 50.0  # the moves of a last round add up, over steps and ranks, to at most this; 35 was measured
 
 
 class Walks(NamedTuple):
@@ -45,9 +45,9 @@ class Walks(NamedTuple):
     first: Tensor  # [..., D] x_T, which never moves
     x: Tensor  # [..., T, D] the points that the steps lead to; the last is the token
     z: Tensor  # [..., T, D] the noise that leads to them
-    mean: Tensor  # [..., T, D] of the laws they were drawn from or coupled to
+    mean: Tensor  # [..., T, D] means of the laws that they were drawn from or coupled to
     std: Tensor
-    verified: Tensor  # [...] steps
+    verified: Tensor  # [...] how many steps are verified
 
     def select(self, rows: Tensor, ranks: Tensor) -> "Walks":
         """Select the walks of `ranks` [n, m] of the images `rows` [n], flattened to [n m, ...]."""
@@ -104,7 +104,7 @@ def sweep(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float 
     new_z = z
     if theta is not None:
         close = ((mean_q - mean) / std_q.where(std_q > 0, 1)).norm(dim=-1) <= theta
-        q, p = (mean_q[:, None], std_q[:, None]), (mean[:, None], std[:, None])  # of one point each
+        q, p = (mean_q[:, None], std_q[:, None]), (mean[:, None], std[:, None])  # each is a group of one point
         reached, unchanged = (v[:, 0] for v in couple(old[:, None], q, p, noise.take(walk), index[walk, s, None]))
         new = torch.where(close[:, None], reached, new)
         unmoved = torch.where(close, unchanged, unmoved)
@@ -179,12 +179,12 @@ def coupled(
     device = start.order.device
     rule = Rule(theta, 0.0, False, sweeps) if law == "exact" else Rule(None, eps / GROWTH, True, sweeps)
     reads_drafts = reads == "drafts" or target.raster
-    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by rank
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # in the order of ranks
     rank = torch.arange(L, device=device)
     frontier = torch.zeros(B, dtype=torch.int64, device=device)  # first open rank
     changed = torch.ones(B, L, dtype=torch.bool, device=device)  # ranks whose condition may differ from the last one
     walks: Walks | None = None
-    draws = 0  # numbers that name the draws of earlier rounds
+    draws = 0  # numbers below this name the draws of earlier rounds
     while len(rows := (frontier < L).nonzero().flatten()):
         distance = rank - frontier[rows, None]
         in_window = (distance >= 0) & (distance < window)

@@ -29,7 +29,7 @@ from parity_decoders.verification import count_leading
 CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
-AT_ONCE = 128  # tries of the residual sampler evaluated together, before a test whether one was accepted
+AT_ONCE = 128  # so many tries of the residual sampler are evaluated before a test whether one was accepted
 SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 
@@ -104,9 +104,9 @@ def judge(
 class Laws(NamedTuple):
     """Laws of W drafts in each of N rows, as lists of W."""
 
-    p: list[Law]  # W of N each: the target's
-    q: list[Law]  # likewise: the draft model's
-    log_sigma: Tensor  # [N, W] eq. 8
+    p: list[Law]  # the target's laws, W of N rows each
+    q: list[Law]  # the draft model's laws, likewise
+    log_sigma: Tensor  # [N, W] the path's share of the log-ratio, eq. 8
 
     def log_ratio(self, drafts: Tensor, inner: float) -> Tensor:
         """Compute log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
@@ -201,11 +201,11 @@ def cspd(
         row_frontier = frontier[rows, None]
         slot = torch.arange(W + 1, device=device)
         real = row_frontier + slot[:W] < L
-        ranks = (row_frontier + slot).clamp(max=L - 1)  # past the end of a row its last rank again, which is not read
+        ranks = (row_frontier + slot).clamp(max=L - 1)  # a slot past a row's end repeats its last rank, and is not read
         drafts, q = propose(
             draft.take(rows), row_tokens, order, ranks[:, :W], row_noise, "sample" if align else "draft"
         )
-        # Alg. 1 needs one law more, of the token after drafts that were all kept; released code replaces drafts only.
+        # Alg. 1 needs one more law, for the token after drafts that were all kept; the released code needs none.
         queried = ranks if truncate else ranks[:, :W]
         n_known = queried if verify == "each" else row_frontier
         target_draws, p = judge(target.take(rows), row_tokens, drafts, order, queried, n_known, row_noise)
@@ -213,7 +213,7 @@ def cspd(
         laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
         log_ratio = laws.log_ratio(drafts, inner_temperature)
         accepted = (row_noise.uniform("accept", ranks[:, :W]).log() < log_ratio) & real
-        stand = count_leading(accepted) if truncate else real.sum(1)  # [N] drafts that stand
+        stand = count_leading(accepted) if truncate else real.sum(1)  # [N] how many drafts are kept
         verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
         new = torch.cat([drafts, target_draws[:, -1:]], 1)
         inner = inner_temperature if resample == "same" else 1.0

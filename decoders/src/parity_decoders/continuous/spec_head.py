@@ -62,9 +62,9 @@ def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: 
     steps = torch.arange(T + 1, device=device)
     z = noise.normal("sample", rank[:, None] * (T + 1) + steps, dim)
     x = z[:, T].clone()  # the last final point
-    next_step = torch.full_like(rank, T)  # the step that follows it
+    next_step = torch.full_like(rank, T)  # the step that leads on from it
     accepted = torch.zeros_like(rank)
-    predictions = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
+    predictions = chain.prior.expand(N, T + 1, -1).clone()  # what each step is drafted with
     while len(rows := (next_step > 0).nonzero().flatten()):
         row_chain = chain.take(rows)
         row_noise = noise.take(rows)
@@ -87,7 +87,7 @@ def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: 
         z[rows[row], i[row, k] - 1] = moved[row, k]
         source_step = final - 1 if draft == "frozen" else real.sum(1) - 1
         predictions[rows] = prediction[r, source_step][:, None]
-        if draft == "sweep":  # what was heard of each step stays its own: an earlier draft of it was near
+        if draft == "sweep":  # each step has its own last prediction, which was made near the point it has now
             row, k = real.nonzero(as_tuple=True)
             predictions[rows[row], i[row, k]] = prediction[row, k]
         next_step[rows] -= final

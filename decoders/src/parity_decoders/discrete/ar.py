@@ -23,7 +23,7 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     B = len(start)
     L = model.length
     forced = model.forced.tolist()
-    numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # of positions
+    numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # [B, L + 2] positions from -1 on
 
     def append_forced(tokens: Tensor, n: int) -> Tensor:
         """Append to tokens [B, 1] the forced tokens of positions n, n + 1, ..."""
@@ -31,7 +31,7 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
         return tokens if stop == n else torch.cat([tokens, model.forced[n:stop].expand(B, -1)], 1)
 
     feed = append_forced(start[:, None], 0)  # tokens that the model has not seen
-    end = 0  # of the positions whose races are drawn
+    end = 0  # races are drawn for the positions below this
     n = feed.shape[1] - 1
     while n < L:
         p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)

@@ -19,7 +19,7 @@ from parity_decoders.verification import race
 
 CLAIM = "lossless"
 REFILLS = True
-COUPLED_WITH: dict = {}  # whatever its options
+COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
 NEEDS = "drafter"
 SOURCE = "Li et al. 2024 (EAGLE-2), sec. 4; rank: race is this project's"
 

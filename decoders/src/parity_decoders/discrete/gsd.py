@@ -31,13 +31,13 @@ def find_groups(
     V = p.shape[-1]
     index = draft[..., None]
     p_draft = p.gather(-1, index)
-    # The G // 2 next below and the others next above, as a sort would give them. Equals count as below.
+    # The G // 2 next less likely tokens and the likelier ones next above; equally likely ones count as less likely.
     likelier = p > p_draft
     lower = p.masked_fill(likelier, -1).scatter_(-1, index, -1).topk(min(G // 2, V - 1))
     upper = (-p).masked_fill_(~likelier, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
     lower_in, upper_in = lower.values >= 0, upper.values > -2
     if border == "plain" and G > 1:
-        # The released slice is empty where its start is negative, and its error falls back to the token alone.
+        # The released slice is empty where its start is negative, and the group is then the token alone.
         complete = lower_in.sum(-1, keepdim=True) == G // 2
         lower_in, upper_in = lower_in & complete, upper_in & complete
     members = torch.cat([index, lower.indices, upper.indices], -1)
@@ -54,8 +54,8 @@ def verify_grouped(
     (Alg. 2, lines 12 to 19). members, counts [B, W, G]: from `find_groups`; the rest as in `verify`."""
     p_C, q_C = ((law.gather(-1, members) * counts).sum(-1) for law in (p, q))
     fresh = race(p, exponential)
-    # A point draft, q(C) = 1: a draw from p hits it, or, of the misses, as many as the group adds; the others are the
-    # residual's draws.
+    # A point draft has q(C) = 1. A draw from p hits it, or, of the misses, the share that the group adds; the
+    # other misses are draws from the residual.
     p_draft = probability(p, draft)
     hit = (fresh == draft) | (u * (1 - p_draft) < p_C - p_draft)
     return finish(p, q, draft, point, torch.where(point, hit, u * q_C < p_C), fresh, exponential)
@@ -80,8 +80,8 @@ def verify_two_level(
     token look like the draft.
     """
     blank = p.new_zeros(*p.shape[:-1], -(-p.shape[-1] // G))
-    P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # masses of groups
-    p_C, q_C = P.gather(-1, label), Q.gather(-1, label)  # of each token's group, [B, W, V]
+    P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # probabilities of groups
+    p_C, q_C = P.gather(-1, label), Q.gather(-1, label)  # [B, W, V] those of each token's group
     draft_label = label.gather(-1, draft[..., None])
     P_mine, Q_mine = (mass.gather(-1, draft_label)[..., 0] for mass in (P, Q))
     group_stays = u * Q_mine < P_mine
@@ -89,7 +89,7 @@ def verify_two_level(
     outer = (p_C - q_C).clamp(min=0) * p / p_C.clamp(min=torch.finfo(p.dtype).tiny)
     inner = (p * q_C - q * p_C).clamp(min=0) * (label == draft_label)
     weights = torch.where(group_stays[..., None], inner, outer)
-    has_weight = weights.sum(-1, keepdim=True) > 0  # false where rounding leaves no mass
+    has_weight = weights.sum(-1, keepdim=True) > 0  # false where rounding leaves nothing
     fresh, corrected = race(p, exponential), race(torch.where(has_weight, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
     n = count_leading(tokens == draft)
@@ -112,7 +112,7 @@ def gsd(
     resample: Literal["token", "group"] = "token",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """Run SJD with VERIFY replaced by VERIFY_GSD.
+    """Decode like `sjd`, but accept a draft by the probability of its group: tokens near it in probability and code.
 
     window    W, tokens per pass
     group     G, the size of a group before thresholds; 1 is `sjd`

@@ -41,7 +41,7 @@ def accept_candidates(
     no_point = ~descending
     for d in range(u.shape[1]):
         child_nodes = children[node]
-        nodes = child_nodes.clamp(min=1)  # a missing child is any node, and not valid
+        nodes = child_nodes.clamp(min=1)  # a missing child is replaced by any node, and not valid
         valid = (child_nodes >= 0) & drafts.valid.gather(1, nodes)
         candidates = drafts.tokens.gather(1, nodes)
         inputs = (

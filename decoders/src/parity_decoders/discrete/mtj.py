@@ -20,8 +20,8 @@ from parity_decoders.window import Window
 CLAIM = "lossless"
 ORIGIN = "project"
 REFILLS = True
-COUPLED_WITH: dict = {}  # whatever its options
-PickWinners = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
+COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
+PickWinners = Callable[[Tensor, Tensor], Tensor]  # (ratio [B, W, V], positions [B, W]) -> the tokens that win [B, W]
 SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
@@ -36,9 +36,9 @@ class Branches(NamedTuple):
     """Nodes beside the chain, [B, m] each."""
 
     tokens: Tensor
-    parents: Tensor  # below W the chain's, node i precedes slot i; from W on those of the branches
+    parents: Tensor  # numbers below W are nodes of the chain, node i before slot i; others are branches
     slots: Tensor  # the slot of each token
-    replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
+    replaced: Tensor  # history of a branch, a bit for each token: 1 if it is not its slot's likeliest
 
 
 def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
@@ -211,7 +211,7 @@ def decode_trajectories(
     slot = torch.arange(W, device=start.device).expand(len(start), -1)
     slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
     rows, line = slots.rows, slots.line
-    # [B, ...] at position + width: whether its token changed in the last pass
+    # [B, ...] at position + width: whether the position's token changed in the last pass
     moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
     law = frontier = torch.ones((), device=start.device)
 

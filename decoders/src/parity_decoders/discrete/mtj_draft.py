@@ -19,19 +19,19 @@ from parity_decoders.window import Window
 CLAIM = "lossless"
 ORIGIN = "project"
 REFILLS = True
-COUPLED_WITH: dict = {}  # whatever its options
+COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
 NEEDS = "draft"
-FAR = 0.33  # total variation of q and q' from which on a race is as unsure as it gets
-FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
+FAR = 0.33  # total variation of q and q' from which on a race is taken as fully unsure
+FLOOR = -20.0  # least log-probability: a token that top-k or top-p excludes here may be allowed there
 SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
 class Nodes(NamedTuple):
     """The laws behind the nodes of the last pass."""
 
-    positions: Tensor  # [B, S] position that a node gives the law of
-    p: Tensor  # [B, S, V] log-probabilities of the target behind it
-    q: Tensor  # [B, S, V] those of the draft model
+    positions: Tensor  # [B, S] the position whose law a node gives
+    p: Tensor  # [B, S, V] log-probabilities of the target after the node
+    q: Tensor  # [B, S, V] log-probabilities of the draft model after it
 
 
 class Parareal:
@@ -84,7 +84,7 @@ class Parareal:
         """Predict the winners after branches in a pass of the draft model. See Foresight."""
         slots = self.slots
         root = self.slots.line.read_last_token()
-        parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
+        parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1: the draft model has read the chain
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
         q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
@@ -108,7 +108,7 @@ class Parareal:
         affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
         nearest = torch.where(usable, affinity, -1).max(-1)
         p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
-        unknown = (nearest.values < 0)[..., None]  # no node gave the law: it is q' itself
+        unknown = (nearest.values < 0)[..., None]  # no node has the law, so q' itself is taken
         distance = torch.where(unknown, 1, (log_q.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
         trust = torch.where(unknown, 0, 1 - self.doubt * distance)
         law = (log_q + trust * (p - q)).log_softmax(-1)

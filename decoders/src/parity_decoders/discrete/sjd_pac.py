@@ -117,15 +117,15 @@ def sjd_pac(
         p = tree.compute_law()
         law = p[:, chain]
         tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
-        # Below 0: numbers that no candidate was drawn with.
+        # These numbers are below 0, where no candidate's number is, so that draws are independent.
         uniforms = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - numbers)], -1)
         path, accepted = accept_candidates(p, q, tried, valid, point, uniforms, e, first)
         tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
-        # The slot after the tree, if the path has left the chain.
+        # The slot after the tree is moved to its law after the accepted leaf, if that is not on the chain.
         leaf = path[:, -1]
         moved, _ = transport(p[rows, leaf.clamp(min=0)], q[:, D], draft[:, D], point[:, D], u[:, D], e[:, D])
         tokens[:, D] = torch.where((leaf >= 0) & (leaf != first[D]), moved, tokens[:, D])
-        # The later slots, as long as the chain's drafts hold.
+        # Later slots are accepted as long as the chain's drafts hold.
         holds = (tokens[:, D:] == draft[:, D:]).long().cumprod(1) * (leaf == first[D])[:, None]
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)

@@ -26,7 +26,7 @@ def propose(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Draft tokens for all positions [B, W] but the last with the draft model, one by one. Returns W - 1 drafts [B],
     and the laws [B, V] they were drawn from. index [B, W] numbers the draws."""
-    # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
+    # The model reads two tokens at first: if all drafts of the last pass were accepted, it has not read the last.
     read = (line.frontier[:, None] + torch.arange(-1, 1, device=positions.device)).clamp(min=0)
     feed = line.tokens.gather(1, read)
     feed_positions = read - 1
@@ -82,7 +82,7 @@ def spec(
         last_token = line.read_last_token()[:, 0]
         p = model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)).softmax(-1)
         draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
-        # The last slot has no draft, nor has the last drawn position if the window was shrunk to it.
+        # The last slot has no draft, nor has the last drawn position, where the pass was shrunk to end there.
         bonus = (torch.arange(W, device=start.device) == gamma) | (positions >= line.end - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)

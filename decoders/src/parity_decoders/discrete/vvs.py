@@ -22,7 +22,7 @@ from parity_decoders.verification import Descent, descend, find_look_alikes, is_
 CLAIM = "lossy"
 REFILLS = True
 NEEDS = "drafter"
-RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how features age
+RESTS_ON = "drafted_trees"  # a study of its drafts: how alike they are, and how features age (figures 2 and 3)
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
@@ -39,8 +39,8 @@ def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
     weight = count_sequences(tree, chosen.to(codes.dtype))
     by_depth = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
-    n = by_depth.sum(1)  # [B, depth] sequences that reach it
-    # the cosines of all ordered pairs at once, those of a sequence with itself included
+    n = by_depth.sum(1)  # [B, depth] number of sequences that reach a depth
+    # the sum of the cosines of all ordered pairs, those of a sequence with itself included
     total = (by_depth.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
     mean = torch.where(n > 1, (total - n) / (n * (n - 1)).clamp(min=1), 1.0)
     w = torch.where(n > 0, decay ** torch.arange(depth, device=n.device), 0)
@@ -175,7 +175,7 @@ def vvs(
     exponential = make_races(line, noise)
     uniform = make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
-    G = 0 if schedule == "off" else depth  # the largest number of unverified tokens
+    G = 0 if schedule == "off" else depth  # the most tokens that a pass takes unverified
     draft = partial(draft_tree, model.drafter, line, (total, depth, top_k), G + depth + 1)
     while line.count_remaining():
         g = torch.zeros_like(line.frontier)

@@ -40,7 +40,7 @@ def zipar(
     width = model.width
     forced = model.forced.tolist()
     device = start.device
-    # The token at position i is line[:, i + 1].
+    # The buffer starts with the prompt's last token: the token at position i is line[:, i + 1].
     line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1)
     first = list(range(0, L, width))
     end = [min(n + width, L) for n in first]
@@ -65,7 +65,7 @@ def zipar(
             row_above = n_started - 1
             if n_started and head[row_above] < end[row_above]:
                 if forced[end[row_above] - 1] < 0:
-                    line[:, end[row_above]] = line[:, head[row_above]]  # in place of the true one
+                    line[:, end[row_above]] = line[:, head[row_above]]  # it stands in for the true one
                 unfed.add(end[row_above] - 1)
             unfed.update(range(first[n_started], head[n_started]))
             n_started += 1

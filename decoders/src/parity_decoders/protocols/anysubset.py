@@ -14,7 +14,7 @@ class Infilling(NamedTuple):
     tokens: Tensor  # [B, N] int64: the known tokens, the model's mask elsewhere
     order: Tensor  # [B, N] int64: position of each rank; the prompt's come first
     begin: Tensor  # [B] m, the number of known positions
-    end: Tensor  # [B] positions of the row; those behind it are not read
+    end: Tensor  # [B] number of positions of the row; those from it on are not read
 
 
 class AnySubsetModel(Protocol):
@@ -54,7 +54,7 @@ def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, T
 
 def write(values: Tensor, positions: Tensor, new: Tensor, selected: Tensor) -> Tensor:
     """Return a copy of values [B, N] with new [B, W] written at positions [B, W] where `selected` [B, W] bool."""
-    spare = torch.cat([values, values[:, :1]], 1)  # the last column takes the others
+    spare = torch.cat([values, values[:, :1]], 1)  # the last column takes what is not selected
     return spare.scatter_(1, torch.where(selected, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
@@ -86,7 +86,7 @@ class Ranks(NamedTuple):
     """k ranks of every row, all [B, k]."""
 
     rank: Tensor
-    position: Tensor  # of each rank; past a row's end that of another
+    position: Tensor  # position of each rank; that of another rank past a row's end
     open: Tensor  # bool: whether the row has this rank
     asked: Tensor  # what a model is asked for: the rank, or N where the row does not have it
 

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model is conditioned on, a row each
+Encoder = Callable[[list[str]], dict[str, Tensor]]  # turns captions into what a model is conditioned on, a row each
 
 
 class TokenModel(Protocol):
