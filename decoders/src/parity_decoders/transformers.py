@@ -229,7 +229,7 @@ class Result:
         criteria: transformers' stopping criteria; pad: the token that fills a row after its end.
         """
         B, P = prompts.shape
-        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # one column more for what is not final
+        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # last column: not final
         self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
         self.frontier = [0] * B  # final tokens of each row before its first open position
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
