@@ -19,7 +19,7 @@ from parity.experiment.options import KINDS
 
 
 def write_manifest() -> None:
-    """Fetch and verify a model's files, and write its manifest."""
+    """Parse the command line, fetch and verify a model's files, and write its manifest to `--out`."""
     from parity.models import fetch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -29,7 +29,7 @@ from parity.models.discrete import load as loading
 from parity.models.hub import download, download_folder, list_files
 
 READ = (".safetensors", *PICKLED)
-ASKED = {  # for a part that is not in the model's folder
+ASKED = {  # how to give a component that is not in the model's folder
     "vq": "give --vq, the file of its image tokenizer",
     "text": "give --text, the folder of a T5 encoder (a model of classes needs none)",
 }
@@ -54,13 +54,12 @@ class Weights(NamedTuple):
 def find(
     source: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
-    """Find the model in a folder or a repository (`identify`), with a digest of each component."""
+    """Find the model in a folder or a repository (`identify`), and add the SHA-256 of each component to its entry."""
     return add_digests(identify(source, grid, elsewhere, pixels))
 
 
 def add_digests(model: PublishedModel) -> PublishedModel:
-    """Add the SHA-256 of a model's components to its entry. Raises ParityError if a drafter belongs to another
-    target."""
+    """Read a model's files and add their SHA-256 to its entry. Raises ParityError if a drafter is another target's."""
     digests = {component: sha256(path) for component, path in model.paths.items()}
     network = model.entry.pop("network")
     model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
@@ -72,15 +71,15 @@ def add_digests(model: PublishedModel) -> PublishedModel:
 def identify(
     location: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
-    """Identify the model in a folder, or in a repository (`hub:owner/name`, `@revision`), before its files are read
-    whole.
+    """Identify the model in a folder, or in a repository (`hub:owner/name`, `@revision`), whose files are downloaded.
+    Raises ParityError if it is of no known family, or would not load.
 
-    grid is tokens a side and pixels a picture's side, where no file tells them; elsewhere: parts that do not lie there,
-    but on this machine. ParityError for a model that is not known, or would not load.
+    grid, pixels  tokens, and pixels, of a picture's side, where no file tells them
+    elsewhere     paths of components that are not in the folder or repository
     """
     local = {component: path.resolve() for component, path in (elsewhere or {}).items() if component != "tokenizer"}
     for path in local.values():
-        parts(path)  # it has weights that can be verified
+        parts(path)  # raises an error if the path has no weights
     listed = None
     source = {"source": "files"}
     config = Path(location, "config.json")
@@ -112,7 +111,8 @@ def load_family(family: str) -> Any:
 
 
 def find_weights(folder: Path) -> dict[str, Path]:
-    """Find the files of weights in a folder, without those of text encoders."""
+    """Find files of weights below a folder, without text encoders', by path. Raises ParityError if it does not
+    exist."""
     if not folder.is_dir():
         raise ParityError(f"{folder}: no such folder; allowed: a folder, or hub:owner/name")
     text = find_encoders(folder)
@@ -121,7 +121,7 @@ def find_weights(folder: Path) -> dict[str, Path]:
 
 
 def list_files_below(folder: Path) -> list[Path]:
-    """List the files of a folder and its subfolders, in order; linked folders are followed, each once."""
+    """List the files of a folder and its subfolders, sorted; linked folders are followed, each once."""
     files = list[Path]()
     walked = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, followlinks=True):
@@ -132,20 +132,20 @@ def list_files_below(folder: Path) -> list[Path]:
 
 
 def find_encoders(folder: Path) -> list[Path]:
-    """Find the folders of T5 encoders, as transformers saves them."""
+    """Find the folders below a folder whose config.json is that of a T5 encoder."""
     configs = (f for f in list_files_below(folder) if f.name == "config.json")
     return [f.parent for f in configs if '"t5"' in f.read_text(errors="replace")]
 
 
 def list_model_types() -> dict[str, str]:
-    """List the families of image models in transformers' layout, by `model_type` in their config.json."""
+    """Map each `model_type` that a config.json may have to its family, for image models in transformers' layout."""
     return {
         t: name for name in weights.list_families("discrete") for t in weights.read_family(name).get("model_types", ())
     }
 
 
 def read_family(config: Path) -> tuple[str, str]:
-    """Read `model_type` from a config.json, and return it with its family, "" for what is unknown."""
+    """Read `model_type` from a config.json, and return it and the family that has it; "" for what is unknown."""
     try:
         model_type = str(foreign_json(config).get("model_type") or "")[:60]
     except (OSError, ParityError, AttributeError):
@@ -154,7 +154,9 @@ def read_family(config: Path) -> tuple[str, str]:
 
 
 def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int | None, local: Paths) -> PublishedModel:
-    """Read a model of a family whose files are a folder in transformers' layout."""
+    """Describe a model whose files are a folder in transformers' layout. Pixels of a picture's side that are not given
+    are read from the folder's name. source: its entry's "source", "repo", "revision"; local: paths of components that
+    lie elsewhere."""
     in_name = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(source.get("repo", folder)).name)
     network = load_family(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
     files = {"model": "." if "repo" in source else str(folder)} | {
@@ -166,8 +168,8 @@ def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int |
 
 
 def list_identifying_tensors() -> list[tuple[str, str, tuple[str, ...]]]:
-    """List family, component and the tensors that identify a published file; the networks of a pair are all
-    "network"."""
+    """List (family, component, tensors): a published file with all these tensors is this component. Networks of a
+    continuous pair are "network"; the autoencoder, "kl", is of family ""."""
     pairs = [(family, "network", weights.read_family(family)["tensors"]) for family in published.RELEASED]
     tables = {name: read_constant("models/discrete", name, "TENSORS", {}) for name in weights.list_families("discrete")}
     images = [
@@ -187,7 +189,7 @@ def identify_tensors(
     tokenizer: Path | None = None,
     unknown: str = "",
 ) -> PublishedModel:
-    """Identify the model among these files by their tensors.
+    """Identify the model among files, by name, by their tensors; for arguments see `identify` and `read_folder`.
 
     Raises ParityError if no file is a transformer (the message lists the files, or begins with `unknown`), or if two
     files are the same component.
@@ -195,7 +197,7 @@ def identify_tensors(
     local = dict(local or {})
     files_read = read_candidates(candidates)
     identifying = list_identifying_tensors()
-    by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
+    by_part: dict[str, dict[str, str]] = {}  # for each component the family of each file that may be it
     for name, file in files_read.items():
         for family, component, tensors in identifying:
             if all(t in file.shapes for t in tensors) and not (component == "kl" and CODES in file.shapes):
@@ -221,7 +223,8 @@ def identify_tensors(
     side = count_tokens_a_side(files["transformer"], grid, stride)
     network = load_family(family).read_sizes(files_read[files["transformer"]].shapes, side)
     paths = {component: files_read[name].path for component, name in files.items()}
-    if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
+    # a drafter's folder is named in place of its file, because config.json says what no tensor does
+    if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():
         files["drafter"] = str(Path(files["drafter"]).parent)
         paths["drafter"] = paths["drafter"].parent
     files |= {component: str(path) for component, path in local.items()}
@@ -229,7 +232,7 @@ def identify_tensors(
 
 
 def read_candidates(candidates: Paths) -> dict[str, Weights]:
-    """Read the shapes of files of weights, by name; the shards of one network are joined under their folder."""
+    """Read the shapes of files of weights, by name; shards of one network become one entry, named by their folder."""
     networks: dict[str, Weights] = {}
     for name, file in candidates.items():
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
@@ -239,8 +242,8 @@ def read_candidates(candidates: Paths) -> dict[str, Weights]:
 
 
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
-    """Count the tokens a side, which no tensor tells: `grid`, or from the pixels in the file's name, `stride` a
-    token."""
+    """Return the tokens of a picture's side: `grid` if given, else the pixels in the file's name divided by `stride`,
+    the pixels of a token. Raises ParityError if the name has none."""
     pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", Path(name).name)
     if grid is None and pixels is None:
         raise ParityError(
@@ -250,8 +253,7 @@ def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
 
 
 def check_has(entry: Mapping[str, Any], component: str) -> None:
-    """Raise ParityError if a model lacks a component that its family needs; the message names the flag that gives
-    it."""
+    """Raise ParityError, which names the flag that gives it, if an entry lacks a component that its family needs."""
     needed = component in weights.read_family(entry["family"]).get("files", ())
     if needed and component not in entry["files"] and not (component == "text" and entry["network"].get("classes")):
         raise ParityError(
@@ -260,8 +262,8 @@ def check_has(entry: Mapping[str, Any], component: str) -> None:
 
 
 def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
-    """Make a model of images with its authors' sampling. Its networks are built without their numbers; raises
-    ParityError if they would not load."""
+    """Describe an image model by its entry, paths by component, and its authors' sampling. Its networks are built
+    without their numbers; raises ParityError if they would not load, or one is missing."""
     check_has(entry, "vq")
     manifest = entry | {"files": {component: str(path) for component, path in paths.items()}, "sha256": {}}
     loading.load_networks(manifest, ("net", "vq"), "meta")
@@ -287,8 +289,9 @@ def make_pair_model(
     grid: int | None,
     tokenizer: Path | None,
 ) -> PublishedModel:
-    """Make a pair of continuous models: the largest of `networks` (families by name), the smallest as its draft, and
-    their autoencoder. Raises ParityError for several families, a missing component, or networks that would not load."""
+    """Describe a pair of continuous models: the largest of `networks` (families by file name), the smallest as its
+    draft, and the autoencoder. Raises ParityError for several families, a missing component, or networks that would not
+    load."""
     names = ", ".join(files_read)
     (family, *more_families) = sorted(set(networks.values()))
     if more_families:
@@ -340,15 +343,16 @@ def check_companions(model: PublishedModel) -> None:
 
 
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
-    """Make the `image` section: plain decoding, and the decoders that need no companion. A model of classes reads them
-    from a file."""
+    """Make the `image` section of an experiment: decoders that need no companion, the model's sampling, prompts. A
+    model of classes reads them from the file `classes`."""
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
     prompts = {"file": str(classes)} if model.entry["network"].get("classes") else {"max_words": 119}
     return {"methods": methods, "prompts": prompts, "sampling": model.sampling}
 
 
 def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str, Any]:
-    """Make the `continuous` section: one token at a time, 64 iterations, and drafts if there is a draft."""
+    """Make the `continuous` section of an experiment: `mar`, one token at a time and, unless causal, in 64 iterations;
+    `cspd` if there is a draft. Raises ParityError if the family reads captions and there is no file of them."""
     family, network = model.entry["family"], model.entry["network"]
     section: dict[str, Any] = {"sampling": model.sampling, "images": 32, "batch": [8]}
     if hasattr(load_family(family), "PROMPT"):
@@ -366,8 +370,8 @@ def make_pair_section(model: PublishedModel, captions: Path | None) -> dict[str,
 def write(
     name: str, model: PublishedModel, out: Path, captions: Path | None = None, tell: Callable[[str], None] = print
 ) -> None:
-    """Write an experiment for a model, checked as a run would check it; the classes of a model of classes go to a file
-    beside it."""
+    """Write an experiment for a model to `out`, checked as a run would check it, with digests; a model of classes gets
+    a file of 64 classes beside it. Raises ParityError if `out` exists."""
     check_free(out)
     check_has(model.entry, "text")
     prompts = out.with_suffix(".classes.txt")
@@ -379,6 +383,7 @@ def write(
     title = re.sub(r"[^a-z0-9_.-]", "-", name.lower())
 
     def experiment(entry: dict[str, Any]) -> dict[str, Any]:
+        """Make the content of the experiment's file, with this entry of the model."""
         return {"experiment": title, "models": {name: entry}, **section}
 
     unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}

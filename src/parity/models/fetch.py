@@ -27,13 +27,13 @@ from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, Netwo
 from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
-FILES = (".safetensors", *PICKLED, ".json", ".model")  # ends of files' names in a repository; any other is a folder's
-Files = dict[str, dict[str, str]]  # {"files": {part: path}, "sha256": {part: digest}}
+FILES = (".safetensors", *PICKLED, ".json", ".model")  # a path in a repository that ends otherwise is a folder
+Files = dict[str, dict[str, str]]  # the keys "files", {part: path}, and "sha256", {part: digest}, of a manifest
 
 
 def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Fetch and verify a model's files, and return its manifest; converted files go to `folder`. Raises ParityError for
-    files that cannot be fetched.
+    """Fetch and verify a model's files, and return its manifest; converted files are written to `folder`. Raises
+    ParityError for files that cannot be fetched or are others. name: what messages call the model.
 
     raw: an entry of `models` in the configuration, and "captions" for a continuous model that reads them; of kind
     "networks" an entry of `networks`.
@@ -60,7 +60,8 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
 
 
 def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
-    """Verify the files of an embedded model of images or text."""
+    """Verify the files of an embedded model of images or text, with companions if it has 16 x 16 tokens and they are
+    there. Raises ParityError that begins with `key`."""
     if kind == "anysubset":
         files = {component: f"{component}.safetensors" for component in weights.read_family(spec.family)["files"]}
         return verify_files(weights.ROOT / kind, files, key, MADE)
@@ -78,10 +79,11 @@ def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
 def locate(
     file: str, digest: str, folder: Path, repo: str = "", revision: str = "", component: str = "", key: str = ""
 ) -> Path:
-    """Find a component of a model on this machine: download it if it is elsewhere, and verify it if there is a digest.
+    """Return the path of a component on this machine, downloaded if need be. Raises ParityError that begins with `key`
+    if it has another SHA-256 than `digest`, if that is given.
 
-    file: an address, `hub:owner/name@commit[:path]`, a path in `repo` (a folder unless its name ends as one of FILES),
-    or, without `repo`, a path on this machine.
+    file: an address, `hub:owner/name@commit[:path]`, a path in `repo` at `revision` (a folder unless its name ends as
+    one of FILES), or, without `repo`, a path on this machine. folder: where files of plain addresses are stored.
     """
     if pinned := PINNED.fullmatch(file):
         repo = pinned["repo"]
@@ -101,7 +103,7 @@ def locate(
 
 
 def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
-    """Fetch a published model's files, each verified by its digest in the configuration."""
+    """Fetch a published model's files, each verified if the configuration has its digest; return paths by component."""
     local: dict[str, Path] = {}
     for component, file in spec.files.items():
         repo = spec.repo if spec.source == "hub" and not pins.is_local(component, file) else ""
@@ -112,7 +114,8 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
 
 
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Fetch the files of a published model of images; pickled ones are converted into `folder`."""
+    """Fetch the files of a published model of images, and write pickled or renamed ones as safetensors to `folder`.
+    Raises ParityError if a companion does not fit the model."""
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     files = {}
     for component, local in fetch_parts(name, spec, folder).items():
@@ -130,7 +133,7 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
 
 
 def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Fetch the folders of a published text model and its judge, as transformers saves them."""
+    """Fetch the folders of a published text model and its judge. Raises ParityError if their tokenizers do not fit."""
     from parity.models.anysubset.vocabulary import check_words
 
     files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
@@ -142,7 +145,7 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
 
 
 def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
-    """Verify the files of a continuous pair in a folder that `convert` or the training wrote."""
+    """Verify the files of a continuous pair in a folder: target, autoencoder, and what else its SHA256SUMS names."""
     family = spec.family
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
     files = {component: f"{file}.safetensors" for component, file in names.items()} | {
@@ -155,7 +158,8 @@ def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
 
 
 def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
-    """Convert the published files of a continuous pair into `folder`."""
+    """Fetch the published files of a continuous pair, convert them into `folder`, and return it. Raises ParityError if
+    the target has other sizes than the configuration says."""
     from parity.models.continuous.published import convert
 
     files = fetch_parts(name, spec, folder)
@@ -172,19 +176,19 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
 
 
 def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Fetch an entry of `networks` and return its manifest, in which `family` is the network's name there."""
+    """Fetch a metric's network, an entry of `networks`, and return its manifest, in which `family` is its name."""
     key = f"networks.{name}"
     spec = validate(NetworkSpec, raw, key)
     local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, key=f"{key}.file")
-    if name != "inception":  # whose library reads the pickle
+    if name != "inception":  # torch-fidelity reads Inception's pickle itself
         local = convert_pickled(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
     return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
 
 
 def convert_pickled(file: Path, out: Path) -> Path:
-    """Convert a pickled file, or one of other names, to safetensors in `out`; return any other file or folder as it
-    is."""
+    """Convert a pickle, or safetensors whose names have prefixes of training, to the file `out` and return that; return
+    any other file or folder as it is."""
     if file.is_dir() or (
         file.suffix not in PICKLED and all(strip_wrappers(name) == name for name in read_shapes(file))
     ):

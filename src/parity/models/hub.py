@@ -1,7 +1,7 @@
 """Files from the network: of a pinned commit on the Hugging Face hub, or at a plain address.
 
 huggingface_hub resumes and caches; the caller checks digests. Errors are one line that says what to do. What may pass,
-a connection that breaks or a server that is busy, is tried again (`insistent`); an answer that stands is not.
+a connection that breaks or a server that is busy, is tried again (`retry_request`); an answer that stands is not.
 """
 
 import time
@@ -18,7 +18,7 @@ from parity.base.errors import ParityError
 
 T = TypeVar("T")
 PAUSES = (1, 4)  # seconds before a request is made again
-BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer
+BESIDE = (  # the configuration and tokenizer files that are downloaded with a folder's weights
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", f"*{INDEX}",
 )  # fmt: skip
@@ -35,7 +35,7 @@ class Listed(NamedTuple):
 
 @cache
 def list_files(repo: str, revision: str | None) -> Listed:
-    """List the files of a repository at a revision, None for the newest commit."""
+    """List the files of a repository on the hub at a revision, None for the newest commit."""
     from huggingface_hub import HfApi
 
     listing = explain_errors(repo, revision, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True))
@@ -45,19 +45,20 @@ def list_files(repo: str, revision: str | None) -> Listed:
 
 
 def download(repo: str, revision: str, file: str) -> Path:
-    """Download one file of a pinned commit."""
+    """Download one file of a repository at a revision, or find it in the cache; return its path there."""
     from huggingface_hub import hf_hub_download
 
     return explain_errors(f"{repo}/{file}", revision, lambda: Path(hf_hub_download(repo, file, revision=revision)))
 
 
 def folder_prefix(path: str) -> str:
-    """Return how the names of a folder's files begin in a repository: "" for the whole repository, "." or ""."""
+    """Return how the names of a folder's files begin in a repository: "folder/", or "" for all of it ("", ".")."""
     return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
 
 
 def select_remote_weights(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
-    """Select the files of weights among the names of a folder's files in a repository (`digests.select_weights`)."""
+    """Select the files of weights (`digests.select_weights`) among `names`, the files of a repository's folder; `start`
+    is its prefix. An index among them is downloaded."""
     try:
         return select_weights(names, lambda index: read_index(download(repo, revision, start + index)))
     except ParityError as error:
@@ -65,8 +66,9 @@ def select_remote_weights(repo: str, revision: str, start: str, names: list[str]
 
 
 def download_folder(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
-    """Download a folder of a pinned commit: configuration, tokenizer and weights of one format (`digests.KINDS`).
-    Raises ParityError if it has no weights. weights=False: the configuration and the tokenizer alone."""
+    """Download a folder of a repository: configuration, tokenizer and weights of one format (`digests.KINDS`); without
+    a network, look in the cache. Return its path. Raises ParityError if it has no weights. weights=False: without
+    them."""
     from huggingface_hub import HfApi, snapshot_download
 
     label = f"{repo}/{folder_prefix(path)}"
@@ -75,7 +77,7 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
     try:
         all_names = explain_errors(label, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
     except ParityError as error:
-        try:  # without a network: what was fetched before
+        try:  # without a network, the folder is read from the cache
             folder = fetch(local_files_only=True, allow_patterns=[])
             if weights:
                 parts(folder)
@@ -95,8 +97,8 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
 
 
 def download_address(url: str, sha256: str, folder: Path) -> Path:
-    """Download a file of known digest from a plain address into `folder`. Raises ParityError unless the address is http
-    or https and the content has the digest."""
+    """Download a file from a plain address into `folder`, unless it is there already, and return its path. Raises
+    ParityError unless the address is http or https and the content has the digest `sha256`."""
     from torch.hub import download_url_to_file
 
     parsed = urlsplit(url)
@@ -107,7 +109,7 @@ def download_address(url: str, sha256: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             retry_request(lambda: download_url_to_file(url, str(file), hash_prefix=sha256))
-        except (OSError, RuntimeError, ValueError) as error:  # refused, broken off, or of another digest
+        except (OSError, RuntimeError, ValueError) as error:  # the download was refused, broken off, or is another file
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ParityError(f"models: {url} cannot be had: {cause}") from None
     return file
@@ -115,7 +117,7 @@ def download_address(url: str, sha256: str, folder: Path) -> Path:
 
 def may_pass(error: Exception) -> bool:
     """Return whether the same request may succeed later: there was no answer, or the server is busy or broken."""
-    from httpx2 import TransportError  # huggingface_hub's
+    from httpx2 import TransportError  # huggingface_hub uses this client
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     code = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
@@ -126,11 +128,11 @@ def may_pass(error: Exception) -> bool:
 
 
 def retry_request(get: Callable[[], T]) -> T:
-    """Return the result of `get`, retried after each of PAUSES while its error may pass."""
+    """Return the result of `get`, which is called again after each of PAUSES if it raises an error that may pass."""
     for pause in PAUSES:
         try:
             return get()
-        except Exception as error:  # the clients raise several families
+        except Exception as error:  # the clients raise several families of errors
             if not may_pass(error):
                 raise
             time.sleep(pause)
@@ -138,10 +140,11 @@ def retry_request(get: Callable[[], T]) -> T:
 
 
 def explain_errors(name: str, revision: str | None, get: Callable[[], T]) -> T:
-    """Return the result of `get`. Raises ParityError with the hub's reason and, for known errors, what to do."""
+    """Return what `get()` returns, retried as by `retry_request`. Any error becomes a ParityError of one line: `name`,
+    `revision`, the hub's reason and, for known errors, what to do."""
     try:
         return retry_request(get)
-    except Exception as error:  # the hub's client raises several families
+    except Exception as error:  # the hub's client raises several families of errors
         from huggingface_hub import errors
 
         hints = {

@@ -24,8 +24,8 @@ from parity.models.hub import Listed, download, folder_prefix, list_files, selec
 
 
 def find_weights(listed: Listed, path: str) -> dict[str, str]:
-    """Find paths in a repository, by name: of a file, or of the weights of a folder ("." for the whole). Raises
-    ParityError if there are none."""
+    """Find the files of weights at a path of a repository, a file or a folder ("." for all of it): paths in the
+    repository by file name. Raises ParityError if there are none."""
     if path in listed.files:
         return {PurePosixPath(path).name: path}
     start = folder_prefix(path)
@@ -39,7 +39,8 @@ def find_weights(listed: Listed, path: str) -> dict[str, str]:
 
 
 def digest(listed: Listed, path: str) -> str:
-    """Compute the digest of a file of a repository, or of the weights of a folder in it."""
+    """Return the SHA-256 of a file in a repository, or of the weights of a folder (`combine_digests`), from the hub's
+    list; small files, whose digest the hub does not tell, are downloaded."""
     digests = {
         name: listed.files[file] or hashlib.sha256(download(listed.repo, listed.commit, file).read_bytes()).hexdigest()
         for name, file in find_weights(listed, path).items()
@@ -48,7 +49,7 @@ def digest(listed: Listed, path: str) -> str:
 
 
 def find_pin(name: str) -> dict[str, Any]:
-    """Find the pin of "owner/name[@branch]:path", or of "here:path"."""
+    """Look up the pin (commit, digest) of "owner/name[@branch]:path" on the hub, or of "here:path" on this machine."""
     if name.startswith(pins.HERE):
         return {"commit": pins.NONE["commit"], "sha256": sha256(Path(name.removeprefix(pins.HERE)))}
     repo_and_branch, _, path = name.partition(":")
@@ -58,8 +59,8 @@ def find_pin(name: str) -> dict[str, Any]:
 
 
 def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
-    """Sum the bytes of a model's files on the hub, without a text encoder on this machine; None if the hub does not
-    answer."""
+    """Sum the bytes on the hub of a model's `files`, by component, unless on this machine; None if it is
+    unreachable."""
     total = 0
     try:
         for component, path in files.items():
@@ -75,14 +76,16 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
 
 
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
-    """Add the missing pins of an experiment to those in `out`."""
+    """Add to the file `out` a pin for each network that an experiment names without a commit, and tell each. Pins in
+    the file are not changed, except those of files on this machine."""
     raw = read_experiment(experiment)
     pinned = pins.read(out)
     answers = dict[str, Mapping[str, Any]]()
 
     def pin(name: str) -> Mapping[str, Any]:
+        """Return the pin of a name, from the file or looked up, and tell it the first time."""
         if name not in answers:
-            is_local = name.startswith(pins.HERE)  # which may have changed since
+            is_local = name.startswith(pins.HERE)  # a local file may have changed since it was pinned
             answers[name] = (None if is_local else pinned.get(name)) or find_pin(name)
             suffix = " (as before)" if name in pinned and not is_local else ""
             tell(f"{name}: {answers[name]['sha256' if is_local else 'commit']}{suffix}")

@@ -24,9 +24,9 @@ from parity.experiment.options import LENGTHS, counts
 from parity.experiment.schema import Config, ImageSection, ModelSpec
 
 GPU = Path("gpu.json")
-WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
-COPIES = 6  # of a window's laws held at once, float32: logits of both halves, p, q, a filtered and a sorted copy
-CAPTION = 128  # places of a prompt, where a model's sizes do not say how many
+WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number, by dtype
+COPIES = 6  # so many copies of a window's laws are held at once: logits of both halves, p, q, filtered, sorted
+CAPTION = 128  # a prompt is assumed to have so many positions if the model's sizes do not say it
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class Needs:
 
     model: str
     download: int | None
-    held: int | None  # by its weights
-    row: int | None  # by an image of a batch: keys and values, and the laws of a window
-    images: int  # over all cells
+    held: int | None  # bytes of its weights
+    row: int | None  # bytes that each image of a batch adds: keys and values, and the laws of a window
+    images: int  # how many images all cells make
     hours: float | None
 
     def memory(self, batch: int) -> int | None:
         return None if self.held is None or self.row is None else self.held + batch * self.row
 
     def largest(self, free: int) -> int | None:
-        """Compute the largest batch that fits into `free` bytes."""
+        """Compute the largest batch that fits into `free` bytes; None if the needs are unknown."""
         return None if self.held is None or self.row is None else max(0, free - self.held) // self.row
 
 
 def measure_files(files: list[Path]) -> int | None:
-    """Sum the bytes of files, or of folders' weights; None if one is not on this machine."""
+    """Sum the bytes of files, or of the weights in folders; None if one is not on this machine."""
     try:
         return sum(component.stat().st_size for file in files for component in parts(file))
     except (ParityError, OSError):
@@ -57,8 +57,8 @@ def measure_files(files: list[Path]) -> int | None:
 
 
 def count_cached(spec: ModelSpec) -> int | None:
-    """Count the numbers that a position of a picture has in the cache, over all layers; of a folder, by its
-    config.json."""
+    """Count the numbers that the cache holds for a position, over all layers, from the family's sizes or a folder's
+    config.json; None if neither says it."""
     sizes = weights.read_sizes(spec)
     file = Path(spec.files.get("model", "")) / "config.json"
     if "layers" in sizes:
@@ -74,7 +74,8 @@ def count_cached(spec: ModelSpec) -> int | None:
 
 
 def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
-    """Estimate the bytes of an image of a batch, with the unconditional half if there is guidance."""
+    """Estimate the bytes that an image of a batch takes: keys and values (`cached` numbers a position), twice with
+    guidance, and the laws of the widest window of any method."""
     sizes = weights.read_sizes(spec)
     guided = any(s.guidance != 1 for s in C.wrap_in_list(section.sampling))
     n_positions = weights.count_positions(spec).length + int(sizes.get("prefix", CAPTION))
@@ -91,8 +92,8 @@ def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> i
 
 
 def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int) -> float | None:
-    """Estimate the GPU hours of all cells of a model; None if a method's passes, or a pass of this network, were not
-    measured."""
+    """Estimate the GPU hours of all cells of a model, `images` images each, from gpu.json; None if a method's passes,
+    or a pass of this network, were not measured."""
     if not GPU.is_file() or cached is None:
         return None
     measured = json.loads(GPU.read_text())
@@ -105,12 +106,12 @@ def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], ima
 
 
 def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
-    """List the needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
+    """List the needs of each discrete model of an experiment. listed: bytes of their files on the hub, by model."""
     section = config.image
     result = []
     if section is None:
         return []
-    cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # whatever the words of the prompts
+    cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # needs do not depend on the prompts
     images = section.prompts.limit * section.prompts.repeats
     for name, spec in weights.list_models(config, "discrete").items():
         model_cells = [cell for cell in cells if cell.spec["model"] == name]
@@ -141,7 +142,7 @@ def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
 
 
 def describe_needs(batch: int, models_needs: list[Needs], free: int) -> list[str]:
-    """Describe the plan in words, a line a model."""
+    """Describe the needs in words, a line a model; free: bytes of memory."""
     return [
         f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
         f" weights {format_size(n.held, 'GB', 1e9)}; an image of a batch {format_size(n.row, 'MB', 1e6)};"
