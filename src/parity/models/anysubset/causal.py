@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build(config: dict[str, Any]) -> "GPT2LMHeadModel":
-    """Build transformers' GPT-2 from a saved configuration, without its weights."""
+    """Build transformers' GPT-2 of the sizes in a saved configuration, with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(**config))
@@ -25,24 +25,27 @@ class Causal:
     """transformers' GPT-2, cached or not. Satisfies `AnySubsetModel` for one rank a pass, in the identity order."""
 
     def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
+        """Wrap GPT-2. mask, separator: those tokens' ids; cache: whether keys and values are kept from pass to pass."""
         self.net = net.eval()
         self.mask = mask
         self.separator = separator
         self.cache = cache
         self.vocab = net.config.vocab_size
-        self.fed = torch.empty(0, dtype=torch.int64)  # [B] inputs of each row in the cache
+        self.fed = torch.empty(0, dtype=torch.int64)  # [B] how many inputs of each row are in the cache
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute laws [B, 1, V] of the tokens at positions n_seen [B, 1], given those before them in tokens [B, N].
+        With the cache, only new inputs are run. Raises ValueError unless `ranks` is [B, 1]; `order` is not read."""
         if ranks.shape[1] != 1:
             raise ValueError(f"ranks: {ranks.shape[1]} a pass; allowed for a causal model: 1")
         B, N = tokens.shape
-        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), tokens], 1)  # input i: law of position i
+        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), tokens], 1)  # input i gives position i's law
         if not self.cache:
             logits = self.net(feed[:, : int(n_seen.max()) + 1]).logits
             input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
             return exclude(logits.gather(1, input_number), self.mask)
-        n_inputs = n_seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
+        n_inputs = n_seen[:, 0] + 1  # how many inputs each law needs; a finished row repeats its last question
         fed = self.fed if self.fed.shape == n_inputs.shape else torch.full_like(n_inputs, -1)
         new_rows = (n_inputs != fed + 1) & (n_inputs != fed) | (fed < 0)
         restart, width, longest = torch.stack([new_rows.any(), (n_inputs - fed).max(), n_inputs.max()]).tolist()
@@ -55,13 +58,11 @@ class Causal:
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
         width = max(1, width)
         input_number = self.fed[:, None] + torch.arange(width, device=tokens.device)
-        # rows are at different positions: every pass takes the next slots, and a slot that holds no input of its row is
-        # masked from then on
+        # Rows are at different positions, but a pass writes the same new slots of all; a slot without input is masked.
         self.valid = torch.cat([self.valid, (input_number < n_inputs[:, None]).long()], 1)
         position_ids = input_number.clamp(max=N)
-        mask = (
-            self.valid if position_ids.device.type == "cpu" else make_additive_mask(self.valid, width, self.net.dtype)
-        )
+        on_cpu = position_ids.device.type == "cpu"
+        mask = self.valid if on_cpu else make_additive_mask(self.valid, width, self.net.dtype)
         cache = {"past_key_values": self.past, "use_cache": True}
         out = self.net(feed.gather(1, position_ids), position_ids=position_ids, attention_mask=mask, **cache)
         last_slot = (n_inputs - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
@@ -81,6 +82,7 @@ def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 @torch.inference_mode()
 def compute_log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int | None, separator: int) -> Tensor:
-    """Compute log q(x_i | x_<i) [B, N], in nats, of complete rows [B, N], the separator before the first."""
+    """Compute log q(x_i | x_<i) [B, N], in nats, of complete rows [B, N], with the separator before the first token.
+    The token `mask`, if there is one, has probability 0."""
     feed = torch.cat([torch.full_like(tokens[:, :1], separator), tokens[:, :-1]], 1)
     return exclude(net(feed).logits, mask).gather(-1, tokens[..., None])[..., 0].log()

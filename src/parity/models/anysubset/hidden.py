@@ -10,7 +10,7 @@ import torch
 from parity_decoders.protocols.anysubset import invert_order
 from torch import Tensor
 
-CHUNK = 2**21  # known words in one call of a rule
+CHUNK = 2**21  # a call of a rule reads at most about so many words, to bound its memory
 
 
 class Rule(Protocol):
@@ -22,7 +22,7 @@ class Rule(Protocol):
 
 
 def normalise(weights: Tensor) -> Tensor:
-    """Scale weights [..., V] to laws; uniform where all are 0, after words that cannot occur together."""
+    """Scale weights [..., V] to sum to 1; uniform where all are 0, which follows words that cannot occur together."""
     total = weights.sum(-1, keepdim=True)
     return torch.where(total > 0, weights / total, 1 / weights.shape[-1])
 
@@ -32,6 +32,7 @@ class Strided:
     [V, V]. Of the known words only the nearest of the same chain on each side matter, each by a power of the table."""
 
     def __init__(self, table: Tensor, length: int, stride: int = 1):
+        """Compute the powers of `table`, a row for the law of the word after each word, up to the longest distance."""
         self.words = len(table)
         self.stride = stride
         stationary = torch.linalg.matrix_power(table, 2**20)[0]
@@ -39,11 +40,12 @@ class Strided:
         while len(powers) <= -(-length // stride):
             powers.append(powers[-1] @ table)
         all_powers = torch.stack(powers)
-        # by distance and word on that side; the last row is for no word
+        # factors of the law by distance and word of the nearest known word on each side; the last row is for no word
         self.left = torch.cat([all_powers, stationary.expand(len(all_powers), 1, -1)], 1)
         self.right = torch.cat([all_powers.mT, torch.ones_like(all_powers[:, :1])], 1)
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown."""
         position = torch.arange(words.shape[1])
         offset = position - positions[:, None]
         same_chain = (words < self.words) & (offset % self.stride == 0)
@@ -58,21 +60,23 @@ class Strided:
 
 class Parity:
     """Blocks of `period` words: independent draws from `base` [V], weighted by `total` [V] at their sum modulo V. A
-    word's law depends on its block only if nearly all of the block is known. The words of a last, shorter block are
+    word's law depends on its block only if nearly all of that is known. Words of a shorter last block are
     independent."""
 
     def __init__(self, base: Tensor, total: Tensor, period: int, length: int):
+        """Compute the weights of the sum of a block's known words, by the number of unknown ones; see the class."""
         self.words = len(base)
         self.base = base
         self.period = period
         self.whole = length // period * period
         sums = (torch.arange(self.words)[:, None] + torch.arange(self.words)) % self.words
-        weights = [total]  # by number of unknown words: the weight of the known words' sum
+        weights = [total]  # the weight of the known words' sum, by the number of unknown words
         for _ in range(period - 1):
             weights.append((base * weights[-1][sums]).sum(1))
         self.weights = torch.stack(weights)
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown."""
         position = torch.arange(words.shape[1])
         same_block = (position // self.period == (positions // self.period)[:, None]) & (position != positions[:, None])
         readable = same_block & (words < self.words)
@@ -87,15 +91,17 @@ class Hidden:
     """A hidden Markov model: begin [H], step [H, H], emit [H, V]; forward and backward messages (Rabiner 1989)."""
 
     def __init__(self, begin: Tensor, step: Tensor, emit: Tensor):
+        """Store the model: begin [H] of the first state, step [H, H] to the next, emit [H, V] of each state's word."""
         self.words = emit.shape[1]
         self.begin = begin
         self.step = step
         self.emit = emit
-        # times V, so that products over hundreds of words do not underflow; 1 for an unknown word
+        # probabilities are multiplied by V, so that products over hundreds of words do not underflow; 1 if unknown
         self.evidence = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute the laws; neighbouring rows with the same words share their messages."""
+        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown, by
+        forward and backward messages; neighbouring rows with the same words share theirs."""
         new = torch.cat([torch.ones(1, dtype=torch.bool), (words[1:] != words[:-1]).any(1)])
         rows = words[new]
         group = new.cumsum(0) - 1
@@ -104,7 +110,7 @@ class Hidden:
         forward, backward = [self.begin.expand(len(rows), -1)], [torch.ones_like(self.begin).expand(len(rows), -1)]
         for i in range(int(positions.max())):
             forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
-        for i in range(last_known, 0, -1):  # backward[j] holds the words behind position last - j
+        for i in range(last_known, 0, -1):  # backward[j] is the message of the words after position last_known - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
         state = (
             torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
@@ -133,6 +139,8 @@ class LongSubset:
         self.mask = rule.words
 
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute laws [B, S, V + 1] for `AnySubsetModel`: of rank ranks[b, s] given the tokens of ranks below
+        n_seen[b, s]. `n_prompt` is not read; the last entry, the mask's, is 0."""
         (B, N) = tokens.shape
         S = ranks.shape[1]
         rank = invert_order(order)
@@ -148,7 +156,7 @@ class LongSubset:
 
 
 def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
-    """Draw texts [n, N] from a rule's joint, word by word from the left, from uniform numbers [n, N]."""
+    """Draw texts [n, N] from a rule's joint law, from the left, by inverting its laws at `uniform` numbers [n, N]."""
     words = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
         law = rule.laws_given(words, torch.full((len(words),), i))
@@ -157,7 +165,7 @@ def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
 
 
 def compute_pair_law(rule: Rule, length: int) -> Tensor:
-    """Compute the joint law [N, V, N, V] of every two words."""
+    """Compute the joint law [N, V, N, V] of the words at every two positions of a text of `length` N."""
     N, V = length, rule.words
     positions = torch.arange(N)
     marginals = rule.laws_given(torch.full((N, N), V), positions)

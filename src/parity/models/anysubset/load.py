@@ -21,7 +21,7 @@ from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  # tied to others, or derived
+TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  # weights tied to others, or derived
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Loaded:
     dtype: torch.dtype = torch.float32
 
     def file(self, component: str) -> Path:
-        """Find the file or folder of "xlnet", "judge" or "tokenizer"; embedded ones are verified. Raises ParityError if
-        it no longer exists."""
+        """Return the path of "xlnet", "judge" or "tokenizer", embedded ones verified. Raises ParityError if it is
+        gone."""
         file = Path(self.manifest["files"][component])
         if not file.exists():
             raise ParityError(f"{component} = {str(file)!r}: no such file; it was there when the run was planned")
@@ -43,6 +43,7 @@ class Loaded:
         return file
 
     def vocabulary(self, component: str) -> Words | Pieces:
+        """Read the vocabulary of a component: words in its header, or the tokenizer in its folder or a separate one."""
         file = self.file(component)
         if not file.is_dir():
             return Words(header(file)["words"])
@@ -64,7 +65,7 @@ class Loaded:
         return isinstance(words, Words) and isinstance(judge, Words) and words.words == judge.words
 
     def read(self, component: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Read the configuration and the weights of a component."""
+        """Read a component's configuration, and its weights by name. Raises ParityError for integers as weights."""
         file = self.file(component)
         config = foreign_json(file / "config.json") if file.is_dir() else header(file)["network"]
         weights = dict(tensors(file, str(self.device), self.dtype))
@@ -74,7 +75,8 @@ class Loaded:
         return config, weights
 
     def subset(self, cache: bool) -> AnySubsetModel:
-        """Load the any-subset model: our forward with its cache, or transformers' without one."""
+        """Load the any-subset model: our forward with its cache, or transformers'. Raises ParityError for other
+        weights."""
         family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
         config, weights = self.read("xlnet")
         if not cache:
@@ -85,8 +87,8 @@ class Loaded:
         return family.cached(weights, config, self.words.mask)
 
     def causal(self, cache: bool) -> AnySubsetModel:
-        """Load the judge as a decoder. Its words must be those of the any-subset model, because prompts consist of
-        them."""
+        """Load the judge as a decoder, with or without a cache. Raises ParityError unless its words are those of the
+        any-subset model, because prompts consist of them."""
         if not self.one_vocabulary:
             raise ParityError(
                 "text.methods.gpt2: the judge has another vocabulary than the any-subset model;"
@@ -101,14 +103,15 @@ class Loaded:
         return self.fit_weights(causal.build(config), weights, "judge")
 
     def fit_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> Any:
-        """Load weights into transformers' network. Raises ParityError unless all fit, tied and derived ones aside."""
+        """Load a component's weights into transformers' network, and return it on the device, for evaluation. Raises
+        ParityError unless all fit, except tied and derived ones."""
         net.load_state_dict(self.rename_weights(net, weights, component), strict=False)
         net.tie_weights()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
     def rename_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> dict[str, Tensor]:
-        """Rename weights to the network's names. Raises ParityError unless they are its own, tied and derived ones
-        aside."""
+        """Add the prefix of the base model to names of weights that the network does not have, and return them all.
+        Raises ParityError unless they are then its own names, except tied and derived ones."""
         expected = net.state_dict()
         prefix = getattr(net, "base_model_prefix", "")
         named = {k if k in expected else f"{prefix}.{k}": v for k, v in weights.items()}
@@ -127,8 +130,8 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the models of a manifest. Raises ParityError if it lacks the companion that is needed. `fast` changes
-    nothing: no pass is compiled, because its shape differs from pass to pass."""
+    """Make the models of a manifest, which are read on first use. Raises ParityError if the component `needs` is not in
+    it. `fast` is ignored: no pass is compiled, because its shape differs from pass to pass."""
     if needs and needs not in manifest["files"]:
         raise ParityError(f"text model: has no {needs}; allowed: {', '.join(manifest['files'])}")
     return Loaded(manifest, torch.device(device), dtype)

@@ -16,7 +16,7 @@ from parity.embedded import stories
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# White space by its mark, replaced in this order: three spaces become <unk> and a space, and <pad> is only drawn.
+# Marks by white space, which is replaced in this order: three spaces become <unk> and a space, so <pad> is only read.
 MARKS = {"\n": "<cls>", "\t": "<sep>", "  ": "<unk>", "   ": "<pad>"}
 
 
@@ -24,6 +24,7 @@ class Words:
     """Texts as numbers of whole words; a published model has its tokenizer instead (`Pieces`)."""
 
     def __init__(self, words: list[str]):
+        """Give each word a number. The embedded stories' mask and separator must be among them."""
         self.words = words
         self.number = {w: i for i, w in enumerate(words)}
         self.mask = self.number[stories.MASK]
@@ -31,7 +32,7 @@ class Words:
         self.vocab = len(words)
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text. Raises ParityError that names the first unknown word."""
+        """Encode the words of a text, split at white space. Raises ParityError that names the first unknown word."""
         try:
             return [self.number[word] for word in text.split()]
         except KeyError as error:
@@ -43,16 +44,17 @@ class Words:
     def decode(self, tokens: list[int]) -> str:
         return " ".join(self.words[t] for t in tokens)
 
-    # line ends and indents are words of their own
+    # source code is encoded like other texts, because line ends and indents are words too
     encode_code = encode
     decode_code = decode
     decode_line = decode
 
 
 class Pieces:
-    """A published tokenizer."""
+    """A published tokenizer; its marks are MARKS' values if it is XLNet's."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase"):
+        """Find the tokenizer's mask, its separator (or else its end token), and whether it has the marks of XLNet."""
         self.tokenizer = tokenizer
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
@@ -67,22 +69,22 @@ class Pieces:
         return str(self.tokenizer.decode(tokens))
 
     def encode_code(self, source: str) -> list[int]:
-        """Encode source code, its white space replaced by the tokenizer's marks if it has them."""
+        """Encode source code; its white space is replaced by MARKS if the tokenizer has them."""
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(space, mark)
         return self.encode(source)
 
     def decode_code(self, tokens: list[int]) -> str:
-        """Decode source code, with one space more where a word follows a mark: the tokenizer puts one before every
-        word."""
+        """Decode source code; MARKS become white space. One space too many is where a word follows a mark, because the
+        tokenizer puts one before every word."""
         source = self.decode(tokens)
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(mark, space)
         return source
 
     def decode_line(self, tokens: list[int]) -> str:
-        """Decode what was filled in after an indent, without the space before the first word: like the authors, drop
-        the first character."""
+        """Decode a line that was filled in after an indent. Like the authors, drop the first character of a marked one:
+        the space before the first word."""
         return self.decode_code(tokens)[1:] if self.marked else self.decode(tokens)
 
 
@@ -92,7 +94,7 @@ def read_pieces(folder: Path) -> Pieces:
 
     try:
         return Pieces(AutoTokenizer.from_pretrained(str(folder), local_files_only=True))
-    except Exception as error:  # whatever its kind of tokenizer raises: OSError, ValueError, ImportError, TypeError ...
+    except Exception as error:  # each kind of tokenizer raises errors of its own, OSError, ValueError, ImportError ...
         cause = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ParityError(
             f"text model: {folder}: no tokenizer that can be read ({cause[:120]});"
@@ -101,8 +103,8 @@ def read_pieces(folder: Path) -> Pieces:
 
 
 def check_words(files: Mapping[str, str]) -> None:
-    """Raise ParityError if a tokenizer does not fit its network: it has more pieces, or no mask. `files` are the
-    folders "xlnet", "judge", and "tokenizer" if xlnet's is a folder of its own."""
+    """Raise ParityError if a network has fewer entries than its tokenizer has pieces, or XLNet's tokenizer no mask.
+    `files` are the folders "xlnet", "judge", and "tokenizer" if xlnet's is a folder of its own."""
     for component in ("xlnet", "judge"):
         folder = Path(files["tokenizer"] if component == "xlnet" and "tokenizer" in files else files[component])
         pieces = read_pieces(folder)

@@ -2,7 +2,7 @@
 order.
 
 XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a
-law never sees its own token (appendix D). `permutation_mask` says what each position may read.
+law never sees its own token (appendix D). `make_permutation_mask` says what each position may read.
 
 `XLNet` calls transformers' forward. `CachedXLNet` computes the same from the same weights, keeps keys and values, and
 needs no transformers, whose import takes longer than a small cell's decoding: hence the imports inside functions.
@@ -28,31 +28,31 @@ FAMILY = {  # see models.anysubset
 
 
 def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
-    """Build transformers' XLNet from a saved configuration, without its weights."""
+    """Build transformers' XLNet of the sizes in a saved configuration, with random weights."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
     return XLNetLMHeadModel(XLNetConfig(**config))
 
 
 def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
-    """Build a small XLNet without dropout and memory."""
+    """Build a small XLNet with random weights, without dropout and memory."""
     sizes = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
     return build(sizes | {"dropout": 0.0, "use_mems_eval": False, "use_mems_train": False})
 
 
 def make_permutation_mask(order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-    """Make the mask [B, N, N] (query, key), 1.0 where a position may not read another (Eq. 6); the prompt sees itself
-    whole."""
+    """Make the mask [B, N, N] (query, key), 1.0 where a position may not read another (Eq. 6): the prompt reads all of
+    itself, `ranks` [B, S] the ranks below n_seen [B, S], other ranks those before them."""
     N = order.shape[1]
     rank = invert_order(order)
-    # by rank: ranks below this are read; the last slot is for ranks that a row does not have
+    # `limit` says below which rank each rank reads; its last slot is for ranks that a row does not have
     limit = torch.arange(N + 1, device=order.device).maximum(n_prompt[:, None])
     limit = limit.scatter(1, ranks.clamp(max=N), n_seen)
     return (rank[:, None, :] >= limit.gather(1, rank)[:, :, None]).float()
 
 
 def exclude(logits: Tensor, mask: int | None) -> Tensor:
-    """Compute probabilities without the mask token, if there is one, renormalised; float32 or wider."""
+    """Compute probabilities of logits [..., V], float32 or wider, 0 for the token `mask`, if any. May change logits."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if mask is not None:
         logits[..., mask] = float("-inf")
@@ -69,8 +69,8 @@ class XLNet:
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws. transformers gives a position, its content too, a single `n_seen`, so unless one forward can
-        serve all slots, there is one for each `n_seen`."""
+        """Compute laws [B, S, V], see `AnySubsetModel`. transformers gives a position, its content too, a single
+        `n_seen`, so there is a forward for each of a row's different `n_seen`, unless one can serve all."""
         N = tokens.shape[1]
         if ((ranks >= N) | (n_seen == ranks) | (n_seen == n_seen.amax(1, keepdim=True))).all():
             return self._forward(tokens, order, n_prompt, ranks, n_seen)
@@ -82,6 +82,7 @@ class XLNet:
         return torch.stack(passes, 2).take_along_dim(nth[..., None, None], 2)[:, :, 0]
 
     def _forward(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute laws [B, S, V] in one forward of the network; slots whose rank is N have no meaning."""
         N = tokens.shape[1]
         is_rank = ranks < N
         target = torch.zeros(*ranks.shape, N, device=tokens.device, dtype=self.net.dtype)
@@ -103,6 +104,7 @@ class CachedXLNet:
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):
+        """Sort the weights by layer. mask: the token's id. Raises ParityError if the configuration is not XLNet's."""
         defaults = {"ff_activation": "gelu", "attn_type": "bi", "bi_data": False, "clamp_len": -1}
         for key, default in defaults.items():
             value = config.get(key, default)
@@ -120,22 +122,22 @@ class CachedXLNet:
         self.order = self.begin = torch.empty(0, 0)
 
     def _restart(self, order: Tensor, n_prompt: Tensor) -> None:
+        """Start an empty cache for these rows' orders [B, N] and numbers of prompt tokens [B]."""
         B, N = order.shape
         self.order, self.begin = order, n_prompt
-        self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
+        self.line = torch.full((B, N), -1, device=order.device)  # tokens that keys and values are of, by position
         self.rank = invert_order(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
-        # the last slot takes padding
+        # the cache has one slot more than positions, to which padding is written
         self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))
-        distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
+        distance = torch.arange(N - 1, -N, -1, device=order.device)  # position of the query minus that of the key
         frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
         angle = distance[:, None] * frequency
         wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.words.dtype)
         self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
     def _knows(self, order: Tensor, n_prompt: Tensor) -> bool:
-        """Return whether the cache belongs to this batch. Values are compared on a CPU only, because a GPU would
-        synchronise."""
+        """Return whether the cache is of this batch: of these tensors or, on a CPU (no synchronisation), equal ones."""
         if self.order is order and self.begin is n_prompt:
             return True
         if order.device.type != "cpu" or self.order.shape != order.shape:
@@ -143,8 +145,9 @@ class CachedXLNet:
         return torch.equal(self.order, order) and torch.equal(self.begin, n_prompt)
 
     def _count_missing(self, missing: Tensor, bound: int) -> int:
-        """Count the most ranks that a row misses, of `missing` [B]. A GPU uses `bound` instead, so that it need not
-        synchronise, and stops if a row misses more: a decoder may not replace more tokens than it asks for laws."""
+        """Return the largest of `missing` [B], the number of ranks that each row lacks; on a GPU `bound`, so that it
+        need not synchronise, and the program stops if that is exceeded: a decoder may not replace more tokens than it
+        asks for laws."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
         torch._assert_async(
@@ -154,28 +157,28 @@ class CachedXLNet:
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute laws [B, S, V], see `AnySubsetModel`, and the keys and values of ranks that are new, or whose tokens,
+        or those before them, have changed since the last pass."""
         B, N = tokens.shape
         is_new = not self._knows(order, n_prompt)
         if is_new:
             self._restart(order, n_prompt)
-        upto = torch.where(ranks < N, n_seen, 0).amax(1)  # ranks whose content is read
+        upto = torch.where(ranks < N, n_seen, 0).amax(1)  # the content of ranks below this is read
         n_clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
-        n_clean = torch.where(
-            n_clean < n_prompt, 0, n_clean
-        )  # the prompt sees itself whole: one new token renews all of it
+        # every token of the prompt reads all of it, so one new token there makes all of it new
+        n_clean = torch.where(n_clean < n_prompt, 0, n_clean)
         n_new = self._count_missing(upto - n_clean, N if is_new else ranks.shape[1])
-        new_ranks = n_clean[:, None] + torch.arange(n_new, device=tokens.device)  # [B, W] ranks to compute
+        new_ranks = n_clean[:, None] + torch.arange(n_new, device=tokens.device)  # [B, W] ranks whose content is new
         is_new_rank = new_ranks < upto[:, None]
         content_position = order.gather(1, new_ranks.clamp(max=N - 1))
         slot = torch.where(is_new_rank, content_position, N)
-        # everything behind a changed token was computed from another past, even where the token itself comes back
+        # ranks after a changed token were computed from another past, so they are forgotten even if their tokens return
         line = torch.where(self.rank < n_clean[:, None], self.line, -1)
         self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, content_position))[:, :N]
 
         W, S = new_ranks.shape[1], ranks.shape[1]
-        position = torch.cat(
-            [content_position, order.gather(1, ranks.clamp(max=N - 1))], 1
-        )  # of W contents, then of S queries
+        query_position = order.gather(1, ranks.clamp(max=N - 1))
+        position = torch.cat([content_position, query_position], 1)  # of W contents, then of S queries
         limit = torch.cat([(new_ranks + 1).maximum(n_prompt[:, None]), n_seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
         distance = position[..., None] - torch.arange(N, device=tokens.device)
@@ -185,7 +188,7 @@ class CachedXLNet:
             [F.embedding(tokens.gather(1, content_position), self.words), self.mask_embedding.expand(B, S, -1)], 1
         )
         for w, keys, values, distances in zip(self.layers, self.keys, self.values, self.distances, strict=True):
-            # keys and values lie by head, so that no product has to copy them
+            # keys and values are stored by head, so that no product has to copy them
             keys.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
             values.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
             q = torch.einsum("bih,hnd->bind", x, w["rel_attn.q"])
