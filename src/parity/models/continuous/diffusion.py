@@ -18,7 +18,7 @@ import torch
 from parity_decoders.protocols.continuous import LOG_2PI, Affine, Chain, PathNoise
 from torch import Tensor, nn
 
-TRAINED = 1000  # diffusion steps of training
+TRAINED = 1000  # how many diffusion steps training has
 
 
 class Trajectory(NamedTuple):
@@ -27,7 +27,7 @@ class Trajectory(NamedTuple):
     mean: Tensor  # [N, D] of p(x_0 | x_1)
     std: Tensor  # [N, D]
     log_sigma: Tensor  # [N] sum over steps T to 2 and coordinates; only differences between two models have a meaning
-    last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
+    last: str = "noise"  # with "mean", x_0 is the mean (published samplers), but its density stays the Gaussian's
 
     def sample(self, path: PathNoise) -> Tensor:
         return self.mean if self.last == "mean" else self.propose(path)
@@ -36,6 +36,7 @@ class Trajectory(NamedTuple):
         return self.mean + self.std * path(0)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        """Compute log p(x | x_1) [N], in nats, of tokens x [N, D]; `inner` divides the residuals, nothing else."""
         z = (x - self.mean) / (inner * self.std)
         return (-0.5 * z * z - self.std.log()).sum(-1) - 0.5 * LOG_2PI * x.shape[-1]
 
@@ -59,16 +60,15 @@ class Schedule(NamedTuple):
 
 
 def respace_steps(steps: int) -> list[int]:
-    """List the `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released
-    code (one step is step 0)."""
+    """List which `steps` of the training's steps 0 to 999 a respaced schedule takes: multiples of a stride, summed and
+    rounded as in the released code; one step is step 0."""
     stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
     return [round(position) for position in accumulate(repeat(stride, steps - 1), initial=0.0)]
 
 
 @lru_cache
 def make_schedule(steps: int) -> Schedule:
-    """Make the cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4);
-    float64."""
+    """Make the cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17, sec. 4); float64."""
     time = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
@@ -78,7 +78,7 @@ def make_schedule(steps: int) -> Schedule:
     return Schedule(t, respaced, previous, 1 - respaced / previous)
 
 
-NOTHING = -1e4  # log of a variance of 0: between two infinite ones there would be no number
+NOTHING = -1e4  # stands for the log of a variance of 0, because interpolating between infinities gives NaN
 
 
 @lru_cache
@@ -93,8 +93,8 @@ def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     if sampler == "ddpm":
         mean = beta * previous.sqrt() / (1 - ab), (1 - previous) * (1 - beta).sqrt() / (1 - ab)
         return torch.stack([*mean, low, beta.log()], -1)
-    # eps = (x - ab^1/2 x_0) / (1 - ab)^1/2; at the last step `before` is 1: eta's share of its neighbour's deviation
-    # replaces a zero
+    # DDIM writes the mean with eps = (x - ab^1/2 x_0) / (1 - ab)^1/2. The last step's deviation would be 0, because
+    # `previous` is 1 there; `low` has its neighbour's
     log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, NOTHING)
     of_eps = (1 - previous - log_sigma.exp()).clamp(min=0).sqrt()
     of_x = of_eps / (1 - ab).sqrt()
@@ -102,8 +102,8 @@ def compute_coefficients(sampler: str, steps: int, eta: float) -> Tensor:
 
 
 def select_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
-    """Select the columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. For a number i
-    they are scalars, which need no copy to a GPU."""
+    """Select the columns of a table [T, C] for steps i, 1 to T, in the dtype of `like` and for products with it: [...,
+    1] each for a tensor i [...], scalars for a number i, which need no copy to a GPU."""
     if isinstance(i, int):
         return table[i - 1].to(like.dtype).unbind()
     return table.to(like.device)[i - 1].to(like.dtype)[..., None].unbind(-2)
@@ -111,6 +111,7 @@ def select_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, .
 
 class ResBlock(nn.Module):
     def __init__(self, width: int):
+        """Build a block of two linear layers, whose shift, scale and gate a condition gives."""
         super().__init__()
         self.in_ln = nn.LayerNorm(width, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
@@ -123,6 +124,7 @@ class ResBlock(nn.Module):
 
 class FinalLayer(nn.Module):
     def __init__(self, width: int, out: int):
+        """Build a linear layer to `out` numbers after a norm, whose shift and scale a condition gives."""
         super().__init__()
         self.norm_final = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
         self.linear = nn.Linear(width, out)
@@ -141,6 +143,7 @@ class TimeEmbedding(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(self.FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, t: Tensor) -> Tensor:
+        """Embed times t [N], as cosines and sines, to [N, width]."""
         half = self.FREQUENCIES // 2
         number = next(self.parameters()).dtype
         frequencies = torch.exp(-math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half)
@@ -149,16 +152,17 @@ class TimeEmbedding(nn.Module):
 
 
 class HeadNet(nn.Module):
-    """x_t [N, D], t [N], z [N, W] to [N, 2 D]: the noise, and where the variance lies in its range."""
+    """The head's network: x_t [N, D], t [N], z [N, W] to [N, 2 D], the noise and where the variance is in its range."""
 
     def __init__(self, dim: int, condition: int, width: int, depth: int):
+        """Build a head of `depth` blocks for tokens of `dim` and conditions of `condition` numbers; its output is 0."""
         super().__init__()
         self.time_embed = TimeEmbedding(width)
         self.cond_embed = nn.Linear(condition, width)
         self.input_proj = nn.Linear(dim, width)
         self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
         self.final_layer = FinalLayer(width, 2 * dim)
-        for block in (*self.res_blocks, self.final_layer):  # starts as the identity, and its output as zero
+        for block in (*self.res_blocks, self.final_layer):  # each block starts as the identity, and the output at zero
             for p in block.adaLN_modulation[1].parameters():
                 nn.init.zeros_(p)
         for p in self.final_layer.linear.parameters():
@@ -168,7 +172,7 @@ class HeadNet(nn.Module):
         return self.run(x, t, self.cond_embed(z))
 
     def run(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
-        """Run the head on an embedded condition, which a walk computes once."""
+        """Compute [N, 2 D] as `forward` does, from a condition [N, width] that a walk embeds only once."""
         y = self.time_embed(t) + condition
         h = self.input_proj(x)
         for block in self.res_blocks:
@@ -180,14 +184,14 @@ class HeadNet(nn.Module):
 class HeadSampling:
     """How a diffusion head is sampled. This defines the target's law, so it is the same for every method."""
 
-    steps: int = 100  # T
+    steps: int = 100  # T, the number of steps
     sampler: Literal["ddpm", "ddim"] = "ddpm"
-    eta: float = 1.0  # of DDIM: the share of DDPM's noise; at 0 a trajectory has no density
-    temperature: float = 1.0  # of the noise of every step
+    eta: float = 1.0  # the share of DDPM's noise that DDIM adds; at 0 a trajectory has no density
+    temperature: float = 1.0  # the noise of every step is multiplied by it
     guidance: float = 1.0
     guidance_schedule: Literal["constant", "linear"] = "linear"
-    clip: float = 0.0  # bound on a diffusion head's prediction of x_0, for few steps; 0 for none, as published
-    last: Literal["noise", "mean"] = "noise"  # x_0 given x_1: the paper's Gaussian, or its mean as in published code
+    clip: float = 0.0  # a diffusion head's prediction of x_0 is clipped here, for few steps; 0: not, as published
+    last: Literal["noise", "mean"] = "noise"  # x_0 is drawn from the last Gaussian, or is its mean as in published code
 
 
 @dataclass
@@ -221,13 +225,16 @@ class Steps:
         return len(self.z)
 
     def take(self, which: Tensor) -> "Steps":
+        """Select the steps of the tokens `which` [M], indices."""
+
         def select(v: Tensor | None) -> Tensor | None:
             return None if v is None else v[which]
 
         return Steps(self.net, self.sampling, self.z[which], select(self.unconditional), select(self.guidance))
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """Predict x_0, and where the variance lies in its range: [..., 2 D]."""
+        """Predict x_0, and where the variance lies in its range, [..., 2 D], with guidance, at points x [N, D] or [N,
+        K, D] of steps i (a number, or one for each point)."""
         s = make_schedule(self.sampling.steps)
         flat = x.flatten(0, -2)
         signal, noise = select_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
@@ -251,6 +258,7 @@ class Steps:
         return self.take(mask.nonzero()[:, 0]).predict(x[mask], i[mask])
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
+        """Compute the Gaussians of x_{i-1} given x_i under predictions [..., 2 D], as functions of x_i, at steps i."""
         start, v = prediction.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
@@ -266,7 +274,7 @@ class Steps:
 
 
 def walk(chain: Chain, path: PathNoise) -> Trajectory:
-    """Walk N tokens from x_T = path(T) to the last step's law in one batch; path(T-1) .. path(1) are in between."""
+    """Walk N tokens from x_T = path(T) to the last step's law in one batch, by the noise path(T-1) .. path(1)."""
     x = path(chain.steps)
     log_sigma = x.new_zeros(len(x))
     for i in range(chain.steps, 1, -1):
@@ -278,8 +286,8 @@ def walk(chain: Chain, path: PathNoise) -> Trajectory:
 
 
 def compute_single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
-    """Compute log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T
-    cancels."""
+    """Compute log p(Y) / q(Y) [N] of trajectories Y drawn from q with the noise `path` (eq. 2): the paper's "single
+    path" (Table 6). x_T cancels."""
     x = path(q.sampling.steps)
     log_ratio = torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):

@@ -37,9 +37,7 @@ class GMMConfig:
     blocks: int
     heads: int
     components: int  # K
-    floor: float = (
-        0.02  # smallest scale, in deviations of a latent: without it flat backgrounds drive the density to infinity
-    )
+    floor: float = 0.02  # smallest scale of a component; without it flat backgrounds drive the density to infinity
 
     @property
     def tokens(self) -> int:
@@ -47,9 +45,10 @@ class GMMConfig:
 
 
 class GMMNet(nn.Module):
-    """The class stands before the first token; it and the tokens before a place give the place's condition."""
+    """The network: a position's condition is computed from the class, which comes first, and the tokens before it."""
 
     def __init__(self, c: GMMConfig):
+        """Build the network, with small random embeddings."""
         super().__init__()
         self.config = c
         self.class_emb = nn.Embedding(c.classes, c.width)
@@ -62,8 +61,7 @@ class GMMNet(nn.Module):
         nn.init.normal_(self.class_emb.weight, std=0.02)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """Compute conditions z [N, S + 1, width] of ranks 0 .. S from tokens [N, S, D] of the first S < L ranks and
-        labels [N]."""
+        """Compute conditions z [N, S + 1, width] of ranks 0 .. S from tokens [N, S, D], S < L, and labels [N]."""
         x = torch.cat([self.class_emb(labels)[:, None], self.z_proj(tokens)], 1)
         x = x + self.pos_embed_learned[:, : x.shape[1]]
         causal_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -87,15 +85,15 @@ class GMM:
 
     net: GMMNet
     labels: Tensor  # [B]
-    sampling: HeadSampling  # its temperature alone is read
+    sampling: HeadSampling  # only its temperature is read
     raster = True
-    steps = 1  # what MixtureLaw.sample reads besides path(0)
+    steps = 1  # noise is needed for path(0) and path(1), which MixtureLaw.sample reads
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.net.config.tokens, self.net.config.dim
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Tensor:
-        """Compute z [B*n, width]. Raises ValueError if n_known < ranks."""
+        """Compute z [B*n, width] of `ranks` [B, n] from tokens [B, L, D]. Raises ValueError if n_known < ranks."""
         z = self.net(select_tokens_before(tokens, ranks, n_known, self.length), self.labels)
         return z.gather(1, ranks[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 

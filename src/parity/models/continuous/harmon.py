@@ -36,9 +36,9 @@ FAMILY = {  # see models.continuous
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
 
-PROMPT = "<|im_start|>user\nGenerate an image: {}<|im_end|>\n<|im_start|>assistant\n"  # a caption, as released
-NOTHING = "<|im_start|>user\nGenerate an image.<|im_end|>\n<|im_start|>assistant\n"  # what guidance compares with
-QWEN_HEADS = {1536: 12}  # by width, where a head is not 64 wide: Qwen2.5-1.5B
+PROMPT = "<|im_start|>user\nGenerate an image: {}<|im_end|>\n<|im_start|>assistant\n"  # text around a caption
+NOTHING = "<|im_start|>user\nGenerate an image.<|im_end|>\n<|im_start|>assistant\n"  # guidance compares with this
+QWEN_HEADS = {1536: 12}  # attention heads by width, of models whose heads are not 64 wide: Qwen2.5-1.5B
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HarmonConfig(MARConfig):
     layers: int = 24
     attention_heads: int = 14
     key_value_heads: int = 2
-    theta: float = 1e6  # of its rotary embedding
+    theta: float = 1e6  # base of the frequencies of the language model's rotary embedding
     without: tuple[int, ...] = ()  # token ids of the prompt without a caption, for guidance
 
 
@@ -69,6 +69,7 @@ def make_projection(width: int, hidden: int, out: int) -> nn.Sequential:
 
 class HarmonNet(nn.Module):
     def __init__(self, c: HarmonConfig):
+        """Build MAR, the language model (without a cache), and the projections between them."""
         super().__init__()
         self.config = c
         self.mar = MARNet(c)
@@ -91,7 +92,7 @@ class HarmonNet(nn.Module):
         return self.mar.diffloss
 
     def prompts(self, prompts: Tensor) -> Tensor:
-        """Give rows without a token the prompt without a caption, and drop columns of padding alone."""
+        """Replace rows of padding alone by the prompt without a caption; on a CPU, drop columns of padding alone."""
         without = prompts.new_tensor(list(self.config.without))
         prompts = F.pad(prompts, (0, max(0, len(without) - prompts.shape[1])), value=-1)
         without = F.pad(without, (0, prompts.shape[1] - len(without)), value=-1)
@@ -107,7 +108,7 @@ class HarmonNet(nn.Module):
         c, n = self.config, len(tokens)
         prompts = self.prompts(prompts)
         x, positions, is_token = self.mar.encode(tokens, is_known, self.mar.fake_latent.expand(n, -1))
-        image = self.proj_in(x.roll(-c.buffer, 1))  # the buffer last
+        image = self.proj_in(x.roll(-c.buffer, 1))  # the language model reads the buffer last
         text = self.llm.model.embed_tokens(prompts.clamp(min=0))
         present = torch.cat([prompts >= 0, is_token, is_token.new_ones(n, c.buffer)], 1)
         inputs = torch.cat([text, image], 1)
@@ -118,12 +119,12 @@ class HarmonNet(nn.Module):
 
 
 def rename_published(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select the entries of a released file without its autoencoder and the output layer of its words."""
+    """Select the entries of a released file that this network reads: not the autoencoder's, nor the output layer's."""
     return {k: v for k, v in state.items() if not k.startswith(("vae.", "llm.lm_head."))}
 
 
 def read_config(state: dict[str, Tensor]) -> HarmonConfig:
-    """Read the sizes of a released network. Raises KeyError for a missing entry."""
+    """Read the sizes of a released network from the shapes of its tensors. Raises KeyError for a missing entry."""
     vocab, hidden = state["llm.model.embed_tokens.weight"].shape
     heads = QWEN_HEADS.get(hidden, hidden // 64)
     first = "llm.model.layers.0."
@@ -140,7 +141,7 @@ def read_config(state: dict[str, Tensor]) -> HarmonConfig:
 
 def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
     """Resize weights to pictures of `grid` tokens a side: the three tables of positions are interpolated as in the
-    released code (bilinear, corners not aligned)."""
+    released code (bilinear, corners not aligned). config: the sizes before."""
     state = dict(state)
     for name in ("encoder", "decoder", "diffusion"):
         key = f"mar.{name}_pos_embed_learned"
@@ -153,4 +154,4 @@ def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[st
 
 Config = HarmonConfig
 Network = HarmonNet
-Model = MAR  # a MAR whose labels are prompts
+Model = MAR  # Harmon is sampled like MAR, with prompts as labels

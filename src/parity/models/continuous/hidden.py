@@ -20,15 +20,15 @@ class Rule(Protocol):
     dim: int
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the laws of B n tokens, row-major, of `ranks` [B, n], given the first `n_known` [B, n] of tokens [B,
-        L, D]."""
+        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         ...
 
 
 class Regimes:
-    """begin [K], step [K, K]; means, scales [K, D]."""
+    """The laws of a chain of K regimes: begin [K], step [K, K]; means, scales [K, D] of the tokens in each."""
 
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
+        """Store the laws, see the class."""
         self.begin = begin
         self.step = step
         self.means = means
@@ -36,6 +36,7 @@ class Regimes:
         self.dim = means.shape[1]
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         B = len(tokens)
         n_read = int(n_known.max())
         z = (tokens[:, :n_read, None].double() - self.means) / self.scales  # [B, i, K, D]
@@ -58,15 +59,15 @@ class Turning:
     is N(0, I) wherever nothing is known."""
 
     def __init__(self, keep: float, turn: Tensor, stride: int):
+        """Store the law, see the class."""
         self.keep = keep
         self.turn = turn
         self.stride = stride
         self.dim = len(turn)
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        n_back = (ranks - n_known).div(
-            self.stride, rounding_mode="floor"
-        ) + 1  # steps of its chain, back to a known token
+        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
+        n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # steps back to the last known token
         source = ranks - n_back * self.stride
         index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
         powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(n_back.max()) + 1)])

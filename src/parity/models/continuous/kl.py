@@ -1,7 +1,7 @@
 """MAR's image tokenizer: a convolutional autoencoder with a Gaussian bottleneck (KL-16), after latent diffusion's.
 
 Source: Li et al. 2024 (MAR), sec. 4.1; Rombach et al. 2022. The encoder and the decoder are LlamaGen's (`vq.py`), whose
-tokenizer descends from this one; `published_names` renames the parameters of `kl16.ckpt` to theirs. The embedded
+tokenizer descends from this one; `rename_published` renames the parameters of `kl16.ckpt` to theirs. The embedded
 tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
 """
 
@@ -15,20 +15,20 @@ from torch import Tensor, nn
 from parity.base.weights import load_network
 from parity.models.discrete.vq import Decoder, Encoder, VQConfig, count_blocks, diffusion_name, find_side
 
-LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws
-AVERAGE = "average"  # likewise: whether its weights are the moving average of training
-NOT_SIZES = (LATENTS, AVERAGE)  # entries that do not describe the architecture
+LATENTS = "latents"  # this entry of a model's header says by its digest which autoencoder's latents it draws
+AVERAGE = "average"  # this entry of a model's header says whether its weights are the moving average of training
+NOT_SIZES = (LATENTS, AVERAGE)  # these entries of a header do not describe the architecture
 
 
 @dataclass(frozen=True)
 class KLConfig:
     dim: int = 16  # numbers per token, D
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # one down-sampling between neighbours
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # width of each level, in `ch`; sides are halved between levels
     res_blocks: int = 2
     norm_groups: int = 32
     decoder_attention: bool = False
-    scale: float = 0.2325  # what latents are multiplied by before a model sees them: their deviation is then about one
+    scale: float = 0.2325  # latents are multiplied by it before a model sees them, so that their deviation is about 1
 
     @property
     def stride(self) -> int:
@@ -40,6 +40,7 @@ class KL(nn.Module):
     """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w, D] (raster order) and back."""
 
     def __init__(self, config: KLConfig):
+        """Build the encoder and the decoder."""
         super().__init__()
         self.config = config
         shared = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
@@ -61,19 +62,19 @@ class KL(nn.Module):
         return self.config.scale * z.flatten(2).transpose(1, 2)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Decode tokens of a square grid to pictures. Raises ParityError if they are not one."""
+        """Decode tokens [B, L, D] to pictures [B, 3, H, W] in [-1, 1]. Raises ParityError if L is no square."""
         side = find_side(tokens.shape[1])
         z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))
 
 
 def load(file: Path) -> KL:
-    """Load an autoencoder of the sizes in its header. Raises ParityError unless they fit."""
+    """Load an autoencoder of the sizes in its file's header. Raises ParityError unless the weights fit."""
     return load_network(KL, KLConfig, file)
 
 
 def fold(tokens: Tensor, cell: int) -> Tensor:
-    """Fold tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
+    """Fold tokens [B, L, D] of a square grid, in raster order, to cells of cell^2 tokens, [B, L / cell^2, cell^2 D]."""
     side = math.isqrt(tokens.shape[1]) // cell
     x = tokens.unflatten(1, (side, cell, side, cell)).transpose(2, 3)
     return x.flatten(3).flatten(1, 2)
@@ -91,7 +92,7 @@ def select_prefixed(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 def read_sizes(state: dict[str, Tensor]) -> KLConfig:
-    """Read the sizes of a released autoencoder from its published names. Raises KeyError for a missing entry."""
+    """Read the sizes of a released autoencoder from its published tensors. Raises KeyError for a missing one."""
     ch = len(state["encoder.conv_in.weight"])
     widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(count_blocks(state, "encoder.down."))]
     return KLConfig(
@@ -104,5 +105,5 @@ def read_sizes(state: dict[str, Tensor]) -> KLConfig:
 
 
 def rename_published(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
-    """Rename the entries of `kl16.ckpt` (key "model") to the names used here, without those of its training loss."""
+    """Rename the tensors of `kl16.ckpt`, of `levels` of resolution, to the names used here; leave out the loss's."""
     return {diffusion_name(k, levels): v for k, v in state.items() if not k.startswith("loss.")}

@@ -24,13 +24,12 @@ from parity.models.discrete.vq import to_pixels
 
 
 def choose_label(image: int, classes: int = len(CLASSES)) -> int:
-    """Choose the class of an image by its number. Steps of 7, coprime to 60, give few images many shapes and
-    colours."""
+    """Choose the class of an image by its number. Steps of 7, coprime to 60, give few images many classes."""
     return image * 7 % classes
 
 
 def make_caption(image: int) -> str:
-    """Make the caption of an image by its number, for text-conditional models: of its class, on any ground."""
+    """Make the caption of an image by its number, for models that read captions: a drawn scene of its class."""
     return draw_scene_of_class(choose_label(image), np.random.default_rng([image, 7])).caption
 
 
@@ -40,7 +39,7 @@ class Loaded:
 
     manifest: Mapping[str, Any]
     device: torch.device
-    dtype: torch.dtype = torch.float32  # of target and draft
+    dtype: torch.dtype = torch.float32  # dtype of target and draft; the autoencoder is float32
     nets: dict[str, nn.Module] = field(default_factory=dict)
     fast: bool = False  # whether heads are compiled
 
@@ -50,19 +49,20 @@ class Loaded:
         self.classes = len(CLASSES) if captioned else self.manifest["network"].get("classes", len(CLASSES))
 
     def network(self, component: str) -> Any:
-        """Load "target" or "draft". Raises ParityError if the model does not have it."""
+        """Return the network "target" or "draft", which is loaded, and its head compiled if `fast`, at the first call.
+        Raises ParityError if the model does not have it."""
         if component not in self.nets:
             build = (self.family.Network, self.family.Config)
             file = self.file(component)
             net: Any = load_network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
-                # T small calls a token: launches would cost more than the arithmetic
+                # a head is called T times a token, and launching its small kernels costs more than their arithmetic
                 net.diffloss.net.run = CompiledPass(net.diffloss.net.run, self.device.type, dynamic=True)
             self.nets[component] = net
         return self.nets[component]
 
     def file(self, component: str) -> Path:
-        """Find and verify the file of a component."""
+        """Verify the file of a component and return its path. Raises ParityError if the model does not have it."""
         if component not in self.manifest["files"]:
             raise ParityError(
                 f"{self.manifest['family']}: has no {component}; allowed: {', '.join(self.manifest['files'])}"
@@ -80,8 +80,7 @@ class Loaded:
         return torch.tensor([choose_label(i, self.classes) for i in images])
 
     def class_of(self, image: int) -> str:
-        """Describe what an image is to show: its caption, or its class by name, or by number if our names do not
-        apply."""
+        """Describe what an image is to show: its caption, or its class, by name if embedded, else by number."""
         if "captions" in self.manifest:
             return self.caption(image)
         label = choose_label(image, self.classes)
@@ -89,12 +88,12 @@ class Loaded:
         return CLASSES[label] if has_names and self.classes == len(CLASSES) else str(label)
 
     def caption(self, image: int) -> str:
-        """Look up the caption of an image by its number: in the manifest's captions in turn, or by its class."""
+        """Return the caption of an image by its number: the manifest's captions in turn, or `make_caption`'s."""
         captions = self.manifest.get("captions")
         return captions[image % len(captions)] if captions else make_caption(image)
 
     def condition(self, images: Sequence[int]) -> Tensor:
-        """Make the condition of a network: classes [n], or token ids of captions [n, P], padded with -1."""
+        """Make the condition of the images of these numbers: classes [n], or captions' ids [n, P], padded with -1."""
         if self.family.FAMILY["condition"] == "class":
             return self.labels(images).to(self.device)
         captions = [self.caption(i) for i in images]
@@ -104,7 +103,7 @@ class Loaded:
         return ids.masked_fill(valid == 0, -1).to(self.device)
 
     def prompts(self, captions: list[str]) -> Tensor:
-        """Encode captions in the family's prompt by its tokenizer: token ids [n, P], padded with -1."""
+        """Encode captions, inside the family's prompt, to token ids [n, P], padded on the right with -1."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.file("tokenizer")))
@@ -112,21 +111,21 @@ class Loaded:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
     def model(self, component: str, images: Sequence[int], sampling: dict[str, Any]) -> ContinuousModel:
-        """Make "target" or "draft", conditioned on the images of these numbers."""
+        """Make "target" or "draft", conditioned on the images of these numbers. sampling: fields of HeadSampling."""
         return self.family.Model(self.network(component), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: Sequence[int], sampling: dict[str, Any], draft: bool) -> Pair:
-        """Make the target and, if `draft`, the draft model, conditioned on the images of these numbers."""
+        """Make the target and, if `draft`, the draft model (else None), conditioned on the images of these numbers."""
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
     def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
-        """Decode tokens [n, L, D] of all ranks, in raster order, to uint8 [n, H, W, 3]."""
+        """Decode tokens [n, L, D] of all ranks, in raster order, to pixels uint8 [n, H, W, 3], `batch` at a time."""
         return to_pixels(self.decode(tokens, batch))
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
-        """Decode tokens to [n, 3, H, W] in [-1, 1], not rounded."""
+        """Decode tokens [n, L, D] of all ranks, in raster order, to pictures [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
         return torch.cat([self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)])
 
@@ -138,7 +137,7 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the model of a manifest. Raises ParityError if it lacks the companion that is needed, "draft"."""
+    """Load the target of a manifest and `needs`, "draft" or "". Raises ParityError if one is not there."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
     for component in ("target", *([needs] if needs else [])):
         loaded.network(component)
@@ -146,5 +145,5 @@ def load(
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """Load the model for `pictures` alone: the autoencoder is read on first use, and no other network."""
+    """Make a model for `pictures` alone: the autoencoder is read on first use, and no other network."""
     return Loaded(manifest, torch.device(device))

@@ -43,7 +43,7 @@ class MARConfig:
     grid: int = 16  # tokens a side
     dim: int = 16  # numbers per token, D
     width: int = 768
-    encoder: int = 12  # blocks
+    encoder: int = 12  # how many blocks the encoder has
     decoder: int = 12
     heads: int = 12
     buffer: int = 64
@@ -57,6 +57,7 @@ class MARConfig:
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
+        """Build self-attention with one matrix for queries, keys and values."""
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
@@ -78,6 +79,7 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int):
+        """Build a transformer block, normalised before attention and MLP."""
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
         self.attn = Attention(width, heads)
@@ -100,6 +102,7 @@ class MARNet(nn.Module):
     """The network. The encoder reads known tokens alone, so an early step costs a fraction of a late one."""
 
     def __init__(self, c: MARConfig):
+        """Build the network, with small random embeddings."""
         super().__init__()
         self.config = c
         d = c.width
@@ -123,21 +126,22 @@ class MARNet(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def embed_class(self, labels: Tensor) -> Tensor:
-        """Embed labels to [N, width]; a label below 0 stands for no class."""
+        """Embed labels [N] to [N, width]; a label below 0 stands for no class."""
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
     def encode(self, tokens: Tensor, is_known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encode the known tokens: tokens [N, L, D], is_known [N, L] bool (others are not read), buffer [N, width].
+        """Run the encoder on known tokens: tokens [N, L, D], is_known [N, L] bool (others are not read), buffer [N,
+        width].
 
-        Returns x [N, buffer + S, width], where S is the largest number of known tokens; their grid positions [N, S], in
-        raster order; and which of them are tokens, not padding, [N, S].
+        Returns x [N, buffer + S, width], where S is the largest number of known tokens (on a GPU, L); their grid
+        positions [N, S], in raster order; and which of them are tokens, not padding, [N, S].
         """
         c, n = self.config, len(tokens)
         counts = is_known.sum(1)
-        static = tokens.device.type != "cpu"  # a GPU reads every position, so that it need not synchronise
+        static = tokens.device.type != "cpu"  # on a GPU every position is read, so that it need not synchronise
         n_read = c.tokens if static else int(counts.max()) if n else 0
         known_first = torch.argsort(is_known.to(torch.int8), dim=1, descending=True, stable=True)
-        positions = known_first[:, :n_read]  # in raster order
+        positions = known_first[:, :n_read]  # the known positions, in raster order
         is_token = torch.arange(n_read, device=tokens.device) < counts[:, None]
         x = self.z_proj(tokens.gather(1, positions[..., None].expand(-1, -1, c.dim)))
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
@@ -151,12 +155,11 @@ class MARNet(nn.Module):
         return self.encoder_norm(x), positions, is_token
 
     def decode(self, x: Tensor, positions: Tensor, is_token: Tensor) -> Tensor:
-        """Decode what `encode` returns to z [N, L, width] of every position."""
+        """Run the decoder on what `encode` returns: conditions z [N, L, width] of all grid positions."""
         c, n = self.config, len(x)
         x = self.decoder_embed(x)
-        all_positions = self.mask_token.to(x.dtype).repeat(
-            n, c.tokens + 1, 1
-        )  # one place more takes what padding writes
+        # there is one position more than tokens, to which padding is written
+        all_positions = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)
         target = torch.where(is_token, positions, c.tokens)
         all_positions = all_positions.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
         x = torch.cat([x[:, : c.buffer], all_positions], 1) + self.decoder_pos_embed_learned
@@ -165,8 +168,7 @@ class MARNet(nn.Module):
         return self.decoder_norm(x)[:, c.buffer :] + self.diffusion_pos_embed_learned
 
     def forward(self, tokens: Tensor, is_known: Tensor, labels: Tensor) -> Tensor:
-        """Compute z [N, L, width] of every position from tokens [N, L, D], is_known [N, L] bool (others are not read),
-        labels [N]."""
+        """Compute z [N, L, width] of all positions from tokens [N, L, D], is_known [N, L] bool and labels [N]."""
         return self.decode(*self.encode(tokens, is_known, self.embed_class(labels)))
 
 
@@ -177,8 +179,7 @@ def make_known_mask(order: Tensor, n_known: Tensor) -> Tensor:
 
 
 def compute_guidance(sampling: HeadSampling, n_done: Tensor, length: int) -> Tensor:
-    """Compute the guidance scale when `n_done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or
-    constant."""
+    """Compute the guidance [N] where n_done [N] of `length` tokens are known: linear (MAR, app. B) or constant."""
     linear = sampling.guidance_schedule == "linear"
     share = n_done.clamp(max=length - 1) / length if linear else torch.ones_like(n_done)
     return 1 + (sampling.guidance - 1) * share.float()
@@ -199,7 +200,8 @@ class MAR:
         self.steps = self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Steps:
-        """Compute conditions; pairs of a row that know the same tokens share one evaluation."""
+        """Compute conditions, guided and unguided, of ranks [B, n] given the first n_known [B, n or 1] tokens of the
+        order [B, L]; pairs of a row that know the same tokens share one evaluation."""
         B, n = ranks.shape
         is_shared = n_known.shape[1] == 1
         rows = torch.arange(B, device=tokens.device)
@@ -214,6 +216,7 @@ class MAR:
         position = order.gather(1, ranks).flatten()
 
         def read(labels: Tensor) -> Tensor:
+            """Run the network with these labels [B]: conditions [B*n, width] at the positions of the ranks."""
             return self.net(tokens[rows], mask, labels[rows])[evaluation, position]
 
         head = self.net.diffloss.net
@@ -233,12 +236,12 @@ class MAR:
         return MAR(self.net, self.labels[rows], self.sampling)
 
 
-WIDE_HEADS = {1280: 16}  # heads by width, where a head is not 64 wide: the huge networks
+WIDE_HEADS = {1280: 16}  # heads by width, of networks whose heads are not 64 wide: the huge ones
 
 
 def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
-    """Read width, heads, numbers a token and blocks each way of a released network, also of xAR's. Raises KeyError for
-    a missing entry, ParityError for a width that no head divides."""
+    """Read width, heads, numbers a token (dim) and blocks of encoder and decoder from the tensors of a released MAR or
+    xAR. Raises KeyError for a missing entry, ParityError for a width that no head divides."""
     width, dim = state["z_proj.weight"].shape
     if width not in WIDE_HEADS and (width % 64 or not width):
         raise ParityError(f"width {width}: allowed: a multiple of 64, as of all released sizes")
@@ -247,7 +250,7 @@ def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:
 
 
 def read_config(state: dict[str, Tensor]) -> MARConfig:
-    """Read the sizes of a released network. Raises KeyError for a missing entry."""
+    """Read the sizes of a released network from the shapes of its tensors. Raises KeyError for a missing entry."""
     sizes = read_trunk(state)
     tokens, n_positions = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
     return MARConfig(

@@ -40,19 +40,19 @@ from parity.models.continuous import kl
 
 FOLDER = "models/continuous"
 RELEASED = [m for m in modules(FOLDER) if find_function(FOLDER, m, "read_config")]
-COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers, which the networks here compute
-VAE = "vae."  # where a file holds its autoencoder beside it
-# by the key that holds a file's tensors: what they are, and what the header says of them (`kl.AVERAGE`)
+COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers that the networks here compute
+VAE = "vae."  # prefix of the autoencoder's tensors in a file that holds it with the model
+# for each key that may hold a file's tensors, what they are, and what our header says of them (`kl.AVERAGE`)
 HELD = {
     "model_ema": ("the moving average of its weights", "yes"),
     "": ("weights; it does not say whether they are an average", "unsaid"),
 }
 PLAIN = ("plain weights, no moving average", "no")
-MARKS = ("<|im_start|>", "<|im_end|>")  # of a PROMPT
+MARKS = ("<|im_start|>", "<|im_end|>")  # special tokens that a PROMPT may have
 
 
 def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
-    """Read the tensors of a published file, or of a folder of them, and the entry of HELD that says what they are."""
+    """Read a published file, or a folder, as tensors by plain name, and the value of HELD that says what they are."""
     if path.is_file() and path.suffix in PICKLED:
         key, state = unpickle_by_key(path)
         return state, HELD.get(key, PLAIN)
@@ -60,13 +60,12 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """Read the same tensors without their numbers."""
+    """Read the same tensors on the device "meta", without their numbers."""
     return {strip_wrappers(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
 
 
 def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor], file: Path) -> Any:
-    """Read the sizes of a network from the shapes of its weights. Raises ParityError if they are not those of its
-    family."""
+    """Return the sizes that `read` finds in the tensors. Raises ParityError if they are not those of its family."""
     try:
         return read(state)
     except KeyError as error:
@@ -77,7 +76,7 @@ def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor
 
 
 def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file: Path) -> None:
-    """Raise ParityError unless these weights, with their numbers or without, fit a network."""
+    """Raise ParityError unless tensors, with their numbers or without, fit the network that `build` makes."""
     with torch.device("meta"):
         net = build()
     check_fit(net, state, file)
@@ -86,8 +85,8 @@ def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file
 
 
 def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Fit the weights of an autoencoder, from a file of its own or one that holds it under `vae.`; return them and its
-    sizes. Raises ParityError unless they fit."""
+    """Return the weights of a published autoencoder, from a file of its own or under `vae.` in a model's, by our names,
+    and its sizes. Raises ParityError unless they fit."""
     state = kl.select_prefixed(state, VAE) or state
     config = read_sizes(kl.read_sizes, state, file)
     state = kl.rename_published(state, len(config.ch_mult))
@@ -96,8 +95,8 @@ def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Ten
 
 
 def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
-    """Fit a released network: return its weights as its module names them, and its sizes. Raises ParityError unless
-    they fit."""
+    """Return a released network's weights by the names of `family`, a module, resized to `grid` tokens a side if that
+    is done, and its sizes. Raises ParityError unless they fit, and the tokenizer too."""
     state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
     state = family.rename_published(state) if hasattr(family, "rename_published") else state
     config = read_sizes(family.read_config, state, file)
@@ -118,8 +117,7 @@ def find_tokenizer(path: Path) -> Path:
 
 
 def read_tokenizer(path: Path, family: Any) -> Any:
-    """Read the tokenizer of a folder, or a tokenizer.json. Raises ParityError if it cannot be read or does not know the
-    marks of a prompt."""
+    """Read a tokenizer.json, or a folder's. Raises ParityError if that fails, or if it lacks a mark of PROMPT."""
     from tokenizers import Tokenizer
 
     file = find_tokenizer(path)
@@ -127,7 +125,7 @@ def read_tokenizer(path: Path, family: Any) -> Any:
         raise ParityError(f"{file}: no such file; allowed: --tokenizer with a tokenizer.json or its folder")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # a plain Exception of its own
+    except Exception as error:  # the library raises plain Exception
         raise ParityError(f"{file}: not a tokenizer that can be read: {str(error).splitlines()[0]}") from None
     if lacks := [mark for mark in MARKS if mark in family.PROMPT and tokenizer.token_to_id(mark) is None]:
         raise ParityError(f"{file}: does not know {lacks[0]}; allowed: the tokenizer the model was trained with")
@@ -137,7 +135,7 @@ def read_tokenizer(path: Path, family: Any) -> Any:
 def check_loads(
     model: str, target: Path, draft: Path | None, vae: Path | None, tokenizer: Path | None, grid: int
 ) -> None:
-    """Raise ParityError for files that `convert` would refuse; no number of their weights is read."""
+    """Raise ParityError for files that `convert` would refuse, judged by shapes; for the arguments see there."""
     family = importlib.import_module(f"parity.models.continuous.{model}")
     words = None if tokenizer is None else read_tokenizer(tokenizer, family)
     for file in (target, draft):
@@ -173,6 +171,7 @@ def convert(
     sums: dict[str, str] = {}
 
     def write(name: str, state: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Write a file of weights with this header to `out`, and note its digest in `sums`."""
         save_weights(state, out / name, header)
         sums[name] = sha256(out / name)
 

@@ -19,7 +19,7 @@ from parity.models.continuous.diffusion import walk
 
 
 class Mixture(NamedTuple):
-    """weights [K], means and scales [K, L, D]."""
+    """A mixture of K Gaussians over sequences of L tokens: weights [K], means and scales [K, L, D]."""
 
     weights: np.ndarray
     means: np.ndarray
@@ -61,13 +61,13 @@ class Mixture(NamedTuple):
 
 
 def random_mixture(rng: np.random.Generator, components: int = 3, length: int = 3, dimensions: int = 1) -> Mixture:
-    """Draw a mixture of overlapping components: centres of spread 1, scales between 0.5 and 1."""
+    """Draw a mixture of overlapping components: means of deviation 1, scales between 0.5 and 1."""
     shape = (components, length, dimensions)
     return Mixture(rng.dirichlet(np.full(components, 5.0)), rng.standard_normal(shape), rng.uniform(0.5, 1.0, shape))
 
 
 def exact_sampler(model: Mixture, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples [rows, L, D] autoregressively."""
+    """Draw samples [rows, L, D] of a mixture token by token, each from its law given those before it."""
     x = np.empty((rows, 0, model.means.shape[2]))
     for _ in range(model.means.shape[1]):
         x = np.concatenate([x, model.draw(x, rng)[:, None]], 1)
@@ -86,8 +86,7 @@ class MixtureLaw(NamedTuple):
         return torch.zeros_like(self.log_weights[:, 0])
 
     def sample(self, path: PathNoise) -> Tensor:
-        """Draw tokens: path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the
-        component."""
+        """Draw tokens [N, D]. path(1)'s first number, as a uniform, chooses the component, path(0) is its noise."""
         u = torch.special.ndtr(path(1)[:, :1])
         k = (u > self.log_weights.exp().cumsum(1)).sum(1).clamp(max=self.log_weights.shape[1] - 1)
         rows = torch.arange(len(k), device=k.device)
@@ -97,6 +96,7 @@ class MixtureLaw(NamedTuple):
         return self.sample(path)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        """Compute log p(x) [N], in nats, of tokens x [N, D]. Raises ParityError unless `inner` is 1."""
         if inner != 1:
             raise ParityError(f"inner_temperature {inner}: allowed: 1, since a mixture has no residuals of its own")
         z = (x[:, None] - self.means) / self.scales
@@ -157,8 +157,8 @@ class MixtureWalk:
 
 
 def walk_mixture(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
-    """Compute the law at the end of a walk of `steps` under that noise: of the mixture, or of the component that the
-    walk chose."""
+    """Compute the law at the end of a walk of `steps` with the noise `path`: for one step the mixture itself, for more
+    the Gaussian of the component that the walk chose."""
     if steps == 1:
         return condition
     end = walk(MixtureWalk(condition, steps), path)
@@ -167,23 +167,24 @@ def walk_mixture(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureL
 
 @dataclass
 class TabularMixture:
-    """A `Mixture` as a `ContinuousModel`, in float64. Every conditional is exact, in any order and for places whose
+    """A `Mixture` as a `ContinuousModel`, in float64. Every conditional is exact, in any order and for positions whose
     predecessors are unknown, because the posterior of the component has a closed form."""
 
     mixture: Mixture
     rows: int
     raster: bool = True
-    steps: int = 1  # of the walk that draws it
+    steps: int = 1  # a token is drawn by a walk of so many steps
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.mixture.means.shape[1:]
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+        """Compute the laws of B*n tokens, of ranks [B, n], given those of the first n_known ranks of `order`."""
         weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
         z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
         evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
         evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
-        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i ranks, i = 0 .. L
+        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # now of the first i ranks together, i = 0 .. L
         log = weights.log() + evidence.gather(1, n_known.expand_as(ranks)[..., None].expand(-1, -1, len(weights)))
         position = order.gather(1, ranks).flatten()
         means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))

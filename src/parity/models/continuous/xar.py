@@ -40,18 +40,18 @@ FAMILY = {  # see models.continuous
     "reads": ("steps", "temperature", "guidance", "guidance_schedule", "last"),
 }
 
-CLEANEST = 0.04  # the time of the last step but one; from there to 0 the released sampler takes the mean
-KeysValues = tuple[Tensor, Tensor]  # [N, heads, S, width / heads] each
+CLEANEST = 0.04  # the last step goes from this time to 0; the released sampler takes its mean
+KeysValues = tuple[Tensor, Tensor]  # keys and values of S tokens, [N, heads, S, width / heads] each
 
 
 @dataclass(frozen=True)
 class XARConfig:
     classes: int = 1000
     grid: int = 16  # tokens a side
-    cell: int = 8  # k
+    cell: int = 8  # k, tokens a side of a cell
     dim: int = 16  # numbers per token, D
     width: int = 768
-    encoder: int = 8  # blocks
+    encoder: int = 8  # how many blocks the encoder has
     decoder: int = 8
     heads: int = 12
 
@@ -65,8 +65,7 @@ class XARConfig:
 
 
 def compute_rotations(c: XARConfig) -> Tensor:
-    """Compute angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half with its
-    column."""
+    """Compute angles [tokens, width / heads / 2], cell by cell: half turn with a token's row, half with its column."""
     per_axis = c.width // c.heads // 2
     frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
     angles = torch.arange(c.grid)[:, None] * frequencies
@@ -75,7 +74,7 @@ def compute_rotations(c: XARConfig) -> Tensor:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate x [N, heads, S, width / heads]; neighbouring numbers are a pair."""
+    """Rotate pairs of neighbouring numbers of x [N, heads, S, width / heads] by angles [..., S, width / heads / 2]."""
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
@@ -83,12 +82,14 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
+        """Build self-attention with one matrix for queries, keys and values."""
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        """Attend from x [N, S, width] to itself and `earlier` tokens; return the result and the new keys and values."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, angles), rotate(k, angles)
         keys, values = (k, v) if earlier is None else (torch.cat([earlier[0], k], 2), torch.cat([earlier[1], v], 2))
@@ -99,6 +100,7 @@ class SwiGLU(nn.Module):
     """Named for its shape; the gate is a GELU, as released."""
 
     def __init__(self, width: int):
+        """Build a gated MLP whose hidden width is 8/3 of its width."""
         super().__init__()
         hidden = int(width * 4 * 2 / 3)
         self.fc1_g = nn.Linear(width, hidden)
@@ -111,19 +113,20 @@ class SwiGLU(nn.Module):
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int):
+        """Build a transformer block whose shifts, scales and gates a condition gives; it starts as the identity."""
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # released norm1 and norm2: no parameters
+        self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # both norms: they have no parameters
         self.attn = Attention(width, heads)
         self.mlp = SwiGLU(width)
         self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
-        for p in self.ada_lin[1].parameters():  # starts as the identity
+        for p in self.ada_lin[1].parameters():  # gates of 0 make the block start as the identity
             nn.init.zeros_(p)
 
     def forward(
         self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, earlier: KeysValues | None
     ) -> tuple[Tensor, KeysValues]:
-        """Run the block on x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of S = cells
-        * k*k tokens."""
+        """Run the block on x [N, cells, k*k, width] with conditions y [N, cells or 1, 1, width]; angles [N or 1, 1, S,
+        .] of S = cells * k*k tokens. Return x, and its keys and values."""
         gate1, gate2, scale1, scale2, shift1, shift2 = self.ada_lin(y).chunk(6, -1)
         h, keys_values = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, earlier)
         x = x + h.view_as(x) * gate1
@@ -132,6 +135,7 @@ class Block(nn.Module):
 
 class XARNet(nn.Module):
     def __init__(self, c: XARConfig):
+        """Build the network. Raises ParityError unless the cell divides the grid, and 4 x heads the width."""
         super().__init__()
         if c.grid % c.cell:
             raise ParityError(f"cell {c.cell}: allowed: a divisor of grid {c.grid}")
@@ -167,7 +171,7 @@ class XARNet(nn.Module):
         c = self.config
         area = self.config.cell**2
         label = self.class_emb(torch.where(labels < 0, c.classes, labels))
-        thousandths = (t * 1000).long().flatten()  # whole ones, as released
+        thousandths = (t * 1000).long().flatten()  # the released code rounds down to whole thousandths
         y = label[:, None, None] + self.time_embed(thousandths).view(*t.shape, 1, -1)
         token_numbers = ranks[..., None] * area + torch.arange(area, device=ranks.device)
         angles = self.angles[token_numbers.flatten(1)][:, None]  # type: ignore[index]
@@ -183,7 +187,7 @@ class XARNet(nn.Module):
         return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), keys_values
 
     def read(self, cells: Tensor, t: Tensor, labels: Tensor) -> tuple[Tensor, list[KeysValues]]:
-        """Run `forward` on the first n cells [N, n, k*k*D], each reading itself and those before it."""
+        """Run `forward` on the first n cells [N, n, k*k*D], each of which reads itself and those before it."""
         ranks = torch.arange(cells.shape[1], device=cells.device)
         number = ranks.repeat_interleave(self.config.cell**2)
         return self(cells, t, labels, ranks[None], number <= number[:, None])
@@ -226,7 +230,7 @@ class Flow:
         return select_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """Predict x_0 in one pass over all points, with guidance."""
+        """Predict x_0, with guidance, at points x [B*n, D] or [B*n, K, D] of steps i, in one pass over all."""
         s, (earlier, labels, ranks) = self.sampling, self.context
         B, n = ranks.shape
         points = x.numel() // (B * n * x.shape[-1])
@@ -249,11 +253,13 @@ class Flow:
         return x - time * v.reshape(x.shape)
 
     def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
-        """Predict from the first marked step on: each point alone would need a copy of its row's context."""
+        """Predict x_0 [M, D] at the points of x [N, K, D] that `mask` [N, K] marks. All points from the first marked
+        step on are run, because each point alone would need a copy of its row's context."""
         first = int(mask.any(0).int().argmax())
         return self.predict(x[:, first:], i[:, first:])[mask[:, first:]]
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
+        """Compute the Gaussians of x_{i-1} given x_i under predictions of x_0, as functions of x_i, at steps i."""
         _, of_start, of_x, std = self.times(i, prediction)
         one = torch.ones_like(prediction)
         return Affine(of_start * prediction, of_x * one, std * one)
@@ -262,7 +268,7 @@ class Flow:
         return self.context.ranks.numel()
 
     def take(self, which: Tensor) -> "Flow":
-        """Select tokens, each with its row's context."""
+        """Select the steps of the tokens `which` [M], indices, each with a copy of its row's context."""
         earlier, labels, ranks = self.context
         row = which // ranks.shape[1]
         row_of_each = torch.cat([row, row + len(ranks)]) if len(labels) > len(ranks) else row
@@ -287,12 +293,15 @@ class XAR:
     raster = True
 
     def __post_init__(self) -> None:
+        """Set the sizes that decoders read: a rank is a cell."""
         c = self.net.config
         self.length = c.cells
         self.dim = c.cell**2 * c.dim
         self.steps = self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Context:
+        """Read the clean cells before the last of `ranks` [B, n]; with guidance twice, with labels and without. Raises
+        ValueError, on a CPU, if a cell before a rank is not known."""
         labels = self.labels
         clean = select_tokens_before(tokens, ranks, n_known, self.length)
         if self.sampling.guidance != 1:
@@ -311,7 +320,7 @@ class XAR:
 
 
 def read_config(state: dict[str, Tensor]) -> XARConfig:
-    """Read the sizes of a released network. Raises KeyError for a missing entry."""
+    """Read the sizes of a released network from the shapes of its tensors. Raises KeyError for a missing entry."""
     classes = len(state["class_emb.weight"]) - 1
     n_tokens = state["encoder_pos_embed_learned"].shape[1]
     return XARConfig(classes=classes, grid=math.isqrt(n_tokens), cell=8, **read_trunk(state))
