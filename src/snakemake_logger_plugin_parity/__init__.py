@@ -18,7 +18,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 STYLES = ("auto", "live", "lines", "plain")
 NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
-NO_LOG_FILE = "Failed to setup log file"  # of Snakemake's own: the run then ends in a line of ours
+NO_LOG_FILE = "Failed to setup log file"  # a warning of Snakemake's that is not shown: the run ends in a line of ours
 
 
 @dataclass
@@ -61,7 +61,7 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: LogRecord) -> None:
         """Give a record to the run, or else to Snakemake's handler without what is noise."""
-        if getattr(record, "event", None) == "job_info":  # Snakemake prints rule, input and output without a message
+        if getattr(record, "event", None) == "job_info":  # without a message Snakemake prints rule, input and output
             fields = vars(record)
             fields["title"], fields["rule_msg"] = fields.get("rule_msg"), None
         if str(record.msg).startswith(NO_LOG_FILE):

@@ -8,14 +8,14 @@ from logging import WARNING, Handler, LogRecord
 from pathlib import Path
 from typing import Any, TextIO
 
-TAIL = 12  # lines of a failed job's log
-SHOWN = 8  # running jobs at most
-GATHER = ("all", "equality", "image", "text", "continuous")  # targets, which take no time
-STOPPED = ("KeyboardInterrupt", "stopped")  # last lines of a job that Ctrl-C ended
-STOPPING = "Terminating processes on user request"  # Snakemake's own, to Ctrl-C
-ENDING = "Will exit after finishing currently running jobs"  # the same to SIGTERM, perhaps more than once
-KILLED = "died with <Signals.SIGTERM"  # of a job that got the signal too
-OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  # what FAILED and the last line say
+TAIL = 12  # so many lines of a failed job's log are printed
+SHOWN = 8  # so many running jobs at most are shown
+GATHER = ("all", "equality", "image", "text", "continuous")  # these rules only gather files and take no time
+STOPPED = ("KeyboardInterrupt", "stopped")  # a job that Ctrl-C ended has one of these as its last line
+STOPPING = "Terminating processes on user request"  # Snakemake prints this on Ctrl-C
+ENDING = "Will exit after finishing currently running jobs"  # Snakemake prints this on SIGTERM, perhaps more than once
+KILLED = "died with <Signals.SIGTERM"  # Snakemake prints this of a job that got the signal too
+OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  # our own lines say the same
 
 
 def format_clock(seconds: float) -> str:
@@ -38,7 +38,7 @@ def read_text(file: Path) -> str:
 @dataclass
 class Job:
     rule: str
-    name: str  # what it does, in the words of the rule's message
+    name: str  # the rule's message: what the job does
     logs: list[str]
     began: float = field(default_factory=time.monotonic)
 
@@ -65,16 +65,16 @@ class Run:
     def __init__(self, stream: TextIO, live: bool, print_as: Handler):
         self.stream, self.is_live, self.print_as = stream, live, print_as
         self.jobs: dict[int, Job] = {}
-        self.left: dict[str, int] = {}  # jobs that wait or run, by rule
+        self.left: dict[str, int] = {}  # how many jobs wait or run, by rule
         self.took: dict[str, list[float]] = defaultdict(list)
         self.total = self.done = self.at_once = 0
         self.failed: set[int] = set()  # numbers of jobs whose last try failed
-        self.stopped = False  # by Ctrl-C or SIGTERM
+        self.stopped = False  # whether Ctrl-C or SIGTERM stopped the run
         self.began, self.started = time.monotonic(), False
         self.live: Any = None
         self.last: list[str] = []
 
-    # What happens
+    # These methods handle Snakemake's records.
 
     def take(self, record: LogRecord) -> None:
         """Handle a record of Snakemake's: store the result, count a job's event, print what a reader must know."""
@@ -95,7 +95,7 @@ class Run:
         elif any(phrase in text for phrase in OF_A_JOB) and (self.stopped or self.failed or self.jobs):
             return
         elif record.levelno >= WARNING or (
-            # before the jobs everything, for it may be what was asked for
+            # before the first job every message is shown, as it may be what was asked for
             event is None and (text.startswith("Nothing to be done") or not (self.started or text.startswith(NOISE)))
         ):
             self.stop_live()
@@ -113,7 +113,7 @@ class Run:
 
     def on_job_info(self, event: dict[str, Any]) -> None:
         """Add a job that begins, unless it has no output and only gathers others."""
-        if not event.get("output"):  # it only gathers others
+        if not event.get("output"):  # the job only gathers others' files
             return
         wildcards = event.get("wildcards") or {}
         name = event.get("title") or " ".join([event["rule_name"], *map(str, wildcards.values())])
@@ -154,7 +154,7 @@ class Run:
 
     on_shellcmd = on_job_started = on_resources_info = on_debug_dag = ignore
 
-    # What is shown
+    # These methods print the run's state.
 
     def forget(self, job: Job) -> None:
         """Delete the files of a job's progress."""

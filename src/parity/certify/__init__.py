@@ -51,7 +51,7 @@ def certify(
              ParityError
     options  of the decoder; bind one whose name is taken above with functools.partial
     """
-    from parity.equality.exact import exact  # brings torch, which the command's other ways do without
+    from parity.equality.exact import exact  # imported here because it brings torch, which other commands do not need
     from parity.equality.targets.discrete import targets
 
     name = get_function_name(decoder)

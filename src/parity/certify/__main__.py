@@ -16,7 +16,7 @@ def run_decoder(a: argparse.Namespace) -> int:
     """any object with the signature of Parity's discrete decoders"""
     from parity.base.command import pin_threads
 
-    pin_threads(1)  # tensors are small: chunks run side by side instead
+    pin_threads(1)  # torch gets one thread, as tensors are small; --threads runs chunks side by side
     settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "seeds": (a.seed, a.seed + 1)}
     certificate = certify(load(a.decoder), threads=a.threads, **settings, **dict(a.option))
     spec = {"decoder": a.decoder, "code": digest_code(a.decoder), "options": dict(a.option), **settings}

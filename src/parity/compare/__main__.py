@@ -44,7 +44,7 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-HEADS = (  # each with its meaning
+HEADS = (  # the headings of the table of costs, each with its meaning
     ("row", ""),
     ("changed", "the verdict, and figures that differ by more than chance among all figures compared"),
     ("verdict", "of A → of B"),

@@ -18,8 +18,8 @@ from parity.report.blocks import is_missing, list_records
 from parity.report.collect import compute_changes
 from parity.report.settings import parse_settings
 
-ALPHA = 0.05  # chance that any figure of an unchanged pair of folders counts as changed (Bonferroni)
-SAME = ("model", "method", "options", "sampling", "cache", "batch", "role")  # columns that are equal in paired rows
+ALPHA = 0.05  # the chance that any figure of two folders that do not differ counts as changed (Bonferroni)
+SAME = ("model", "method", "options", "sampling", "cache", "batch", "role")  # paired rows agree in these columns
 Identity = tuple[Any, ...]
 
 
@@ -28,8 +28,8 @@ class Results:
     """A folder results/<experiment>."""
 
     folder: Path
-    rows: dict[Identity, dict[str, Any]]  # of summary.csv
-    records: pd.DataFrame  # a row per image or text
+    rows: dict[Identity, dict[str, Any]]  # the rows of summary.csv by what identifies them
+    records: pd.DataFrame  # records.parquet: a row per image or text
 
     @property
     def kinds(self) -> list[str]:

@@ -33,7 +33,7 @@ from parity.inputs.prompts import encode
 from parity.models import fetch
 from parity.models.continuous.load import choose_label
 
-BLANK = "___"  # a word to fill in
+BLANK = "___"  # stands for a word to fill in
 
 
 @dataclass
@@ -65,9 +65,9 @@ class Generator:
         self.kind = case.kind
         self.config = config
         self.dtype = case.setting.get("dtype", "float32")
-        self.device = "cuda" if machine.gpu() else "cpu"  # shared with jobs: nobody waits for a notebook to end
+        self.device = "cuda" if machine.gpu() else "cpu"  # jobs may use the GPU meanwhile, as a notebook may never end
         check(self.device, self.dtype)
-        self.loaded: dict[str, Any] = {}  # by companion
+        self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
 
-FILES = (".txt", ".tsv", ".csv", ".jsonl")  # ends of the names of prompt files
+FILES = (".txt", ".tsv", ".csv", ".jsonl")  # an argument that ends so is a prompt file
 MOST_PROMPTS = 100_000
 
 

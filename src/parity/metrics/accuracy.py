@@ -17,8 +17,8 @@ from parity.metrics.estimates import flat, mean_error
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import load
 
-BATCH = 64  # rows of the network's forward
-Answers = list[tuple[bool, bool | None]]  # whether a question is answered correctly; whether its pair was held out
+BATCH = 64  # so many rows are evaluated in a forward of the network
+Answers = list[tuple[bool, bool | None]]  # by question: is it answered correctly, and was its pair of words held out?
 Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 

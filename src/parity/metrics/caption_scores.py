@@ -17,7 +17,7 @@ MEASURES = {
     "hps": ("HPSv2", "", "higher"),
     "pickscore": ("PickScore", "", "higher"),
 }
-COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # of `metrics.judges`
+COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # each score's column of `metrics.judges`
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:

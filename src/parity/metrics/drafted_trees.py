@@ -28,7 +28,7 @@ def observe(
     B, L = tokens.shape
     start = torch.zeros_like(tokens[:, :1])
     model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))
-    features = model.model.features[:B, :L].float()  # of the conditional rows
+    features = model.model.features[:B, :L].float()  # with guidance, the second half of the rows is unconditional
     cosines = [cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1) for d in range(1, furthest + 1)]
     drafter = model.drafter
     similarities = []
@@ -46,7 +46,7 @@ def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width:
     share = float((similarity >= threshold).mean())
     mean = cosines.mean(0)
     points = [{"x": d, "y": float(m)} for d, m in enumerate(mean, 1)]
-    if len(cosines) > 1:  # a single image has no error
+    if len(cosines) > 1:  # with a single image there is no error to draw
         error = Z * cosines.std(0, ddof=1) / len(cosines) ** 0.5
         for point, m, e in zip(points, mean, error, strict=True):
             point |= {"low": float(m - e), "high": float(m + e)}

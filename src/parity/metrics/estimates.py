@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CONFIDENCE = 0.95  # of every interval of quality and speed; that of tests, bounds and verdicts is `equality.alpha`
+CONFIDENCE = 0.95  # every interval of quality and speed has this confidence; tests and verdicts have `equality.alpha`
 PERCENT = f"{100 * CONFIDENCE:g}%"
-Z = round(NormalDist().inv_cdf((1 + CONFIDENCE) / 2), 2)  # standard errors to either end of an interval
-ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
+Z = round(NormalDist().inv_cdf((1 + CONFIDENCE) / 2), 2)  # an interval reaches Z errors to either side
+ENDS = ("", "_se", "_low", "_high")  # an estimate's columns are named by its name and these
 
 
 class Estimate(NamedTuple):
     """A figure with its error or interval, and the reason why it is missing, or of a part of the pictures alone."""
 
     value: Any = None
-    error: float | None = None  # standard error
-    low: float | None = None  # ends of an interval, as CONFIDENCE says
+    error: float | None = None  # the standard error
+    low: float | None = None  # low and high are the ends of an interval of confidence CONFIDENCE
     high: float | None = None
     why: str = ""
 
@@ -115,7 +115,7 @@ def ratio_and_error(numerator: np.ndarray, denominator: np.ndarray) -> tuple[flo
 def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
     """Estimate the geometric mean of numerator / denominator over pairs [n], with Student's interval of the logarithm;
     a single pair has no interval, none has no figure."""
-    from scipy import stats  # as in `compare`
+    from scipy import stats  # imported here because scipy takes long to import
 
     logs, n = np.log(np.asarray(numerator, dtype=np.float64) / denominator), len(numerator)
     if not n:
@@ -160,7 +160,7 @@ def half_jackknife(
 def compare(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     """Compare two samples [n] of the same prompts in the same order: difference of the means, and p-values of Welch's
     t-test and of the paired one. Of two constants p is 0 or 1."""
-    from scipy import stats  # most of what importing this module would take
+    from scipy import stats  # imported here because scipy takes long to import
 
     difference = float(np.mean(a) - np.mean(b))
     constant = float(difference == 0)

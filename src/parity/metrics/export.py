@@ -30,10 +30,10 @@ from parity.decode.shard_io import read_rows, read_shard
 from parity.experiment.prompt_files import iter_rows
 from parity.experiment.schema import PromptSpec, validate
 
-Row = dict[str, Any]  # of the prompt file
-Results = tuple[dict[str, float], int]  # figures, and of how many pictures
-Pictures = Sequence[np.ndarray]  # of one prompt, uint8 [H, W, 3]
-FIGURES = {  # of summaries: label, unit, direction
+Row = dict[str, Any]  # a row of the prompt file, by column
+Results = tuple[dict[str, float], int]  # figures by name, and the number of pictures that they are of
+Pictures = Sequence[np.ndarray]  # the pictures of one prompt, uint8 [H, W, 3]
+FIGURES = {  # for each benchmark's main figure its label, unit and better direction
     "geneval": ("GenEval", "", "higher"),
     "dpg": ("DPG-Bench", "", "higher"),
     "t2i_compbench": ("T2I-CompBench, BLIP-VQA", "", "higher"),

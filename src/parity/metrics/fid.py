@@ -26,17 +26,17 @@ MEASURES = {
     "cmmd": ("CMMD", "", "lower"),
     "is": ("IS", "", "higher"),
 }
-WIDE = 1024  # features, from which on a distance takes a second, and fewer half-samples give its error
-WIDTH = 10.0  # of the kernel exp(-|a - b|^2 / (2 WIDTH^2)), and the figure times 1000: both as published
+WIDE = 1024  # with so many features a distance takes a second, so fewer half-samples give its error
+WIDTH = 10.0  # CMMD's kernel is exp(-|a - b|^2 / (2 WIDTH^2)), and its figure is times SCALE: both as published
 SCALE = 1000.0
 
 
 class Reference(NamedTuple):
     """The reference side of the distance."""
 
-    mean: np.ndarray  # [d]
-    root: np.ndarray  # [d, d] symmetric square root of the covariance
-    trace: float  # of the covariance
+    mean: np.ndarray  # the mean of the features, [d]
+    root: np.ndarray  # the symmetric square root of the features' covariance, [d, d]
+    trace: float  # the trace of the covariance
 
 
 def reference_half(features: np.ndarray) -> Reference:
@@ -59,7 +59,7 @@ def frechet(features: np.ndarray, reference: Reference) -> float:
     - 2 tr (S1 S2)^(1/2)."""
     x = np.asarray(features, dtype=np.float64)
     mean = x.mean(0)
-    centred = (x - mean) / np.sqrt(len(x) - 1)  # S1 = centred^T centred
+    centred = (x - mean) / np.sqrt(len(x) - 1)  # the covariance S1 is centred^T centred
     if len(x) <= x.shape[1]:
         m = centred @ reference.root
         gram = m @ m.T
@@ -127,7 +127,7 @@ def measure_fid(sample: Any) -> dict[str, Any]:
     if features is None or not {"mu", "features"} & set(real):
         return explain_absent(sample, "features", ["fid"])
     counted = {"reference_n": len(real["features"])} if "features" in real else {}
-    compared = sample.fewest if "mu" in real else len(real["features"])  # statistics do not say of how many they are
+    compared = sample.fewest if "mu" in real else len(real["features"])  # statistics lack their number of pictures
     if reason := explain_few(len(features), compared, sample.fewest):
         return {"fid": Estimate(why=reason)} | counted
     count = 200 if features.shape[1] < WIDE else 20

@@ -13,17 +13,17 @@ from parity.metrics.estimates import Estimate
 from parity.metrics.networks import published
 from parity.metrics.protocols import recipe
 
-OF_CAPTIONS = ("clip", "hps", "pickscore")  # networks that read captions too
-NEEDS = {  # columns, by the network that gives them
-    "features": "inception",  # [n, 2048]
-    "logits": "inception",  # [n, 1008]
-    "vgg16": "vgg16",  # [n, 4096], under protocols whose precision and recall are of them
-    "cosine": "clip",  # [n] of a picture with its caption
-    "cmmd": "clip_vision",  # [n, d] of unit length
-    "hps": "hps",  # [n]
-    "pickscore": "pickscore",  # [n]
+OF_CAPTIONS = ("clip", "hps", "pickscore")  # these networks read captions beside pictures
+NEEDS = {  # for each column the network that gives it; a column holds a row a picture, [n, ...]
+    "features": "inception",  # Inception's features, [n, 2048]
+    "logits": "inception",  # Inception's logits, [n, 1008]
+    "vgg16": "vgg16",  # VGG16's features [n, 4096], if the protocol takes precision and recall of them
+    "cosine": "clip",  # CLIP's cosine of each picture with its caption, [n]
+    "cmmd": "clip_vision",  # features of unit length for CMMD, [n, d]
+    "hps": "hps",  # HPSv2's score of each picture, [n]
+    "pickscore": "pickscore",  # PickScore's score of each picture, [n]
 }
-Pictures = Callable[[], Iterable[np.ndarray]]  # uint8 [H, W, 3] one after the other, from the first anew at each call
+Pictures = Callable[[], Iterable[np.ndarray]]  # each call yields all pictures, uint8 [H, W, 3], from the first
 
 
 def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:

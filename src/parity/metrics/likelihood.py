@@ -68,14 +68,14 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
     spread, spread_error = mean_and_error(np.nanstd(free_logp, 1), groups)
     count, square = (~np.isnan(free_logp)).sum(1), np.nansum((free_logp - np.nanmean(free_logp)) ** 2, 1)
     variance = square.sum() / count.sum()
-    of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # a ratio of sums over images
+    of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # the variance is a ratio
     sd = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {
         "perplexity": Estimate(perplexity, perplexity * error),
         "logp_mean": Estimate(mean, error),
         "logp_sd": Estimate(spread, spread_error),
-        "logp_sd_tokens": Estimate(sd, of_variance / (2 * sd) if sd > 0 else np.nan),  # by the delta method
+        "logp_sd_tokens": Estimate(sd, of_variance / (2 * sd) if sd > 0 else np.nan),  # error by the delta method
         "excluded": float(np.isneginf(logp).sum() / (~np.isnan(logp)).sum()),
     }
 

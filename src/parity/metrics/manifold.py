@@ -16,8 +16,8 @@ from parity.metrics.judges import explain_absent, explain_few
 from parity.metrics.protocols import recipe
 
 KINDS = ("discrete",)
-MOST = 10_000  # pictures of a side
-FEWEST = 4  # of which half are two, and each has three neighbours
+MOST = 10_000  # at most so many pictures of either side are compared, each with each
+FEWEST = 4  # fewer pictures have no half of two, nor three neighbours each
 MEASURES = {
     "kid": ("KID", "", "lower"),
     "precision": ("precision", "", "higher"),
@@ -74,7 +74,7 @@ def precision_recall(
     x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
     within = torch.cdist(x, x)
     across = torch.cdist(x, y)
-    is_precise = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n] in some reference ball
+    is_precise = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n]: the image lies in the ball of a reference image
 
     def shares(rows: np.ndarray | slice, dtype: torch.dtype = torch.float64) -> np.ndarray:
         """Compute precision and recall of a selection of the generated images; NaN for k or fewer."""
@@ -83,7 +83,7 @@ def precision_recall(
         covered = (across[rows] <= radii(within[rows][:, rows], k)[:, None]).any(0)
         return np.array([share.to(dtype).mean().item() for share in (is_precise[rows], covered)])
 
-    values = shares(slice(None), torch.float32)  # torch-fidelity's to the bit
+    values = shares(slice(None), torch.float32)  # in float32 the values are torch-fidelity's to the bit
     errors = half_jackknife(shares, groups, count, seed)
     precision, recall = (Estimate(float(v), float(e)) for v, e in zip(values, errors, strict=True))
     return precision, recall

@@ -105,7 +105,7 @@ def measure_requests(sample: Any) -> dict[str, Any]:
     shard = sample.shard
     passes = (shard.kept > 0).sum(1)
     free = free_tokens(shard.step, sample.forced)
-    # A row waits for its batch, but where others take the places of rows that are done.
+    # A row waits until its batch is done, unless other rows take the places of those that are done.
     waited = np.where(shard.at_once < shard.batch, shard.nfe / shard.passes, 1) * shard.seconds
     is_timed = ~np.isnan(shard.single_seconds)
     figures: dict[str, Any] = {

@@ -45,7 +45,7 @@ main(job, os.write, dict(vars(builtins)))
 @dataclass(frozen=True)
 class Outcome:
     passed: bool
-    why: str  # "" if passed; else the last line of what went wrong
+    why: str  # the last line of what went wrong; "" if the program passed
     seconds: float
 
 
@@ -67,7 +67,7 @@ def execute(line: list[str], program: str, tests: str, seconds: float) -> str:
     nonce = secrets.token_hex(16)
     job = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
     options: dict[str, Any] = {"input": job, "timeout": seconds, "env": {}, "cwd": "/"}
-    if os.geteuid() == 0:  # root's processes escape RLIMIT_NPROC
+    if os.geteuid() == 0:  # as root the limit on processes would not hold
         options |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:

@@ -52,7 +52,7 @@ def measure(sample: Any) -> dict[str, Any]:
     free = free_tokens(shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
-    n_tokens = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
+    n_tokens = np.bincount(batch, free)  # if the end of the shard cut a batch, its own rows' tokens count
     figures: dict[str, Any] = {}
     for name, value_and_error, of_batch in (
         ("seconds_per_image", mean_and_error(shard.seconds / shard.batch, batch), seconds / size),

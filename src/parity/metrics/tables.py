@@ -29,5 +29,5 @@ def read_table(path: Path) -> "pd.DataFrame":
         return parquet.read_table(path, page_checksum_verification=True).to_pandas()
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged file raises ArrowInvalid, OSError, thrift's errors, unicode ...
+    except Exception as error:  # a damaged parquet file raises errors of many classes
         raise ParityError(f"{path}: damaged ({error}); delete it and run again") from None

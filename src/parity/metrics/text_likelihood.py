@@ -44,7 +44,7 @@ def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: in
     """Compute exp of minus the mean log-probability of each row of tokens [B, N] up to its end [B], in pieces as long
     as the judge can read. mask, separator: ids of special tokens of the judge's vocabulary."""
     longest = judge.config.n_positions - 1
-    valid = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
+    valid = torch.arange(tokens.shape[1]) < end[:, None]  # the mask is on the CPU, as the sums are
     total = torch.zeros(len(tokens), dtype=torch.float64)
     for i in range(0, tokens.shape[1], longest):
         logp = compute_log_probabilities(judge, tokens[:, i : i + longest], mask, separator).cpu()

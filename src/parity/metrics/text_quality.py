@@ -28,7 +28,7 @@ def entropy(tokens: np.ndarray) -> float:
 
 def rouge(reference: str, filled: str) -> dict[str, float]:
     """Compute F-measures of ROUGE-1, ROUGE-2 and ROUGE-L of two texts, without stemming, by Google's implementation."""
-    from rouge_score.rouge_scorer import RougeScorer  # brings nltk: for tasks that have a text to compare with
+    from rouge_score.rouge_scorer import RougeScorer  # imported here, as it brings nltk and few tasks need it
 
     scores = RougeScorer(list(ROUGE)).score(reference, filled)
     return {name: scores[name].fmeasure for name in ROUGE}

@@ -77,7 +77,7 @@ def {name}(models, start, *, noise):
         tokens = write(tokens, start.order.gather(1, at), drawn)
 """
 DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
-# How the test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
+# The test of a new decoder plants a fault: it replaces a name that the decoder's module imports.
 RACE = ("race", "parity_decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
 PATH = (
     "make_path_noise",

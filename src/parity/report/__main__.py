@@ -40,7 +40,7 @@ def main() -> None:
     pin_threads(a.threads)
     try:
         gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
-    except FileNotFoundError as error:  # a result's path depends on its inputs at planning
+    except FileNotFoundError as error:  # inputs changed after planning, which chose the paths of results
         raise ParityError(
             f"{error.filename or error}: no such file; a model's folder, prompts or a data file changed after the run"
             " was planned; run again"

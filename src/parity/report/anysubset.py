@@ -14,7 +14,7 @@ from parity.report.tables import NONE, Column, show_estimate, show_number, show_
 KIND = "anysubset"
 TASKS = {"infilling": "Infilling", "stories": "Stories", "code": "Code"}
 PAPER, PANELS = "Guo & Ermon 2025 (ASSD), Table", ["nfe_per_token", "speedup", "perplexity_ratio"]
-# Settings over which a figure is drawn if they take three values: its measures, and the paper's table.
+# A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {"k": (PANELS, f"{PAPER} 5"), "length": (PANELS, f"{PAPER} 6"), "tolerance": (PANELS, f"{PAPER} 8")}
 COLUMNS = [
     Column("Perplexity", "perplexity", "of the whole text under the judge"),

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-LONGEST = 300  # characters of a caption on the page
+LONGEST = 300  # a caption on the page is cut to so many characters
 
 
-# --- text
+# --- how values are written as text
 
 
 def list_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def format_setting(value: Any) -> str:
     """Write a setting as text: true and none in lower case, a list of alternatives as "16 or 2 others"."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
-    if isinstance(value, list):  # any of these: the paper does not say which
+    if isinstance(value, list):  # the paper's number is of one of these, it does not say which
         return f"{value[0]} or {len(value) - 1} others"
     return f"{value:g}" if isinstance(value, Number) else str(value)
 
@@ -63,7 +63,7 @@ def cut_caption(text: str) -> str:
     return escape_controls(text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)")
 
 
-# --- blocks
+# --- the blocks that a page is made of
 
 
 class Words(NamedTuple):
@@ -82,12 +82,12 @@ class Entry(NamedTuple):
 
 
 class Table(NamedTuple):
-    columns: list[tuple[str, str]]  # heading, and what it means
+    columns: list[tuple[str, str]]  # each column's heading, and what it means
     rows: list[list[Entry]]
     caption: str = ""
-    marks: Sequence[str] = ()  # CSS class of each row
-    methods: Sequence[str] = ()  # of each row; the page's filter of methods hides rows by it
-    style: str = ""  # CSS class of the table
+    marks: Sequence[str] = ()  # the CSS class of each row
+    methods: Sequence[str] = ()  # each row's method, by which the page's filter hides rows
+    style: str = ""  # the CSS class of the table
 
 
 class Plot(NamedTuple):
@@ -98,11 +98,11 @@ class Plot(NamedTuple):
     uri: str
     caption: str
     data: pd.DataFrame
-    heading: str = ""  # a title above it
+    heading: str = ""  # a title above the figure
 
 
 class Terms(NamedTuple):
-    pairs: list[tuple[str, str]]  # names with their values or texts
+    pairs: list[tuple[str, str]]  # pairs of a name and its value or text
 
 
 class Strip(NamedTuple):
@@ -113,15 +113,15 @@ class Strip(NamedTuple):
 class Gallery(NamedTuple):
     """A few pictures of each of several methods, side by side."""
 
-    strips: list[tuple[str, str, list[str]]]  # label, note, URIs
-    captions: list[str]  # of the pictures, the same for each strip
+    strips: list[tuple[str, str, list[str]]]  # each method's label, note and the URIs of its pictures
+    captions: list[str]  # captions of the pictures, the same in each strip
 
 
 class Grid(NamedTuple):
     """Rows of pictures under common headings, and the data by which the rows were chosen."""
 
     name: str
-    headings: list[tuple[str, str]]  # label and method of each column
+    headings: list[tuple[str, str]]  # each column's label and method
     rows: list[tuple[str, str, list[tuple[str, str, str]]]]  # caption, note, and of each picture URI, label and note
     data: pd.DataFrame
 
@@ -129,7 +129,7 @@ class Grid(NamedTuple):
 class Packed(NamedTuple):
     """Data that the page's script shows in a view of its own, as compressed JSON; without scripts `instead` is read."""
 
-    view: str  # "tests" or "pictures": the function of templates/page.js
+    view: str  # "tests" or "pictures": the function of templates/page.js that shows it
     instead: str
     data: str  # base64 of gzip of JSON
 

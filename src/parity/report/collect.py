@@ -48,8 +48,8 @@ JUDGED = (
     "value", "verdict", "verdict_kind", "pill", "scope", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
     "minimum_detectable_effect", "note", "reach", "tested_options", "tested_models", "own_options",
 )  # fmt: skip
-COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # figures whose means t-tests compare
-# Figures that compare a cell with its reference: they are made here, not by a metric.
+COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # t-tests compare the means of these figures
+# These figures compare a cell with its reference, so they are made here and not by a metric.
 RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
 
 
@@ -58,9 +58,9 @@ class Files:
     """The files of an experiment, read when they are asked for."""
 
     settings: Config
-    kinds: Sequence[str]  # of model
-    root: Path  # the folder of results/
-    local: Path  # the folder of files that no job makes: prompts, gpu.json
+    kinds: Sequence[str]  # kinds of model
+    root: Path  # the folder that holds results/
+    local: Path  # the folder of files that no job makes, such as prompts and gpu.json
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -138,16 +138,16 @@ class Gathered:
     settings: Config
     files: Files
     kinds: list[str]
-    summary: pd.DataFrame  # a row per cell, but for those of role "again", which only repeat rejected tests
-    equality: pd.DataFrame  # a row per test
-    verdicts: pd.DataFrame  # a row per name that equality rows are judged by
-    records: pd.DataFrame  # a row per image or text
-    papers: pd.DataFrame  # every published number
-    published: pd.DataFrame  # those that match a cell, joined with our figures
+    summary: pd.DataFrame  # a row per cell, without those of role "again", which repeat rejected tests
+    equality: pd.DataFrame  # a row per test of a method
+    verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
+    records: pd.DataFrame  # a row per decoded image or text
+    papers: pd.DataFrame  # every number that papers publish
+    published: pd.DataFrame  # published numbers that match a cell, joined with our figures
     environment: dict[str, Any]
-    self_tests: SelfTests  # of the tests themselves, as they ship
-    ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
-    accuracy: list[dict[str, Any]]  # of the text model itself, by task
+    self_tests: SelfTests  # the result of the tests of the tests, which ships with the code
+    ratios: dict[str, dict[str, Any]]  # by a cell's key the likelihood ratios that accept its drafts
+    accuracy: list[dict[str, Any]]  # how often the text model itself is right, by task
     extras: list[Extra]
 
     def select_rows(self, kind: str) -> pd.DataFrame:
@@ -191,7 +191,7 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 
     gain   how many times fewer passes; of vectors, fewer calls one after another
     """
-    passes = "nfe" if "nfe" in records else "passes"  # of the row, or of its batch if rows have no count
+    passes = "nfe" if "nfe" in records else "passes"  # passes of the row, or of its batch if rows are not counted
     count = "depth" if "depth" in records else passes
     gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
     result: dict[str, Any] = {"nfe_ratio": records[passes].sum() / base_records[passes].sum()}
@@ -216,7 +216,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     for cell in kind_cells:
         base = cells.find_reference(cell, kind_cells)
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
-        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # measured columns replace none
+        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # no metric replaces a setting
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
         row["drawn"] = digest_tokens(files.read_shard(cell).tokens)
@@ -322,7 +322,7 @@ def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
-RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # by kind of verdict; 3 without one
+RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # the rank of a kind of verdict; 3 without one
 
 
 def rank_verdict(row: Mapping[str, Any]) -> int:
@@ -360,17 +360,17 @@ def name_group(rows: Sequence[Mapping[str, Any]], name: str = "name") -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-# --- quality
+# --- changes of quality that matter
 
 
-# Effects of interest: in the figure's own unit (KID is shown times 1000; entropy is in bits), as a margin of `equality`
-# in the configuration, as a share of the figure itself.
+# Effects of interest: EFFECTS are in the figure's own unit (entropy in bits), MARGINS name a margin of `equality` in
+# the configuration, SHARES are shares of the figure itself.
 EFFECTS = {"fid": 5.0, "kid": 0.005, "precision": 0.1, "recall": 0.1, "right": 0.1, "passed": 0.1, "entropy": 0.1}
 EFFECTS |= {"rouge1": 0.05, "rouge2": 0.05, "rougeL": 0.05}
 MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}
 SHARES = {"perplexity": 0.1, "is": 0.1}
 QUALITY = (*EFFECTS, *MARGINS, *SHARES)
-RECORDED = {"clip_score": "clip"}  # figures whose column in the records has another name
+RECORDED = {"clip_score": "clip"}  # this figure's column in the records has another name
 
 
 def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:

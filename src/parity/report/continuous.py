@@ -19,9 +19,9 @@ from parity.report.tables import Column, Row, show_measured, show_share, show_ta
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
-PICTURES = 12  # shown of each cell
+PICTURES = 12  # so many pictures of each cell are shown
 DRAFTS = ["acceptance", "distance", "right"]
-# Settings over which a figure is drawn if they take three values: its measures, and the paper's table.
+# A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {
     "gamma": (["acceptance", "tries", "speedup"], ""),
     "prefill": (["acceptance", "speedup"], ""),

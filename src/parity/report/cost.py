@@ -24,9 +24,9 @@ from parity.metrics.estimates import estimate_of
 from parity.report.blocks import list_records
 from parity.report.figures import GREYS, Drawing, choose_look, is_plain
 
-BUDGETS = (16, 32, 64)  # nodes a pass
-AXIS = 32  # the figure's x axis is the cost of a pass over so many nodes
-STEPS = 61  # points of a line
+BUDGETS = (16, 32, 64)  # tables compare methods within so many nodes a pass
+AXIS = 32  # the x axis of the figure is the cost of a pass over so many nodes
+STEPS = 61  # a line is drawn through so many points
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class PassCost:
     """The cost of a pass over n nodes, in passes over one: straight lines through points, of which the first is (1, 1);
     beyond the last point costs rise as from the first to it."""
 
-    nodes: tuple[float, ...]  # in rising order
+    nodes: tuple[float, ...]  # numbers of nodes, in rising order
     costs: tuple[float, ...]
-    source: str  # in words
+    source: str  # where the curve is from, in words
 
     def interpolate(self, n: float) -> float:
         """Compute the cost of a pass over n nodes."""

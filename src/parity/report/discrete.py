@@ -19,7 +19,7 @@ from parity.report.settings import parse_settings
 from parity.report.tables import Column, Row, format_number, show_measured, show_number, show_table, show_value
 
 KIND = "discrete"
-SLOTS = 8  # the first slots of a pass have a column each
+SLOTS = 8  # each of the first slots of a pass has a column
 
 
 def show_perplexity(row: Row) -> Entry:

@@ -33,7 +33,7 @@ matplotlib.rcParams.update({
     **sns.axes_style("whitegrid"),
     "svg.fonttype": "none",  # text stays text: a reader can search it, and the page is a third as large
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-    "svg.hashsalt": "parity",  # element names that do not change from build to build
+    "svg.hashsalt": "parity",  # the names of SVG elements are the same in every build
     "text.parse_math": False,  # a `$` in a label is a `$`
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -46,16 +46,16 @@ matplotlib.rcParams.update({
 })  # fmt: skip
 MARKERS = "os^DvP*X<>"
 GREYS = ["#30363d", "#8a94a0"]
-# Told apart with every common kind of colour blindness (after Okabe and Ito, and Tol), none too light for a line.
+# These colours differ also to the colour-blind (after Okabe and Ito, and Tol), and none is too light for a line.
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#332288"]
 PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
-SHADES = (0, -0.4, 0.4)  # by which variants of one method differ
+SHADES = (0, -0.4, 0.4)  # variants of one method differ by these shades
 QUALITY = {
     "clip_score": ("CLIP-score", "higher is better"), "fid": ("FID", "lower is better"),
     "perplexity": ("perplexity", ""),
 }  # fmt: skip
 Drawing = tuple[Figure, pd.DataFrame]
-Look = dict[str, tuple[str, str]]  # colour and marker of each label
+Look = dict[str, tuple[str, str]]  # by label its colour and marker
 
 
 def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: str = "") -> Plot | Words:
@@ -159,10 +159,10 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
-# --- what is gained
+# --- figures of what methods gain
 
 
-VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"}  # the others are grey
+VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"}  # other verdicts are grey
 
 
 def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
@@ -224,7 +224,7 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
     return figure, data
 
 
-# --- quality
+# --- figures of quality
 
 
 def find_interval(row: Any, name: str) -> tuple[float, float]:
@@ -276,12 +276,12 @@ class Extra:
     """A figure with its data: of a line x, y, and optionally low and high; of a histogram value; label
     distinguishes lines or histograms."""
 
-    name: str  # of the CSV file: lower-case letters, digits and dashes
+    name: str  # the name of its CSV file: lower-case letters, digits and dashes
     title: str
     caption: str
     data: pd.DataFrame
     kind: Literal["line", "histogram"]
-    x: str = ""  # labels of the axes
+    x: str = ""  # x and y are the labels of the axes
     y: str = ""
 
 

@@ -41,12 +41,12 @@ from parity.report.tables import (
     state_claim,
 )
 
-# By kind the figure of quality whose change is shown for every method. Published continuous models show FID: no
-# classifier of ours reads their classes.
+# By kind the figure of quality whose change is shown for each method. Published continuous models show FID, because no
+# classifier trained here reads their classes.
 QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
-SAME = ("kid", "logp_mean")  # figures that repeat what FID and perplexity say
+SAME = ("kid", "logp_mean")  # these figures repeat what FID and perplexity say
 FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
-ALONE = "a single prompt has no error"  # the reason why figures are known and their change is not
+ALONE = "a single prompt has no error"  # the reason why a figure is known and its change is not
 
 
 def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
-# --- the table
+# --- the front table's columns
 
 
 def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
@@ -159,7 +159,7 @@ def show_predicted_gain(row: Row) -> Entry:
     return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
 
 
-# --- equal budgets
+# --- the table of passes at equal budgets
 
 
 def show_budgets(rows: pd.DataFrame) -> list[Any]:
@@ -321,7 +321,7 @@ def show_change(g: Gathered, kind: str, row: Row) -> Entry:
     return Entry(", ".join(moved) or "no change seen", detail, "text")
 
 
-SCENES = {  # figures by the small networks of `parity.embedded`
+SCENES = {  # names of figures that small networks trained here measure (`parity.embedded`)
     "clip_score": "Scenes-CLIP", "fid": "Scenes-FID", "kid": "Scenes-KID", "precision": "Scenes-precision",
     "recall": "Scenes-recall", "right": "Scenes class accuracy", "is": "Scenes-IS",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from matplotlib.image import AxesImage
 from parity.metrics.estimates import Z
 from parity.report.figures import Drawing, Look, wrap_label
 
-Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
+Steps = Mapping[str, np.ndarray]  # by label [n, L] int: in which pass a token became final, from 1; 0 if forced
 COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
@@ -138,10 +138,10 @@ def count_by_pass(step: np.ndarray, max_stretches: int = 24) -> pd.DataFrame:
 
     Leaves out passes in which less than half of the images take part, which would show the slow images alone.
     """
-    tokens = pd.DataFrame([np.bincount(row)[1:] for row in step])  # a row per image, NaN after its last pass
+    tokens = pd.DataFrame([np.bincount(row)[1:] for row in step])  # a row is an image, NaN after its last pass
     tokens = tokens.loc[:, tokens.notna().mean() >= 0.5]
     starts = np.arange(0, tokens.shape[1], -(-tokens.shape[1] // max_stretches))
-    each = tokens.T.groupby(np.searchsorted(starts, tokens.columns, side="right")).mean()  # [stretches, images]
+    each = tokens.T.groupby(np.searchsorted(starts, tokens.columns, side="right")).mean()  # means, [stretches, images]
     ends = {"first_pass": starts + 1, "last_pass": np.append(starts[1:], tokens.shape[1])}
     figures = {"mean": each.mean(axis=1), "se": each.sem(axis=1).fillna(0), "images": each.notna().sum(axis=1)}
     return pd.DataFrame(ends | {name: values.to_numpy() for name, values in figures.items()})

@@ -23,7 +23,7 @@ from parity.report import shared_sections, summary_page
 from parity.report.blocks import Grid, Plot, Section, escape_controls, walk_blocks
 from parity.report.collect import Gathered
 
-FRONT = ("verdicts", "files")  # sections of the front page
+FRONT = ("verdicts", "files")  # the sections of the front page, index.html
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -58,7 +58,7 @@ class Group(NamedTuple):
     """An entry of the contents: sections whose titles begin alike, such as "Images: passes and time"."""
 
     title: str
-    links: list[tuple[str, str]]  # address and title of each section
+    links: list[tuple[str, str]]  # the address and the title of each section
 
 
 def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:

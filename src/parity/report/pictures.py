@@ -18,10 +18,10 @@ from parity.report.collect import Gathered, follows_plain, group_same, name_grou
 from parity.report.settings import parse_settings
 
 KIND = "discrete"
-SHOWN = 8  # rows of pictures on a page without scripts
-COMPETE = 256  # prompts among which the worst are sought
-BYTES = 800_000  # room for the pictures in the view of all prompts
-ACROSS = 8  # pictures in a row of a sheet
+SHOWN = 8  # so many prompts' pictures are shown on a page without scripts
+COMPETE = 256  # the worst prompts are sought among so many
+BYTES = 800_000  # the pictures in the view of all prompts take at most so many bytes
+ACROSS = 8  # a row of a sheet has so many pictures
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Column:
 
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
-    cosine: np.ndarray  # [n] with the caption, by the network that judges quality
-    baseline: bool = False  # plain decoding; differences are taken from a model's first
+    cosine: np.ndarray  # [n], of picture and caption, by the network that judges quality
+    baseline: bool = False  # whether it is plain decoding; differences are from a model's first
     model: str = ""
     method: str = ""
-    drawn: str = ""  # names all cells that drew the same pictures
-    plain: bool = False  # the pictures are plain decoding's
+    drawn: str = ""  # the names of all cells that drew these pictures
+    plain: bool = False  # whether the pictures are those of plain decoding
 
 
 def encode_picture(picture: Image.Image, quality: int) -> str:
@@ -54,8 +54,8 @@ def make_thumbnail(pixels: np.ndarray, side: int = 256) -> str:
 
 class Sheets(NamedTuple):
     uris: list[str]
-    sheet_of: list[int]  # the number of each column's sheet: columns of the same pictures share one
-    side: int  # of a picture, pixels
+    sheet_of: list[int]  # each column's number of a sheet: columns of the same pictures share one
+    side: int  # pixels of a picture on the sheet, each way
 
 
 def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
@@ -88,7 +88,7 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     columns are baselines, those after the first of a model are compared in place of decoders."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
-    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # ignores pictures without a cosine
+    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # fmin ignores NaN
     order = np.argsort(worst, kind="stable")
     return order, worst[order]
 

@@ -21,9 +21,9 @@ COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions",
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
 RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
-APART = ("seconds", "nfe", "aux")  # seconds depend on the machine, counts on the length: not compared
+APART = ("seconds", "nfe", "aux")  # not compared: seconds depend on the machine, counts on the length
 RELEASED = NAMED["as released"]
-OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that match any value if a paper does not state them
+OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not state these options, any value matches
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
@@ -43,12 +43,12 @@ def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, size = list_settings(row), vocab.get(row["model"], 0)
-    settings.pop("batch", None)  # need not agree; the nearest batch is preferred
+    settings.pop("batch", None)  # the batch need not agree; the nearest is preferred
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1
     for name, wanted in parse_settings(paper["conditions"]).items():
         value = settings.get(name)
-        if name == "sampling.top_k" and name in settings:  # 0 and numbers above the vocabulary keep all tokens
+        if name == "sampling.top_k" and name in settings:  # top_k of 0, or above the vocabulary, keeps all tokens
             wanted, value = (min(k, size) if k else size for k in (wanted, value))
         if name in settings and not is_wanted(wanted, value):
             return False

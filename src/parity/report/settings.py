@@ -15,14 +15,14 @@ from parity.experiment.options import options as complete
 from parity.report.blocks import format_setting, format_settings, is_missing
 
 Row = Mapping[str, Any]
-COLUMNS = ("model", "task", "cache", "batch")  # columns that are settings
-NAMED: dict[str, dict[str, Any]] = {  # options that go together under a name
+COLUMNS = ("model", "task", "cache", "batch")  # these columns of a summary row are settings
+NAMED: dict[str, dict[str, Any]] = {  # these options together have a name
     "as released": {
         "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
         "give_up": "zero",
     },
 }  # fmt: skip
-OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a decoder's docstring
+OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # matches the line of an option in a decoder's docstring
 
 
 def parse_settings(text: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def make_labels(rows: Sequence[Row]) -> list[str]:
     names = [name_variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, methods, strict=True)]
     settings = [{**list_settings(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
     for name in find_varying(settings):
-        values: dict[str, set[str]] = {}  # of this setting, by label
+        values: dict[str, set[str]] = {}  # by label the values that this setting takes
         for label, setting in zip(names, settings, strict=True):
             values.setdefault(label, set()).add(json.dumps(setting.get(name), default=str))
         form = {"model": "{1}: {0}", "task": "{0} ({1})"}.get(name, "{0}, {2}")

@@ -33,10 +33,10 @@ from parity.report.settings import make_labels, parse_settings
 from parity.report.tables import NONE, Column, format_number, show_number, show_table, show_text
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
-MEASURED = "measured"  # the unit of a time, which does not compare between jobs
+MEASURED = "measured"  # the unit of figures that depend on a machine's load, and do not compare between jobs
 
 
-# --- parts of the sections of a kind
+# --- blocks that the sections of each kind share
 
 
 def show_verdicts(g: Gathered, kind: str, caption: str) -> Table | Words:
@@ -71,7 +71,7 @@ def name_protocol(rows: list[dict[str, Any]]) -> str:
     return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
 
 
-# --- study
+# --- the section of study figures
 
 
 def make_study_sections(g: Gathered) -> list[Section]:
@@ -111,7 +111,7 @@ BOTH = (
 )
 
 
-# --- published figures
+# --- the section of published figures
 
 
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
@@ -190,7 +190,7 @@ PUBLISHED = (
 )
 
 
-# --- tests
+# --- the section of equality tests
 
 
 def make_equality_section(g: Gathered) -> Section:
@@ -231,7 +231,7 @@ STRONGEST = (
 )
 
 
-# --- observations and environment
+# --- the sections of observations and environment
 
 
 def make_observations_sections(g: Gathered) -> list[Section]:

@@ -23,16 +23,16 @@ from parity.report.blocks import format_setting, format_settings, list_records
 from parity.report.figures import Drawing, Look, Named, choose_styles, find_interval, name_points, shade, wrap_label
 from parity.report.settings import find_varying, name_variant, parse_settings, read_spec
 
-SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
-LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 means all: it comes last, under this name
-LEVELS = ("speedup", "perplexity_ratio")  # ratios to plain decoding: a line marks 1
+SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # these measures mean the same in a paper and here
+LAST = {"sampling.top_k": "all", "iterations": "each"}  # a 0 of these means all: it comes last, under this name
+LEVELS = ("speedup", "perplexity_ratio")  # these are ratios to plain decoding, so a line marks 1
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
-Labels = Mapping[str, str]  # measure to the label of its axis
+Labels = Mapping[str, str]  # by measure the label of its axis
 SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
 
 
-# --- the data
+# --- the data of a figure
 
 
 def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
@@ -40,7 +40,7 @@ def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) ->
     controls, which have the reference's setting, are left out; else rows without the measure x are."""
     for row in list_records(rows):
         spec = read_spec(row)
-        is_repeated = over_setting and row["role"] == "control"  # it has the reference's setting
+        is_repeated = over_setting and row["role"] == "control"  # a control repeats the reference's setting
         if is_shown(figure.where, spec) and not is_repeated and (over_setting or pd.notna(row.get(figure.x))):
             yield spec, row
 
@@ -93,7 +93,7 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
         point: dict[str, Any] = {"source": source, "label": label, "note": note}
         point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
-        if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say which
+        if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say at which x
             continue
         point["x"] = x
         if figure.x in labels:
@@ -123,7 +123,7 @@ def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[
     return names
 
 
-# --- positions along x
+# --- positions of marks along x
 
 
 def is_number(value: Any) -> bool:
@@ -157,7 +157,7 @@ def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
     return x
 
 
-# --- the drawing
+# --- how a figure is drawn
 
 
 def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, nth: int) -> None:
@@ -212,7 +212,7 @@ def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, x: 
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:g}")
         return
-    is_roomy = len(axis) < 4 or all(map(is_number, axis))  # half a panel holds five words
+    is_roomy = len(axis) < 4 or all(map(is_number, axis))  # five words fill half a panel
     text = [LAST[figure.x] if v == 0 and figure.x in LAST else format_setting(v).replace("_", " ") for v in axis]
     ticks = [wrap_label(t, 12 if is_roomy else 7) for t in text]
     ax.set_xticks(range(len(axis)), ticks, fontsize=9 if is_roomy else 7)
@@ -290,7 +290,7 @@ def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
     return panels
 
 
-# --- figures that nobody asked for
+# --- figures that the configuration does not ask for
 
 
 def find_sweeps(
@@ -300,7 +300,7 @@ def find_sweeps(
     rows without controls. swept: by setting its measures, and the paper's table or ""; shown: settings to skip."""
     all_specs = [read_spec(row) for row in list_records(rows)]
     for name, (measures, paper) in swept.items():
-        values: dict[str, set[Any]] = {}  # by method
+        values: dict[str, set[Any]] = {}  # for each method the values that the setting takes
         for spec in all_specs:
             values.setdefault(spec["method"], set()).add(read_setting(spec, name))
         methods = {method for method, own_values in values.items() if len(own_values - {None}) > 2}

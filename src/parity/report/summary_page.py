@@ -45,8 +45,8 @@ from parity.report.settings import NAMED, explain_decoder, find_varying, parse_s
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
 
-GPU = "gpu.json"  # written by `python benchmarks/gpu.py`, if it was run
-PROMPTS = 4  # whose pictures are on the first screen
+GPU = "gpu.json"  # `python benchmarks/gpu.py` writes this file, if it is run
+PROMPTS = 4  # pictures of so many prompts are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
@@ -249,7 +249,7 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
     """List the parameters of the target and of each companion with the methods that need it; "" if none is stored."""
     cells = g.map_cells("discrete")
-    sizes: dict[str, int] = {}  # by network, as its users
+    sizes: dict[str, int] = {}  # parameters by network; `users` has the methods that need it
     users: dict[str, list[str]] = {}
     for row in rows:
         parameters = g.files.read_shard(cells[row["label"]]).provenance.get("parameters") or {}
@@ -334,7 +334,7 @@ def describe_same(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-# --- options, and other machines
+# --- meanings of options, and times predicted for a GPU
 
 
 def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -403,10 +403,10 @@ CALLS = (
 )
 
 
-# --- files
+# --- the section of files
 
 
-TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # beside the page
+TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # these files are written beside the page
 WHAT = {
     "index.html": "the verdicts, and links to the rest",
     "report.html": "the whole page in one file, but for what has a file of its own",
@@ -417,7 +417,7 @@ WHAT = {
     "published.csv": "the same as a table",
     "records.parquet": "a row per image or text",
 }
-KEEP = ("--configfile", "--configfiles", "--config", "-C")  # flags that decide which cells an experiment has
+KEEP = ("--configfile", "--configfiles", "--config", "-C")  # these flags decide which cells an experiment has
 
 
 def make_command(typed: str, target: str) -> str:

@@ -18,22 +18,22 @@ from parity.metrics.estimates import PERCENT, Estimate, estimate_of
 from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
 
 NOT_RUN = "not run"
-SMALLEST_P = 1e-300  # smaller p-values are shown as this bound
+SMALLEST_P = 1e-300  # a smaller p-value is shown as "< 1e-300"
 SPACE = "\N{NO-BREAK SPACE}"
-NOUGHT = 1e-9  # a smaller error is rounding: all figures are the same
-WIDE = 10  # a table of more columns leaves out those with the same entry in every row
+NOUGHT = 1e-9  # a smaller error is rounding: the figures that were averaged are the same
+WIDE = 10  # a table of more columns than this leaves out those with the same entry in every row
 KINDS = {"certified": "good", "consistent": "consistent", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
-OUTCOMES = {  # of tests
+OUTCOMES = {  # by outcome of a test its CSS class
     NOT_RUN: "none", "identical": "good", WITHIN: "good", "rejected": "bad", "differs by rounding": "bad",
     "differs by more than eps": "bad", "size off": "bad", "size unclear": "unsure", "interval excludes 0": "unsure",
 }  # fmt: skip
 ABSENT = Entry(NOT_RUN, style="none")
-NONE = Entry("n/a", style="none")  # no run has such a figure
+NONE = Entry("n/a", style="none")  # shown where no run could have this figure
 Row = Mapping[str, Any]
 Maker = Callable[[Row], Entry]
 
 
-# --- numbers
+# --- how numbers are written
 
 
 def format_number(value: Any, digits: int = 4) -> str:
@@ -127,12 +127,12 @@ def show_chip(outcome: Any) -> Entry:
     return Entry(text, style=f"chip {OUTCOMES.get(text, 'plain')}")
 
 
-# --- tables
+# --- how tables are made of rows
 
 
 class Column(NamedTuple):
     heading: str
-    entry: Maker | str  # a name: that figure, as `show_measured` writes it
+    entry: Maker | str  # what shows a row's entry; a name stands for `show_measured` of it
     meaning: str = ""
 
 
@@ -156,8 +156,8 @@ def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = ""
     return Table(heads, lines, caption, classes, [format_text(row.get("method")) for row in all_rows], style)
 
 
-BUSY = 1.5  # load per core above which a time tells little
-WIDEST = 2.0  # an interval tells little if its upper end exceeds this multiple of its lower end
+BUSY = 1.5  # with more load than this on each core a time tells little
+WIDEST = 2.0  # an interval tells little if its upper end is more than this times its lower end
 FAINT = (
     "Grey speeds tell little: the machine was busy (load above 1.5 a core), the interval spans more than a factor of"
     " two, or a single pair was timed."
@@ -183,7 +183,7 @@ def choose_class(row: Row) -> str:
     return "mismatch" if is_mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
-# --- makers of entries
+# --- functions that show a row's entry
 
 
 def show_value(name: str, digits: int = 4) -> Maker:
@@ -207,7 +207,7 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
         if figure.missing:
             return explain_missing(figure)
         entry = show_estimate(figure.times(scale))
-        if figure.why:  # measured on a part of the pictures
+        if figure.why:  # it was measured on a part of the pictures
             return grey_out(entry._replace(detail=figure.why))
         weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
         return grey_out(entry) if weak else entry
@@ -238,11 +238,11 @@ def show_text(name: str, detail: str = "", absent: str = "any") -> Maker:
     return lambda row: Entry(format_text(row.get(name), absent), format_text(row.get(detail)), "text")
 
 
-# --- columns that every kind of model has
+# --- columns of the tables of every kind of model
 
 
 CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "project": "we say"}
-ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # marks of methods
+ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # the mark beside a method's name
 
 
 def find_mark(row: Row) -> str:
@@ -345,7 +345,7 @@ CLOCK = [
 ]
 
 
-# --- tests of the law
+# --- the table of equality tests
 
 
 def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Maker:
@@ -364,7 +364,7 @@ def show_seed(row: Row) -> Entry:
 
 
 JOINT = ("all four", "joint G", "Valiant-Valiant", "conditionals", "TV certificate", "e-value")
-UNITS = {  # of a test's effect, by the longest beginning of its name that is listed
+UNITS = {  # the unit of a test's effect, by the longest beginning of its name in this table
     **dict.fromkeys(JOINT, "total variation"), "pairs": "total variation", "positions": "shift a token",
     "slots": "shift a token", "transitions": "shift a token", "distances": "shift a token",
     "likelihood": "nats a token", "order": "nats a token", "likelihood spread": "share of the variance",

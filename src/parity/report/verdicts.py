@@ -30,10 +30,10 @@ class Tested(NamedTuple):
 
     cell: Cell
     ran: Variant | None  # the variant that ran on models of known law; None if the cell's own model was tested
-    repeated: bool  # on a fresh seed, which confirms or clears what was rejected
-    test: str  # identifies what was run: cells that share a test have the same, and its rows are counted once
+    repeated: bool  # whether this is the repetition on a fresh seed, which confirms or clears a rejection
+    test: str  # identifies the test, because cells may share one: its rows are counted once
     results: dict[str, Any]
-    long: bool = False  # on long models, at its own options
+    long: bool = False  # whether it ran on long models, at the method's own options
 
 
 class Name(NamedTuple):
@@ -65,12 +65,12 @@ def judge_tests(
     decodes. Returns the tests' rows, `key` being the name that they are judged under; a verdict for each name
     (`parity_certify.verdict`, with its label); and by a cell's key the verdict on it, its names' least favourable."""
     rows: list[Row] = []
-    label_of: dict[str, str] = {}  # by name, as claims and scopes
+    label_of: dict[str, str] = {}  # labels, claims and scopes are by the name that is judged
     claims: dict[str, str] = {}
     scopes: dict[str, Scope] = {}
-    counted: set[tuple[str, str]] = set()  # names with their tests
-    names: dict[str, list[str]] = {}  # under which a cell is judged, by its key
-    run_tokens: dict[str, int] = {}  # of the longest run, by name
+    counted: set[tuple[str, str]] = set()  # pairs of a name and a test whose rows are in
+    names: dict[str, list[str]] = {}  # by a cell's key the names under which it is judged
+    run_tokens: dict[str, int] = {}  # by name the tokens of the longest run
     for t in tested:
         key, label, counts = name_judged(settings, t, labels[t.cell.key])
         names.setdefault(t.cell.key, []).append(key)
@@ -156,10 +156,10 @@ def rank_uncertainty(verdict: dict[str, Any]) -> int:
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
-# --- how far a verdict reaches
+# --- how far a verdict reaches: on which models and options
 
 
-TABLES = ("positions", "slots", "transitions", "distances", "pairs")  # tests whose effect is a shift per token
+TABLES = ("positions", "slots", "transitions", "distances", "pairs")  # the effect of these tests is a shift per token
 
 
 class Scope(NamedTuple):
@@ -167,9 +167,9 @@ class Scope(NamedTuple):
 
     kind: str
     longest: tuple[str, int]  # the option that says how far a pass looks, and its value; ("", 0) if none does
-    options: Mapping[str, Any]  # the cell's
-    exact: Mapping[str, Any] | None  # options of the exact layer; None where it was not run
-    tokens: int = 0  # that a run decodes
+    options: Mapping[str, Any]  # the options of the cell
+    exact: Mapping[str, Any] | None  # the options of the exact layer's run; None if it was not run
+    tokens: int = 0  # how many tokens a run decodes
 
 
 def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -244,10 +244,10 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     p = judged["p_decoders"].get("long")
     rejected = p is not None and p <= alpha
     names = [k for k in scope.options if scope.exact is not None and exact and scope.options[k] != scope.exact.get(k)]
-    cut = list_options(scope.exact or {}, names)  # options that the exact layer cut, as it ran them
+    cut = list_options(scope.exact or {}, names)  # the options that the exact layer changed, as it ran them
     own = list_options(scope.options, names) or (f"{option} {largest}" if option else "its own options")
     by_exact = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
-    by_long = p is not None and 2 * largest <= min(long)  # the long layer did, on models of twice their positions
+    by_long = p is not None and 2 * largest <= min(long)  # the long layer ran them, on models twice as long as a pass
     tested = []
     untested = [] if by_exact or by_long else [own]
     if exact:
@@ -261,7 +261,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     reason = f"{option} {largest} is more than half of them" if long else "not tested on a model whose law is known"
     lacking = [reason if long else f"{name} {reason}" for name in untested if exact or long]
 
-    # the scope
+    # Below, the scope is written: where and at which options the verdict holds.
     tokens = f"on {describe_range(long)} tokens" if by_long else ""
     if by_long and max(long) < scope.tokens:
         tokens = f"up to {max(long)} of {scope.tokens} tokens"

@@ -39,10 +39,10 @@ from parity.experiment.tuned import Case
 from parity.models import fetch
 from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, list_candidates
 
-ROUNDS, BEST = 3, 2  # rounds and candidates at most
-PILOT_SHARE = 0.2  # of the time, until which new pilots begin
-NEAR = 1.3  # times plain decoding's predicted seconds, up to which a variant is worth a measurement
-JUMP = 1.3  # ratio of two timings of plain decoding from which on the machine is too busy to tell
+ROUNDS, BEST = 3, 2  # at most so many rounds, and so many candidates beside plain decoding
+PILOT_SHARE = 0.2  # new pilots begin in this share of the time
+NEAR = 1.3  # a variant is timed if it is predicted to take at most NEAR times plain decoding's seconds
+JUMP = 1.3  # if timings of plain decoding differ by this factor, the machine is too busy to tell
 ROW = {"discrete": "an image", "anysubset": "a text", "continuous": "an image"}
 PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in sequence"}
 
@@ -77,7 +77,7 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
         yield from sorted(other_sizes, key=lambda v: gains[v.method])
 
     piloted: list[Variant] = []
-    bench.decode(variants[0], bench.rows(0, 1))  # the first use of anything takes longer
+    bench.decode(variants[0], bench.rows(0, 1))  # this first decoding is not counted: it takes longer
     for variant in progress(order_variants(), len(variants), "counting passes"):
         if time.time() > until and len(gains) == len({v.method for v in variants}):
             break
@@ -125,7 +125,7 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
         if variant.predicted < NEAR * plain.predicted and (needed < remaining or len(turns) == 1):
             turns.append(variant)
     for variant in turns:
-        if variant.fast or bench.fast:  # compiles what is to be compiled, whatever the number of rows
+        if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
             bench.decode(variant, bench.rows(0, min(batch, 2)))
     start = time.time()
     number = PILOT
@@ -213,7 +213,7 @@ def main() -> None:
         raise ParityError(f"{unknown[0]}: {a.configfile} has no such section; allowed: {', '.join(sections)}")
     if a.batch and min(a.batch) < 1:
         raise ParityError(f"--batch {min(a.batch)}: allowed: 1 or more")
-    pin_threads(1)  # as many as the rule `decode` has
+    pin_threads(1)  # the rule `decode` has one thread, too
     for kind in [sections[name] for name in a.sections] or auto or kinds(config):
         for case in tuned.list_cases(config, kind):
             cases = [case._replace(batch=batch) for batch in sorted({*(a.batch or [1, case.batch])})]

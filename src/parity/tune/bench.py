@@ -36,18 +36,18 @@ from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.load import Loaded, load_networks
 
-SIZES = (16, 8, 12, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
-# options that grow with the size, by what divides it; not `sjd_pac`'s few branches, which multiply from slot to slot
+SIZES = (16, 8, 12, 32, 4, 64)  # variants evaluate about so many positions a pass; they are tried in this order
+# By kind the options that grow with the size of a pass, and what divides the size. `sjd_pac`'s branches do not grow.
 SHARES = {
     "discrete": {"window": 1, "branches": 1, "total": 1, "gamma": 4},
     "anysubset": {"window": 1, "k": 2},
     "continuous": {"window": 2, "ahead": 1, "gamma": 4},
 }
-FEW = 4  # the least default of such an option
-WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # nodes of the passes that are timed, eager and compiled
-SEED = 2**31 - 1  # of the pilot and the turns: their noise is of no row that is kept, as their ids are none of those
-FIRST = 10**9  # number of the first image of a continuous model
-CAPTIONS, PILOT = 16, 2  # captions in all, and rows of the pilot
+FEW = 4  # an option whose default is smaller does not grow
+WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # a pass is timed over so many nodes, eager and compiled
+SEED = 2**31 - 1  # with this seed and ids of their own, rows of `parity tune` share no noise with an experiment
+FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
+CAPTIONS, PILOT = 16, 2  # so many captions are decoded in turn, and so many rows by a pilot
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Variant:
 
     method: str
     options: dict[str, Any]
-    fast: bool = False  # passes compiled
-    passes: float = 0.0  # a row; of continuous models calls one after another
-    nodes: float = 0.0  # a pass
-    step: float = 1.0  # seconds of a step for each second of a bare pass as wide; of image tokens
-    piloted: float = 0.0  # seconds a row of the pilot; of the other kinds
-    predicted: float = 0.0  # seconds a row, at the batch at hand, as below
-    seconds: list[float] = field(default_factory=list)  # a row, one a round
+    fast: bool = False  # whether its passes are compiled
+    passes: float = 0.0  # passes a row; of continuous models calls one after another
+    nodes: float = 0.0  # nodes that a pass evaluates
+    step: float = 1.0  # image tokens: time of a step over that of a bare pass as wide
+    piloted: float = 0.0  # texts and vectors: seconds a row of the pilot
+    predicted: float = 0.0  # predicted seconds a row at the batch at hand
+    seconds: list[float] = field(default_factory=list)  # measured seconds a row, by round
 
     @property
     def name(self) -> str:
@@ -77,9 +77,9 @@ class Cost(NamedTuple):
     """Of rows that were decoded."""
 
     seconds: float
-    passes: float  # a row
-    nodes: float = 0.0  # a pass; of image tokens alone
-    a_pass: float = 0.0  # seconds
+    passes: float  # passes a row
+    nodes: float = 0.0  # nodes a pass; 0 but for image tokens
+    a_pass: float = 0.0  # seconds a pass
 
 
 def list_candidates(case: Case) -> Iterator[Variant]:
@@ -100,7 +100,7 @@ def list_candidates(case: Case) -> Iterator[Variant]:
                     kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec
                 )
             except ConfigError:
-                continue  # lossy, or the model lacks the network that it needs
+                continue  # the variant is lossy, or the model lacks a network that it needs
             if (name := f"{method} {dump_canonical(chosen)}") not in names:
                 names.add(name)
                 yield Variant(method, chosen)
@@ -117,7 +117,7 @@ class Bench:
         self.dtype = case.setting.get("dtype", "float32")
         self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
         self.fast = config.compile == "on" or (config.compile == "auto" and self.device.startswith("cuda"))
-        self.compiles = False  # whether compiled passes are tried beside
+        self.compiles = False  # whether variants are tried with compiled passes, too
         self.models: dict[tuple[str, bool], Any] = {}
 
     def rows(self, first: int, count: int) -> Rows:
@@ -190,8 +190,8 @@ class Prompted(Bench):
         self.nets = load_networks(manifest, ("vq", "net", *sorted(companions)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast
-        self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
-        self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
+        self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # all methods share the target's pass
+        self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass over each width, by (batch, compiled)
 
     def load_networks(self, companion: str, fast: bool) -> Loaded:
         """Select the target and the companion that a method needs: others would be fed, too."""
@@ -229,9 +229,9 @@ class Prompted(Bench):
         positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
         positions = positions.repeat(batch, 1)
         seconds = [0.0]
-        while len(seconds) < 4 or (sum(seconds[2:]) < 0.05 and len(seconds) < 30):  # the first compiles and warms up
+        while len(seconds) < 4 or (sum(seconds[2:]) < 0.05 and len(seconds) < 30):  # the first pass compiles, warms up
             start = time.perf_counter()
-            model.logits(torch.zeros_like(positions), positions).amax().item()  # which waits for the device
+            model.logits(torch.zeros_like(positions), positions).amax().item()  # item() waits for the device
             seconds.append(time.perf_counter() - start)
         return median(seconds[2:])
 

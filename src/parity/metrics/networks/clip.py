@@ -17,8 +17,8 @@ from parity.base.errors import ParityError
 from parity.base.weights import load_weights
 from parity.embedded.tokenizer import VOCAB, encode_ids
 
-CONTEXT = 24  # caption tokens, end token included
-SIDE = 64  # pixels of a picture, each way
+CONTEXT = 24  # CLIP reads so many tokens of a caption, the end token included
+SIDE = 64  # CLIP reads pictures of so many pixels each way
 MODEL_CONFIG: dict[str, Any] = {
     "embed_dim": 128,
     "vision_cfg": {"image_size": SIDE, "layers": 4, "width": 192, "head_width": 48, "patch_size": 8},

@@ -20,11 +20,11 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import load_weights, parts, read_shapes, unpickle
 
-Pixels = Iterable[np.ndarray]  # pictures uint8 [H, W, 3], whose sizes may differ
+Pixels = Iterable[np.ndarray]  # the pictures are uint8 [H, W, 3], and their sizes may differ
 INCEPTION_SIDE, VGG_SIDE = 299, 224
-VGG_UNREAD = ("classifier.6.weight", "classifier.6.bias")  # its last layer, of ImageNet's classes
+VGG_UNREAD = ("classifier.6.weight", "classifier.6.bias")  # VGG16's last layer (ImageNet's classes) is not read
 CONFIG = "open_clip_config.json"
-WEIGHTS = "open_clip_model.safetensors"  # of an open_clip folder
+WEIGHTS = "open_clip_model.safetensors"  # the file of weights in a folder of open_clip
 
 
 def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
@@ -47,7 +47,7 @@ def load_inception(file: Path, device: str = "cpu") -> nn.Module:
     published file. Raises ParityError for a file that is not this network's, or that is more than tensors."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
-    unpickle(file)  # torch-fidelity's reader would execute what this refuses
+    unpickle(file)  # refuses a pickle that runs code, because torch-fidelity's reader would run it
     outputs = ["2048", "logits_unbiased"]
     try:
         net = FeatureExtractorInceptionV3("inception", outputs, feature_extractor_weights_path=str(file))
@@ -100,7 +100,7 @@ def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], bat
     features, logits = [], []
     children: list[Any] = list(net.children())
     *layers, output = children
-    with warnings.catch_warnings():  # clean-fid ignores every warning from its import on
+    with warnings.catch_warnings():  # importing clean-fid turns off all warnings; this restores them
         resize = make_resizer(recipe["resize"])
         for group in batches(pictures, batch):
             resized = np.stack([resize(crop(picture, recipe["crop"])) for picture in group]).transpose(0, 3, 1, 2)
@@ -161,10 +161,10 @@ class Contrastive:
     """A network of pictures and captions in evaluation mode, with its preparation of both."""
 
     net: Any
-    encode_pictures: Callable[[Tensor], Tensor]  # pixels [n, 3, H, W] to features [n, d]
-    encode_captions: Callable[[Tensor], Tensor]  # ids [n, context] to features [n, d]
-    prepare: Any  # a PIL picture to pixels [3, H, W]
-    tokenizer: Any  # captions to ids [n, context], cut where they are too long
+    encode_pictures: Callable[[Tensor], Tensor]  # maps pixels [n, 3, H, W] to features [n, d]
+    encode_captions: Callable[[Tensor], Tensor]  # maps ids [n, context] to features [n, d]
+    prepare: Any  # maps a PIL picture to pixels [3, H, W]
+    tokenizer: Any  # maps captions to ids [n, context], and cuts those that are too long
     device: str = "cpu"
 
     @torch.inference_mode()
@@ -190,7 +190,7 @@ class Contrastive:
 
     def count_cut(self, captions: Sequence[str]) -> int:
         """Count the captions that are longer than the network reads."""
-        longest = self.tokenizer.context_length - 2  # the first and the last token are no words
+        longest = self.tokenizer.context_length - 2  # it reads two tokens less, as it adds a first and a last one
         return sum(len(self.tokenizer.encode(caption)) > longest for caption in captions)
 
 
@@ -223,9 +223,9 @@ def load_open_clip(path: Path, architecture: str, key: str, device: str = "cpu",
         except (OSError, ValueError, KeyError, TypeError):
             allowed = f"a folder with {CONFIG} and weights, or a file"
             raise ParityError(f"{key} = {str(path)!r}: allowed: {allowed}") from None
-        if weights_of(path, key) != [WEIGHTS]:  # what was verified is what open_clip reads
+        if weights_of(path, key) != [WEIGHTS]:  # open_clip must read the file that was verified
             raise ParityError(f"{key} = {str(path)!r}: its weights are in another file; allowed: {WEIGHTS}")
-        if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # would be fetched
+        if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # open_clip would download these
             raise ParityError(f"{key} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
     elif open_clip.get_model_config(architecture) is None:
         problem = f"open_clip has no such; allowed: as ViT-L-14-quickgelu, or a folder with {CONFIG}"

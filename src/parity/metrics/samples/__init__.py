@@ -23,20 +23,20 @@ from parity.metrics import judges
 class Files:
     """Files of one cell, and what holds for every kind of model that does not say otherwise."""
 
-    cell: Path  # its folder, which holds spec.json
+    cell: Path  # the cell's folder, which holds spec.json
     shards: Sequence[Path]
     checkpoint: Path
     pictures: Sequence[Path] = ()
     laws: Path | None = None
     inputs: Sequence[Path] = ()
     reference: Path | None = None
-    networks: Sequence[Path] = ()  # manifests of the networks that judge pictures of published models
-    protocol: str = ""  # how; "" for models with networks of their own
+    networks: Sequence[Path] = ()  # manifests of networks that judge pictures of published models
+    protocol: str = ""  # how such pictures are measured; "" for embedded models
     run_code: bool = False
     device: str = "cpu"
-    rows: dict[str, Any] = field(default_factory=dict)  # columns of the records, as metrics give them
+    rows: dict[str, Any] = field(default_factory=dict)  # columns that metrics add to the records
 
-    fewest = 8  # images that FID is taken of
+    fewest = 8  # FID needs so many images
 
     @cached_property
     def forced(self) -> np.ndarray | None:
