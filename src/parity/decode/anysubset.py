@@ -19,19 +19,19 @@ from parity.experiment.options import declaration
 class Filled:
     """A batch of texts filled in and their cost."""
 
-    tokens: Tensor  # [B, N] complete
+    tokens: Tensor  # [B, N] tokens of the whole text, prompt included
     step: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
-    nfe: Tensor  # [B] evaluations of the model
+    nfe: Tensor  # [B] evaluations of the model that a row needed
     aux: Tensor  # [B] passes of the auxiliary drafter
     loops: Tensor  # [B] loops the row took part in
-    accepted_drafts: Tensor  # [B]; -1 where the decoder does not draft
-    passes: int  # evaluations of the model one after another, whichever row needed them
+    accepted_drafts: Tensor  # [B] drafts of a row that were accepted; -1 where the decoder does not draft
+    passes: int  # evaluations of the model one after another: in each loop as many as the row that needs most
     seconds: float  # wall time of the batch
 
 
 def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Filled:
-    """Run a decoder and record its tokens and their cost. Raises ParityError that names row and position if it stops
-    early or draws what is not in the vocabulary."""
+    """Run a decoder to its end and record its tokens and their cost. Raises ParityError that names row and position if
+    it stops early or draws what is not in the vocabulary."""
     B, N = start.tokens.shape
     device = start.tokens.device
     canvas = Canvas(start.tokens)
@@ -56,8 +56,8 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
 
 
 def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
-    """Make a function of rows of a task (tokens, known, end) that gives the model, one for all of a job's batches, and
-    what is to be filled in."""
+    """Make a function of (rows, noise) that gives the model, one for all of a job's batches, and the texts to fill in.
+    Columns of rows: tokens [n, N], known [n, N] bool, which of them are the prompt, and end [n], words of each text."""
     judge = declaration("anysubset", spec["method"]).NETWORK == "judge"
     model = (loaded.causal if judge else loaded.subset)(spec["cache"])
     words = loaded.words
@@ -70,16 +70,17 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
 
 
 def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """List the one network that fills in."""
+    """List the calls to time, as (network, name of its method, role): the one network's `laws`."""
     return [(model, "laws", "target")]
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Count none, because no method has a second network."""
+    """Return {}: parameters are not counted, because no method has a second network."""
     return {}
 
 
 def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, filled: Filled) -> dict[str, Any]:
-    """Make the columns of a shard: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
+    """Make the columns of a shard by name: the fields of `filled`, those that make its tokens an `Infilling` again, and
+    `missing`, the number of words that were filled in."""
     layout = {"order": start.order, "begin": start.begin, "end": start.end}
     return vars(filled) | layout | {"missing": start.end - start.begin}

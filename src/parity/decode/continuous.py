@@ -26,17 +26,17 @@ class Drawn:
     steps: Tensor  # [B] steps a row took part in
     step: Tensor  # [B, L] int16, by place: the step, from 1, in which its token became final
     accepted: Tensor  # [B, L] int8, by place: 1 an accepted draft, 0 a rejected one, -1 never drafted
-    tries: Tensor  # [B] draws of the acceptance-rejection sampler
-    gave_up: Tensor  # [B] times it ended with none
-    accepted_drafts: Tensor  # [B] tokens, or steps of their walks; -1 where the decoder does not draft
-    log_ratio: Tensor  # [B, L] by place, NaN where nothing was verified
-    distance: Tensor  # [B, L] by place, likewise
-    order: Tensor  # [B, L] position of each place
+    tries: Tensor  # [B] draws of the acceptance-rejection sampler of residuals
+    gave_up: Tensor  # [B] times that this sampler ended without an accepted draw
+    accepted_drafts: Tensor  # [B] accepted tokens, or steps of their walks; -1 where the decoder does not draft
+    log_ratio: Tensor  # [B, L] log p / q of the draft at each place, NaN where nothing was verified
+    distance: Tensor  # [B, L] distance of draft and target at each place, NaN where nothing was verified
+    order: Tensor  # [B, L] position of the token of each place
     seconds: float  # wall time of the batch
 
 
 def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
-    """Run a decoder and record its tokens and their cost.
+    """Run a decoder to its end and record its tokens and their cost.
 
     Raises ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a
     draft whose densities have no ratio.
@@ -44,7 +44,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     order, (B, L), device = start.order, start.order.shape, start.order.device
     canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
     first_place, steps_of_row, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
-    accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # the last place takes what nobody verified
+    accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # column L takes unverified drafts
     drafts = torch.full((B,), -1, device=device)
     log_ratio, distance = (torch.full((B, L + 1), float("nan"), device=device) for _ in range(2))
     dtype = torch.float32
@@ -54,7 +54,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
         position = order.gather(1, places.clamp(max=L - 1))
         canvas.write(torch.where((i < d.kept[:, None]) & (places < L), position, L), d.tokens)
         if d.verified is not None and d.accepted is not None and d.log_ratio is not None and d.distance is not None:
-            width = d.verified.shape[1]  # the last token may be nobody's draft
+            width = d.verified.shape[1]  # the last token of a step may be no draft
             verified_places = torch.where(d.verified, places[:, :width], L)
             accepted.scatter_(1, verified_places, d.accepted.to(torch.int8))
             log_ratio.scatter_(1, verified_places, d.log_ratio.float())
@@ -76,10 +76,12 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
 
 
 def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:
-    """Make a function of numbered images and their noise that gives a fresh clocked pair and the orders of decoding."""
+    """Make a function of (rows, noise) that gives a fresh pair of target and draft model (None if the method needs
+    none), which counts and times its calls, and the images' orders. `ids` of rows are the images' numbers."""
     draft = needs("continuous", spec["method"]) == "draft"
 
     def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
+        """Make the clocked pair and draw the orders [B, L] for these rows."""
         images = [int(image) for image in rows["ids"]]
         target, companion = loaded.pair(images, spec["sampling"], draft)
         order = draw_order(noise, len(images), target.length, target.raster)
@@ -89,17 +91,18 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
 
 
 def networks(model: Pair) -> list[tuple[Any, str, str]]:
-    """List none: `Clocked` times them."""
+    """Return []: no calls are timed from outside, because `Clocked` times them."""
     return []
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Count the parameters of the target and, if the method has one, of its draft model."""
+    """Count the parameters of the loaded networks by role: the target and, if the method has one, its draft model."""
     return {network: count_parameters(net) for network, net in loaded.nets.items()}
 
 
 def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, drawn: Drawn) -> dict[str, Any]:
-    """Make the columns of a shard; of each network's cost the share of an image."""
+    """Make the columns of a shard by name: the fields of `drawn`, an image's share of each network's counts and seconds
+    (target_passes, draft_head_seconds, ...), and the passes, depth and seconds of the batch."""
     counts = {name: network.counts for name, network in model._asdict().items() if network is not None}
     shares = {
         f"{network}_{name}": spent / len(start.order) for network, c in counts.items() for name, spent in c.items()
@@ -114,7 +117,7 @@ def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, drawn: Drawn
 
 @contextmanager
 def add_time(counts: dict[str, float], name: str, device: torch.device) -> Iterator[None]:
-    """Add, as a context manager, the elapsed seconds to counts[name]."""
+    """Context manager: add the seconds that the block takes on `device` to counts[name]."""
     started = now(device)
     yield
     counts[name] += now(device) - started
@@ -144,12 +147,11 @@ class ClockedLaw:
 
 @dataclass
 class Clocked:
-    """A model that counts and times its two halves: conditions (the network) and its head, by laws or step by step.
-    `depth` [B]: calls of either that an image waits for, one after another."""
+    """A model that counts and times its two halves: conditions (the network) and its head, by laws or step by step."""
 
     model: ContinuousModel
-    row: Tensor  # [n] the batch's row of each row of the model
-    depth: Tensor  # [B], shared, as the counts are
+    row: Tensor  # [n] for each row of the model, the row of the batch that it is
+    depth: Tensor  # [B] calls that an image waits for, one after another; `take` shares this tensor and the counts
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def __getattr__(self, name: str) -> Any:
@@ -157,21 +159,23 @@ class Clocked:
 
     @classmethod
     def clock_batch(cls, model: ContinuousModel, order: Tensor) -> "Clocked":
-        """Clock the model of a whole batch, whose orders are `order` [B, L]."""
+        """Make the clocked model of a whole batch, whose orders are `order` [B, L], with all counts at 0."""
         row = torch.arange(len(order), device=order.device)
         return cls(model, row, torch.zeros_like(row))
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
+        """Compute the model's conditions; add the time, one pass, and the number of evaluated conditions to counts."""
         with add_time(self.counts, "network_seconds", tokens.device):
             condition = self.model.conditions(tokens, order, places, known)
         self.counts["passes"] += 1
-        evaluated = self.row[:, None] * order.shape[1] + known  # places that know the same tokens share one
+        evaluated = self.row[:, None] * order.shape[1] + known  # places that know the same tokens are evaluated once
         together = known.shape[1] == 1
         self.counts["conditions"] += places.numel() if together else len(evaluated.unique())
         self.depth[self.row] += 1
         return condition
 
     def law(self, condition: Any, path: PathNoise) -> Law:
+        """Compute the model's laws, clocked; add the time and a call of the head for each of its steps to counts."""
         with add_time(self.counts, "head_seconds", self.depth.device):
             law = self.model.law(condition, path)
         self.counts["head_calls"] += self.model.steps
@@ -189,11 +193,11 @@ class Clocked:
 
 @dataclass
 class ClockedChain:
-    """Steps that count and time their predictions. `row` [N]: the batch's row of each token."""
+    """Steps that count and time their predictions."""
 
     chain: Chain
     clock: Clocked
-    row: Tensor
+    row: Tensor  # [N] row of the batch that each token belongs to
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.chain, name)
@@ -208,6 +212,7 @@ class ClockedChain:
         return self.count(int(wanted.sum()), self.chain.predict_where, wanted, x, i)
 
     def count(self, points: int, predict: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """Return predict(*inputs); add its time, one call of the head, `points` rows and a depth of 1 to the clock."""
         with add_time(self.clock.counts, "head_seconds", self.row.device):
             prediction = predict(*inputs)
         self.clock.counts["head_calls"] += 1

@@ -21,25 +21,25 @@ from parity.decode.output_buffer import Canvas
 class Decoded:
     """A batch of decoded prompts and their cost."""
 
-    tokens: Tensor  # [B, L]
-    step: Tensor  # [B, L] int16: the pass, from 1, in which a token became final (0: forced before any pass)
-    nfe: Tensor  # [B] target passes a row took part in
+    tokens: Tensor  # [B, L] final tokens
+    step: Tensor  # [B, L] int16: the row's pass, from 1, in which a token became final (0: forced before any pass)
+    nfe: Tensor  # [B] passes of the target a row took part in
     nodes: Tensor  # [B] tokens evaluated for a row, over all its passes
-    kept: Tensor  # [B, passes] int16: tokens that became final, pass by pass
-    passes: int  # passes of the batch: the largest nfe
+    kept: Tensor  # [B, passes] int16: tokens of the row that became final, pass by pass
+    passes: int  # passes of the batch, one after another
     seconds: float  # wall time of the batch
-    first_seconds: float  # of these, until its first tokens were final
+    first_seconds: float  # wall time until the batch's first tokens were final
 
 
 def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
-    """Run a decoder and record its tokens, those past the end dropped, and their cost. Raises ParityError that names
-    row and position if it stops early or draws what is not in the vocabulary."""
+    """Run a decoder to its end and record its tokens and their cost, of all rows of the model's queue if it has one.
+    Raises ParityError that names row and position if it stops early or draws what is not in the vocabulary."""
     B, L, device = len(start), model.length, start.device
     queue = getattr(model, "queue", None)
     N = B if queue is None else len(queue.keys)
     all_rows = torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
-    by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
+    by_step: list[tuple[Tensor, ...]] = []  # by pass: rows, numbers of final and of evaluated tokens, each [B]
     i = torch.arange(0, device=device)
     end = find_end(model.forced)
     for new, n_kept, positions, evaluated in steps:
@@ -62,8 +62,9 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
 
 def regroup_by_row(rows: Tensor, n_kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """Regroup counts of passes by row instead of by place in the batch. rows, n_kept and nodes [B, passes] are the row
-    in each place, its tokens that became final and those evaluated. Returns the batch's passes before each row's first
-    [n], and n_kept and nodes [n, most passes of a row]."""
+    in each place, and its numbers of tokens that became final and of those evaluated. Returns the number of the batch's
+    passes before each row's first [n], and n_kept and nodes [n, most passes of a row], padded with 0. Passes of a row
+    in which no token became final are left out."""
     batch_index, pass_index = (n_kept > 0).nonzero(as_tuple=True)
     row, order = (rows[batch_index, pass_index] * n_kept.shape[1] + pass_index).sort()
     row = row // n_kept.shape[1]
@@ -81,7 +82,7 @@ def regroup_by_row(rows: Tensor, n_kept: Tensor, nodes: Tensor, n: int) -> tuple
 def make_starter(
     loaded: Any, spec: dict[str, Any]
 ) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
-    """Make a function of encoded prompts and their noise that gives a fresh model and the starts [B] of a decoder."""
+    """Make a function of (encoded prompts, noise) that gives a fresh model and starts [B] of a decoder, all 0."""
 
     def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
         return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
@@ -90,7 +91,8 @@ def make_starter(
 
 
 def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """List the target, under its guidance and filters, and its companion."""
+    """List the calls to time, as (network, name of its method, role): `logits` and `tree` of the target, without its
+    guidance and filters, and of its companion."""
     target = model.model if isinstance(model, Sampled) else model
     members = {"target": target, **{name: getattr(target, name, None) for name in ("drafter", "draft")}}
     calls = ("logits", "tree")
@@ -98,11 +100,11 @@ def networks(model: Any) -> list[tuple[Any, str, str]]:
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Count the parameters of the target and of its companion."""
+    """Count the parameters of the loaded networks by role: the target and, if there is one, its companion."""
     names = {"net": "target", "drafter": "drafter", "draft": "draft"}
     return {names[name]: count_parameters(net) for name, net in loaded.nets.items() if name in names}
 
 
 def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, decoded: Decoded) -> dict[str, Any]:
-    """Make the columns of a shard."""
+    """Make the columns of a shard by name: the fields of `decoded` and the captions of the rows."""
     return vars(decoded) | {"tokens": decoded.tokens.int(), "captions": rows["captions"]}

@@ -9,27 +9,27 @@ from parity.base.errors import ParityError
 
 
 def now(device: torch.device) -> float:
-    """Read the seconds of a clock that waits for what was launched on `device`."""
+    """Wait for all work that was launched on `device`, and return the seconds of a monotonic clock."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 class Canvas:
-    """B rows of L places, filled in step by step. The clock runs from here to `finish`; a device is waited for then,
-    and behind the first step."""
+    """The tokens of B rows of L places, filled in step by step, the step of each, and a clock that runs until `finish`.
+    The device is waited for then, and after the first step."""
 
     def __init__(self, blank: Tensor):
-        """Start from `blank` [B, L] or [B, L, D]: the tokens before the first step."""
-        self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
+        """Start the clock with `blank` [B, L] or [B, L, D], the tokens before the first step, and steps [B, L] of 0."""
+        self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # column L takes tokens that are not final
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
         self.steps = 0
         self.started = now(blank.device)
-        self.first = float("nan")  # seconds to the first step
+        self.first = float("nan")  # seconds until the first step was written
 
     def write(self, positions: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
-        """Write a step: tokens new [B, W] or [B, W, D] at positions [B, W], L for a slot that is not final, of rows
-        [B], by default all in order."""
+        """Write the tokens `new` [B, W] or [B, W, D] of the next step at positions [B, W] (L for a slot that is not
+        final) of rows [B], by default all in order, and note the step's number there."""
         self.steps += 1
         if rows is None:
             index = positions if new.ndim == 2 else positions[..., None].expand_as(new)
@@ -42,15 +42,15 @@ class Canvas:
             self.first = now(self.step.device) - self.started
 
     def finish(self, needed: Tensor) -> float:
-        """Return the seconds since the beginning. Raises ParityError if a place of `needed` [B, L] bool was never
-        written."""
+        """Stop the clock and return its seconds; tokens and steps are [B, L] from now on. Raises ParityError if a place
+        of `needed` [B, L] bool was never written."""
         seconds = now(self.tokens.device) - self.started
         self.tokens, self.step = self.tokens[:, :-1], self.step[:, :-1]
         self.refuse(needed & (self.step == 0), "the decoder stopped before it was filled in")
         return seconds
 
     def refuse(self, bad: Tensor, problem: str) -> None:
-        """Raise ParityError for the first, by step, of the places `bad` [B, L] bool; `problem` may name its {token}."""
+        """Raise ParityError if a place of `bad` [B, L] bool is set, for the first by step; `problem` may name {token}."""
         if bad.any():
             row, position = min(bad.nonzero().tolist(), key=lambda index: int(self.step[index[0], index[1]]))
             token = self.tokens[row, position].tolist()

@@ -55,6 +55,7 @@ class Shard:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
+        """Return the column of this name. Raises AttributeError if the shard has none."""
         try:
             return self.__dict__["columns"][name]
         except KeyError:
@@ -66,7 +67,7 @@ def write_shard(path: Path, columns: dict[str, np.ndarray], provenance: dict[str
 
 
 def read_shard(path: Path) -> Shard:
-    """Read a shard. Raises ParityError that names the file if it is not whole."""
+    """Read a shard with its provenance. Raises ParityError that names the file if it is damaged or lacks a column."""
     columns = read_arrays(path)
     if missing := sorted({*NEEDED, "provenance"} - set(columns)):
         raise ParityError(f"{path}: damaged (no {', '.join(missing)}); delete it and run again")
@@ -74,7 +75,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a shard can be read: every member's checksum holds."""
+    """Return whether a shard exists and can be read whole: its checksums hold and it has all columns."""
     try:
         read_shard(path)
     except (FileNotFoundError, ParityError):
@@ -83,7 +84,7 @@ def is_whole(path: Path) -> bool:
 
 
 def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join columns end to end. Of columns [n, passes] narrow parts are filled up with zeros."""
+    """Join the columns of pieces end to end, by name; columns [n, W] of different W are padded with zeros."""
     joined = {}
     for name in pieces[0]:
         each = [p[name] for p in pieces]
@@ -95,18 +96,19 @@ def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def read_shards(paths: Iterable[Path]) -> Shard:
-    """Read shards of one cell, joined in the order given."""
+    """Read shards of one cell and join them in the order given. The provenance is the first one's."""
     shards = [read_shard(p) for p in paths]
     return Shard(join([s.columns for s in shards]), shards[0].provenance)
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """Read what rows are decoded from, a column each (ids among them), without values that concern all rows."""
+    """Read the columns that rows are decoded from, `ids` among them, from an input file; its scalars, which concern all
+    rows, are left out."""
     return {k: v for k, v in read_arrays(path).items() if v.ndim}
 
 
 def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
-    """Read the inputs of a cell's shards, joined. Raises ParityError unless they are the shard's rows in its order."""
+    """Read a cell's input files, joined. Raises ParityError unless their ids are those of `shard`, in its order."""
     rows = join([read_rows(p) for p in paths])
     if not np.array_equal(rows["ids"], shard.ids):
         first = f"first: {rows['ids'][0]} against {shard.ids[0]}"
@@ -115,7 +117,8 @@ def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
 
 
 def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
-    """Name the file where the store keeps the shard of these rows."""
+    """Return the path in the store of the shard of these rows, named by a digest of kind, specification, digest `code`
+    of the sources, and the rows' columns."""
     key = hashlib.sha256(dump_canonical([kind, spec, code]).encode())
     for name, column in sorted(rows.items()):
         key.update(f"{name} {column.dtype} {column.shape}\n".encode())
@@ -125,9 +128,9 @@ def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: di
 
 @contextlib.contextmanager
 def lock_shard(stored: Path) -> Iterator[None]:
-    """Lock a shard while it is decoded: a job that wants the same one, such as one that survived a killed run, waits
-    and finds it. The lock is a byte of one file and ends with its process. A file system without locks may decode a
-    shard twice, with the same result."""
+    """Context manager: lock a shard of the store while it is decoded. A job that wants the same one, such as one that
+    survived a killed run, waits and then finds it. The lock is a byte of one file beside the store and ends with its
+    process. On a file system without locks a shard may be decoded twice, with the same result."""
     lock = stored.parent.with_name(f".{stored.parent.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
@@ -137,7 +140,7 @@ def lock_shard(stored: Path) -> Iterator[None]:
 
 
 def link(source: Path, out: Path) -> None:
-    """Put a stored file in its place, whole: a hard link, or a copy where the file system has none."""
+    """Put a stored file at `out`, replacing any file there at once: a hard link, or a copy where that fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         copy = Path(folder) / out.name
