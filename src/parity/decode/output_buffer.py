@@ -50,7 +50,7 @@ class Canvas:
         return seconds
 
     def refuse(self, bad: Tensor, problem: str) -> None:
-        """Raise ParityError if a place of `bad` [B, L] bool is set, for the first by step; `problem` may name {token}."""
+        """Raise ParityError if `bad` [B, L] has a True place, for the first one by step; `problem` may name {token}."""
         if bad.any():
             row, position = min(bad.nonzero().tolist(), key=lambda index: int(self.step[index[0], index[1]]))
             token = self.tokens[row, position].tolist()
