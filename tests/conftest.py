@@ -43,9 +43,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
-    """A folder of weights in place of the package's, as after `recipes install`: those of the draft model and of the
-    8x8 grid are small and random, the others links. Returned with the digests, of the model and of SHA256SUMS, before
-    these two and the drafter were listed."""
+    """A folder of weights in place of the package's, as after `recipes install`; the draft model and the 8x8 grid are
+    small and random. With the digests of the model and of SHA256SUMS from before they were added."""
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
@@ -80,8 +79,7 @@ def all_weights(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def make_stand_in(tmp_path_factory):
-    """A function that returns the configuration entry of a stand-in by its name, with absolute paths; it writes each
-    once."""
+    """A function that returns a stand-in's configuration entry by name, with absolute paths, and writes each once."""
     from parity.stand_ins import make_entry
 
     folder = tmp_path_factory.mktemp("stand_ins")

@@ -33,8 +33,7 @@ RANDOM = ("rand", "randn", "randint", "bernoulli", "multinomial", "normal_", "un
 
 
 def find_caller() -> str:
-    """Find the line of the sources, or else of the tests, that asked for the current op; return it as "file:number
-    text"."""
+    """Find the line of the sources, or else of the tests, that asked for the current op: "file:number text"."""
     stack = traceback.extract_stack()
     ours = [f for f in stack if f.filename.startswith(str(ROOT)) and f.filename != __file__]
     caller = next((f for f in reversed(ours) if "site-packages" not in f.filename), stack[0])

@@ -33,8 +33,7 @@ def make_manifest(layout: str, folder: Path) -> dict[str, Any]:
 
 
 def keep_dtype(norm: Any) -> None:
-    """Make transformers' RMSNorm compute in its input's dtype instead of float32, in place, so that 1e-9 means
-    something."""
+    """Make transformers' RMSNorm compute in its input's dtype, not float32, so that 1e-9 means something."""
     norm.forward = lambda x: norm.weight * (x * (x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt())
 
 
@@ -48,8 +47,7 @@ class FamilyPair:
     inputs: dict[str, Tensor]  # the CAPTIONS, encoded
 
     def make_model(self, rows: Any = slice(None), guided: bool = True, **replaced: Tensor) -> Cached:
-        """Make our model of the captions `rows`, after it has read them; `replaced` takes the place of encoded
-        inputs."""
+        """Make our model of the captions `rows`, which has read them; `replaced` replace encoded inputs."""
         inputs = {k: v[rows] for k, v in (self.inputs | replaced).items()}
         return self.loaded.family.condition(self.loaded.nets, inputs, guided)
 

@@ -22,16 +22,16 @@ from parity.models.anysubset.tabular import random_table as random_texts
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
 
-# --- variants
+# --- variants of decoders
 
 
 def import_decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
-    """Import the function of a method."""
+    """Import the function of a method by its name."""
     return getattr(importlib.import_module(f"parity_decoders.{kind}.{method}"), method)
 
 
 def list_minimum(field: FieldInfo) -> list[Any]:
-    """List the least value an option may take, or nothing if it has no lower bound."""
+    """List the least value an option may take; an empty list if it has no lower bound."""
     return [field.annotation(m.ge) for m in field.metadata if isinstance(m, Interval) and m.ge is not None]
 
 
@@ -61,7 +61,8 @@ def generate_variants(kind: str) -> Iterator[Variant]:
 
 
 def parametrize_rules(kind: str, rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
-    """Parametrize a test by every rule of `rules` and every variant it holds for."""
+    """Parametrize a test by `rule`, `method` and `variant`: every rule of `rules`, whose values end in a list of the
+    variants that it holds for, with each of these."""
     cases = [(rule, v, f"{rule.__name__}: {v.name}") for rule, (_, variants) in rules.items() for v in variants]
     parameters = [pytest.param(rule, import_decoder(kind, v.method), v, id=name) for rule, v, name in cases]
     return pytest.mark.parametrize(("rule", "method", "variant"), parameters)
@@ -74,11 +75,11 @@ def get_smallest_options(kind: str, method: str) -> dict[str, Any]:
     return options.options(kind, method, minima)
 
 
-# --- discrete
+# --- models of image tokens
 
 
 def make_table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: float = 1.5) -> torch.Tensor:
-    """Make a random table of logits for a tabular model."""
+    """Make a random table of logits for a tabular model; with `pair` laws depend on the last two tokens."""
     return random_table(vocab, length, torch.Generator().manual_seed(seed), scale, pair)
 
 
@@ -86,7 +87,8 @@ def decode_table(
     method, logits, length, rows, *,
     width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, drafts=None, **method_options,
 ) -> Decoded:  # fmt: skip
-    """Decode `rows` sequences of a tabular model by a method or its name, row b with the noise of number b."""
+    """Decode `rows` sequences of a tabular model by a method or its name, row b with the noise of number b. `logits` is
+    its table, `drafts` that of its draft model, `width` its picture's."""
     method = import_decoder("discrete", method) if isinstance(method, str) else method
     model: Any = TabularModel(logits, length, rows, width=width, forced=forced, drafts=drafts)
     if sampling is not None or forced is not None:
@@ -109,8 +111,7 @@ def count_sequences(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
 
 
 def compute_p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
-    """Test counts against the exact law by chi-square. Cells expected fewer than ten times are pooled; 0 if an
-    impossible sequence was drawn."""
+    """Test counts against the exact law by chi-square, with cells below ten pooled; 0 for an impossible sequence."""
     o, e = observed.numpy(), law.numpy() * float(observed.sum())
     if o[e == 0].any():
         return 0.0
@@ -121,7 +122,7 @@ def compute_p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
     return float(stats.chisquare(o, e).pvalue)
 
 
-# --- any-subset
+# --- models of texts
 
 
 def make_text_model(vocab: int, length: int, seed: int = 0, scale: float = 1.5) -> TabularAnySubset:
@@ -130,8 +131,7 @@ def make_text_model(vocab: int, length: int, seed: int = 0, scale: float = 1.5) 
 
 
 def draw_prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str = "") -> Infilling:
-    """Draw rows of unequal length with some tokens known: at least one and not all, anywhere or as a `method`
-    requires."""
+    """Draw rows of unequal length with some tokens known and some missing, anywhere or as a `method` requires."""
     rng = np.random.default_rng(seed)
     end = torch.from_numpy(rng.integers(2, model.length + 1, rows))
     position = torch.arange(model.length)
@@ -149,10 +149,10 @@ def select_row(start: Any, b: int) -> Any:
     return type(start)(*(x[b : b + 1] for x in start))
 
 
-# --- continuous
+# --- models of vectors
 
 
 def make_mixtures(rows: int, length: int = 5, dim: int = 2) -> Pair:
-    """Make a target and a draft model whose drafts are often wrong."""
+    """Make a target and a draft model of vectors [length, dim], Gaussian mixtures, whose drafts are often wrong."""
     laws = (random_mixture(np.random.default_rng(seed), 3, length, dim) for seed in (0, 1))
     return Pair(*(TabularMixture(m, rows, raster=False) for m in laws))

@@ -68,8 +68,7 @@ class KindModule:
         return lambda rows, noise: (None, noise)
 
     def record(self, model, noise, steps):
-        """Note the batch's size; raise OutOfMemoryError if it is larger than `fits`, else return a number for each
-        row."""
+        """Note the batch's size; raise OutOfMemoryError if it exceeds `fits`, else return a number for each row."""
         self.batches.append(len(noise.keys))
         if len(noise.keys) > self.fits:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")

@@ -74,8 +74,7 @@ def test_weights_must_fit(tmp_path, change):
 
 
 def compute_folder_digest(folder, *names):
-    """Compute the digest of the named files of a folder as `sha256sum * | sha256sum` does: of the list of their
-    digests."""
+    """Compute the digest of the named files of a folder as `sha256sum * | sha256sum` does."""
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

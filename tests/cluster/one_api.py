@@ -39,8 +39,7 @@ class Pods:
         (folder / "bin/pip").chmod(0o755)
 
     def make_environment(self, container: dict) -> dict[str, str]:
-        """Make the environment of a pod: a PATH whose `pip` does nothing, its home, and the secrets that its container
-        names."""
+        """Make the environment of a pod: a PATH whose `pip` does nothing, its home, and its container's secrets."""
         path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), "/usr/bin", "/bin"])
         environment = {"PATH": path, "HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1"}
         for variable in container.get("env") or []:
@@ -154,8 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve_kubernetes(folder: Path) -> Iterator[Pods]:
-    """Serve the API while the block runs, and yield its pods; writes the client's KUBECONFIG to `folder/config`. Kills
-    what still runs at the end."""
+    """Serve the API while the block runs and yield its pods; write `folder/config` for KUBECONFIG."""
     pods = Pods(folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Of", (Handler,), {"pods": pods}))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -64,7 +64,7 @@ def make_client(endpoint):
 
 
 def run_snakemake(project, endpoint, *arguments):
-    """Run snakemake on one.yaml of a project, with its results in the S3 server at `endpoint`, or locally if that is
+    """Run snakemake on one.yaml of a project; results go to the S3 server at `endpoint`, or stay local if it is
     empty."""
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "one.yaml"]
     command += arguments

@@ -61,8 +61,7 @@ def read_decoding_jobs():
 
 
 def wait_for(ask, run, seconds=600):
-    """Ask again until `ask` returns something that is true, and return it. Raises AssertionError if the run ends
-    before, or after `seconds`."""
+    """Return the first true answer of `ask`. Raises AssertionError if the run ends first, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and run.poll() is None:
         if answer := ask():

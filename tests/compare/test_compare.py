@@ -17,9 +17,8 @@ N = 40
 
 
 def make_cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
-    """Make a cell: its row of the summary and its records of N prompts. `nfe` and `clip` are means, `noise` the
-    deviation of nfe; cells share the noise of a prompt, which cancels in pairs. `changes` replace columns of the
-    row."""
+    """Make a summary row and the records of N prompts. `noise` is the deviation of nfe; cells share the noise of each
+    prompt, which cancels in pairs. `changes` replace columns of the row."""
     rng = np.random.default_rng(0)
     drawn = {"nfe": nfe + noise * rng.standard_normal(N), "clip": clip + 0.03 * rng.standard_normal(N)}
     row = {

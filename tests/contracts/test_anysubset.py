@@ -99,8 +99,7 @@ def check_stopping_early_is_an_error(method: Decoder, variant: Variant):
 
 
 def check_evaluations_are_counted(method: Decoder, variant: Variant):
-    """Assert that NFE and passes of single rows are the calls of the model; a row laid out in several orders counts
-    once for each."""
+    """Assert that NFE and passes of a row are the rows asked of the model, one for each order it is laid out in."""
     for b in range(12):
         model = CountingModel(make_text_model(3, 6, b % 4))
         start = select_row(draw_prompts(model.model, 12, 7, variant.method), b)

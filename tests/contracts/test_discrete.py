@@ -80,8 +80,7 @@ def check_stopping_early_is_an_error(method: Decoder, variant: Variant):
 
 
 def check_forced_tokens_are_kept(method: Decoder, variant: Variant):
-    """Assert that all tokens of FORCED are where they must be, under guidance and top-k, and no other position is
-    skipped."""
+    """Assert that all tokens of FORCED are where they must be, under guidance and top-k."""
     settings = {"width": 3, "forced": FORCED, "sampling": TokenSampling(2.0, 0.9, 3)}
     decoded = decode_table(method, make_table(4, 7, pair=True), 7, 40, **settings, **variant.options)
     assert (decoded.tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all()

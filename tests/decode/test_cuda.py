@@ -22,8 +22,7 @@ TEXTS = ["a small red circle", "two large squares", "a blue ring"]
 
 @pytest.fixture(scope="module")
 def wide_cells(cells):
-    """Cells of each kind; that of image tokens has the model of the 16x16 grid, which has a drafter and a draft
-    model."""
+    """Cells of each kind; that of image tokens is on the 16x16 grid, which has a drafter and a draft model."""
     manifest = fetch.make_manifest("discrete", "discrete", {"family": "llamagen", "grid": 16}, Path())
     rows = {"ids": np.array(["0", "1", "2"]), "captions": np.array(TEXTS), **encode(manifest, TEXTS)}
     spec = cells["discrete"][0]
@@ -31,8 +30,7 @@ def wide_cells(cells):
 
 
 def decode(cell, kind, method, device, at_once, fast=False):
-    """Decode three rows of a cell by a method at small options in float64, `at_once` in a batch, compiled if `fast`;
-    return the columns of its shard."""
+    """Decode three rows by a method at small options, in float64, `at_once` in a batch; return the shard's columns."""
     spec, manifest, rows = cell
     chosen = cap_small(kind, method, options(kind, method, {}))
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}

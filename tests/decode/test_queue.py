@@ -130,8 +130,7 @@ def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     take_prompts = cached.SlotCache.take_prompts
 
     def keep_old_prompts(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
-        """Take the prompts of new rows as `take_prompts` does, but leave those of the rows before in the tensors of
-        `owner`."""
+        """Take the prompts of new rows as `take_prompts` does, but leave the old ones in the tensors of `owner`."""
         indices = which.nonzero()[:, 0]
         olds = [x.clone() for x in self.list_tensors()]
         start = take_prompts(self, which, fresh, prefixes)

@@ -14,8 +14,7 @@ from parity.decode import shard_io
 
 
 def make_columns(n=3, L=4, passes=4, first=0):
-    """Make all columns of a shard of n rows of L tokens, numbered from `first`; tokens are random, seeded by
-    `first`."""
+    """Make all columns of a shard of n rows, numbered from `first`, with random tokens [n, L]."""
     rng = np.random.default_rng(first)
     one = np.ones(n)
     return {

@@ -42,8 +42,7 @@ def draw_coupled(p, coupling=couple, n=N):
 
 
 def compute_smallest_p(n):
-    """Compute the smallest p-value of tests that the columns of n [n, D] are standard normal and neighbours
-    uncorrelated."""
+    """Compute the smallest p-value of tests that n [n, D] is standard normal and its columns uncorrelated."""
     p_values = [stats.kstest(n[:, d], "norm", method="asymp").pvalue for d in range(D)]
     return min(*p_values, *(stats.spearmanr(n[:, a], n[:, b]).pvalue for a, b in pairwise(range(D))))
 
@@ -90,8 +89,7 @@ def make_network(family):
 
 
 def make_model(family, rows=2, **fields):
-    """Make a model of `rows` images of a family, "mar", "xar" or "mixture"; `fields` replace settings of its
-    sampler."""
+    """Make a model of `rows` images, "mar", "xar" or "mixture"; `fields` replace settings of its sampler."""
     settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | fields))
     if family == "mixture":
         return TabularMixture(make_mixtures(rows)[0].mixture, rows, raster=False, steps=4)

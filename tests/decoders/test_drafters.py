@@ -16,8 +16,7 @@ from tests.tables import make_table
 
 
 def draw_tree(model, rows, total, depth, top_k, shift=0.0):
-    """Grow EAGLE-2's tree of `total` nodes after the prompt's last token; `shift` is added to the law that the drafter
-    gives there."""
+    """Grow EAGLE-2's tree after the prompt's last token; `shift` is added to the law that the drafter gives there."""
     root = torch.zeros(rows, 1, dtype=torch.int64)
     law = model.drafter.logits(root, root - 1, root - 1)[:, -1]
     return grow_dynamic_tree(model.drafter, law + shift, root[:, 0] - 1, total, depth, top_k)

@@ -66,8 +66,7 @@ class Nets:
         return [self.net, self.small, self.drafter, self.gpt2, *(n for two in self.families.values() for n in two)]
 
     def make_llamagen(self, put: Put) -> Sampled:
-        """Make a guided image model of ROWS captions of different lengths, with drafter and draft model; `put` moves
-        its inputs."""
+        """Make a guided image model of ROWS captions, with drafter and draft model; `put` moves its inputs."""
         generator = torch.Generator().manual_seed(5)
         condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
         captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
@@ -102,8 +101,7 @@ SAMPLING = {
 
 
 def start_decoding(family: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any, Any, Noise]:
-    """Make a model of ROWS rows of a kind, where it starts, and the noise of the rows; `put` moves all to the
-    device."""
+    """Make a model of ROWS rows of a kind, where it starts, and its noise; `put` moves all to the device."""
     noise = counted_noise(1, range(ROWS))
     noise.keys = put(noise.keys)
     noise = Noise(noise.keys, noise.dtype)
@@ -120,8 +118,7 @@ def start_decoding(family: str, nets: Nets, put: Put, kind: str, method: str) ->
 
 
 def record_reads(steps: Iterator[Any], device: Any, reads: list[list[str]]) -> Iterator[Any]:
-    """Yield the steps and append to `reads` the lines of each that made the host wait for the device; none on the
-    CPU."""
+    """Yield the steps and append to `reads` the lines of each that made the host wait for the device."""
     while True:
         n_reads = len(device.reads) if device else 0
         step = next(steps, None)
@@ -132,8 +129,7 @@ def record_reads(steps: Iterator[Any], device: Any, reads: list[list[str]]) -> I
 
 
 def decode_on(device: Any, family: str, nets: Nets, kind: str, method: Any, **method_options: Any) -> tuple[Any, list]:
-    """Decode by a method, or its name, on a device, or on the CPU if it is None; return the result, and for each step
-    the lines that made the host wait."""
+    """Decode by a method on a device, or on the CPU if it is None; return the result and the reads of each step."""
     name = method if isinstance(method, str) else method.__name__
     put = device.put if device else lambda x: x
     model, start, noise = start_decoding(family, nets, put, kind, name)

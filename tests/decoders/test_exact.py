@@ -103,8 +103,7 @@ def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
 
 
 def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):
-    """Verify siblings of a tree as if each were the first draw from q: a fault. Return token and rank of the accepted
-    one."""
+    """Verify siblings of a tree as if each were the first draw from q: a fault. Return token and its rank."""
     drawn = race(p, exponential)
     rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):

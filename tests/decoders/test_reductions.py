@@ -17,8 +17,7 @@ LOGITS = make_table(4, 6)
 
 
 def decode_tokens(method, **method_options):
-    """Decode 500 rows of six tokens with four values by a method, always with the same noise; return tokens [500,
-    6]."""
+    """Decode 500 rows of six tokens with four values, always with the same noise; return tokens [500, 6]."""
     return decode_table(method, LOGITS, 6, 500, **method_options).tokens
 
 

@@ -43,8 +43,7 @@ TASK = {"rows": 6, "data": "", "length": 24, "masked": 0.8, "prompt": "scattered
 
 
 class Workplace:
-    """A folder with the manifest and inputs of a few rows of one kind; makes cells of them as the rules do, and runs
-    layers."""
+    """A folder with the manifest and inputs of a few rows of a kind, in which cells are decoded and layers run."""
 
     def __init__(self, kind, folder):
         self.kind, self.folder = kind, folder
@@ -104,8 +103,7 @@ def get_workplace(tmp_path_factory):
 
 
 def copy_changed(folder, name, change):
-    """Copy a cell's specification and shard, with the columns that `change(columns)` returns replaced; return the new
-    folder."""
+    """Copy a cell with the columns of its shard that `change(columns)` returns replaced; return the new folder."""
     copy = folder.parent / f"{name}-00000009"
     columns = read_arrays(folder / "shards/0-of-1.npz")
     columns.pop("provenance")
@@ -318,8 +316,8 @@ ONE = {"gamma": 1, "prefill": 0.0}
 
 @pytest.fixture
 def conditions():
-    """A target and a draft model of vectors, with an image of three tokens that is known up to its first, and up to its
-    last rank."""
+    """A target and draft model of vectors, with an image of three tokens that is known up to its first and last
+    rank."""
     pair = Pair(*(TabularMixture(random_mixture(np.random.default_rng(s), 3, 3, 2), 1) for s in (0, 1)))
     image = torch.from_numpy(np.random.default_rng(5).standard_normal((3, 2))), torch.tensor([2, 0, 1])
     return [(pair, (*image, rank)) for rank in (0, 2)]
@@ -350,8 +348,7 @@ def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
 
 
 def draw_pairs(n=300, d=4, shift=0.0, seed=0):
-    """Draw features [n, d] of two sides that share a random part for each prompt; the first is moved by `shift`. Return
-    both and the prompts' ids."""
+    """Draw features [n, d] of two sides that share a part for each prompt, the first moved by `shift`; and the ids."""
     rng = np.random.default_rng(seed)
     prompt = 2 * rng.standard_normal((n, d))
     ids = [f"p{i}/0" for i in range(n)]

@@ -28,8 +28,7 @@ from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compu
 
 
 def make_targets(kind, options, size, start=""):
-    """Make the long targets of a kind whose names begin with `start`, with `size` tokens each, for a method with these
-    options."""
+    """Make the long targets of a kind whose names begin with `start`, with `size` tokens, for these options."""
     reach = {"positions": max(options.values(), default=0), "lag": 0, "steps": 0}
     long_targets = import_named_module(f"parity.equality.targets.{kind}").long_targets
     return [t for t in long_targets(reach, size) if t.name.startswith(start)]
@@ -69,8 +68,7 @@ def test_correct_decoders_pass_at_their_own_options(kind, decoder, options, size
 
 
 def allow_all_words(model, *arguments):
-    """Return uniform laws [B, S, V + 1] in place of a model's, under which only the mask, which is last, is
-    impossible."""
+    """Return uniform laws [B, S, V + 1] in place of a model's; only the mask, which is last, is impossible."""
     laws = model.laws(*arguments)
     return torch.cat([torch.ones_like(laws[..., :-1]), laws[..., -1:]], -1) / (laws.shape[-1] - 1)
 

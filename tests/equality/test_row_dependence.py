@@ -21,8 +21,7 @@ CHAIN = next(t for t in long_targets({"positions": 16, "lag": 0, "steps": 0}, 10
 
 
 def make_chain_row(decoder, n, batch, seed, **options):
-    """Decode n sequences of a chain of 64 tokens in batches, and return the result row of the test that rows are
-    independent."""
+    """Decode n sequences of a chain of 64 tokens in batches, and return the result row of the test of independence."""
     decoded = []
     for first in range(0, n, batch):
         rows = range(first, min(first + batch, n))
@@ -95,8 +94,7 @@ def test_the_layer_finds_a_batch_that_shares_noise(kind, method, tmp_path, monke
     inputs = images if kind == "discrete" else workplace.inputs
 
     def make_row(seed, noise, n, batch):
-        """Decode n rows with the noise that `noise` makes, run the layer on them, and return its row about rows of a
-        batch."""
+        """Decode n rows with the noise that `noise` makes, run the layer, and return its row about rows of a batch."""
         monkeypatch.setattr(loop, "noise_of", noise)
         folder = tmp_path / f"{method}-{seed:08}"
         rows = {k: v[:n] for k, v in inputs.items()}

@@ -18,8 +18,7 @@ TARGET = Target("six codes", random_table(6, 5, torch.Generator().manual_seed(0)
 
 
 def draw_sample(decoder, n, seed=0, **options):
-    """Draw tokens and steps [n, L] by a decoder on TARGET; return them and the laws [n, L, V] that the target gives
-    there."""
+    """Draw tokens and steps [n, L] by a decoder on TARGET; return them and the target's laws [n, L, V] there."""
     model = TARGET.make_model(n)
     start = torch.zeros(n, dtype=torch.int64)
     decoded = record(model, start, decoder(model, start, noise=counted_noise(seed, range(n)), **options))

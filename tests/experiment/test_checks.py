@@ -60,8 +60,7 @@ def text(methods=None, **section):
 
 
 def vectors(methods=None, family="", **section):
-    """Make a configuration with a section on vectors, these methods beside plain decoding; declares `family` as a
-    model."""
+    """Make a configuration with a section on vectors, these methods beside plain decoding, on a model of `family`."""
     models = {"models": {family: {"family": family}}} if family else {}
     return {"continuous": {"methods": {"mar": [{}], **(methods or {})}, **section}, **models}
 
@@ -349,8 +348,7 @@ ZERO = "0" * 64
 
 @pytest.fixture
 def config(tmp_path):
-    """A function that makes a configuration on images with files of a published LlamaGen, or the embedded one, and of
-    CLIP."""
+    """A function that makes a configuration on images with a published LlamaGen, or the embedded one, and a CLIP."""
     for name in ("t", "v", "c", "five"):
         (tmp_path / name).write_bytes(b"weights")
 

@@ -8,8 +8,7 @@ from parity.experiment.code_digest import list_closure
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """The folder of a package of four modules in place of `parity`: a imports b, b imports c inside a function, d is
-    alone."""
+    """A package of four modules in place of `parity`: a imports b, b imports c inside a function, d is alone."""
     folder = tmp_path / "parity"
     (folder / "leaf").mkdir(parents=True)
     for name, text in {

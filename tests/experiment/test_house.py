@@ -37,8 +37,7 @@ def test_no_circle():
     state: dict[str, int] = {}
 
     def visit(module, path):
-        """Visit a module and what it imports; raises AssertionError with the path if it comes back to one on the
-        path."""
+        """Visit a module and what it imports; raise AssertionError if it comes back to a module on `path`."""
         if state.get(module) == 1:
             raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
         if module not in state:

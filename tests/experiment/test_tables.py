@@ -21,8 +21,7 @@ COUNTS = {"sjd": 11, "gsd": 1, "vvs": 6, "cspd": 9, "assd": 11}  # how many tabl
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with the data that the tables name, of the right sizes but without content, as only names and counts are
-    read."""
+    """A folder with the data that the tables name, of the right sizes; only names and counts are read."""
     folder = tmp_path_factory.mktemp("tables") / "data"
     (folder / "val2017").mkdir(parents=True)
     pictures = [{"image_id": i, "id": i, "caption": f"picture {i}"} for i in range(5000)]
@@ -39,8 +38,7 @@ def data(tmp_path_factory):
 
 
 def make_plan(raw, make=None):
-    """Plan a configuration as the rules do; return its checked form and its cells. `make` makes the entries of
-    stand-ins."""
+    """Plan a configuration as the rules do; return its checked form and its cells. `make` makes stand-ins."""
     plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
     return plan.config, plan.cells
 
@@ -104,8 +102,7 @@ DRAFTER = {"files": {"drafter": "eagle_drafter"}, "sha256": {"drafter": "b" * 64
 
 
 def make_entries_of(requested):
-    """Make a function that returns entries of stand-ins by name, as tiny LlamaGens, and appends the names to
-    `requested`."""
+    """Make a function that returns tiny LlamaGens as stand-ins' entries, and appends their names to `requested`."""
 
     def make(names):
         """Note the names and return an entry for each."""

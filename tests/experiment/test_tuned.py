@@ -17,8 +17,7 @@ ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """A function that writes tuned.yaml in the current folder, a fresh one: an entry for a batch of 32 on this
-    machine."""
+    """A function that writes a tuned.yaml to the current folder: an entry for a batch of 32 on this machine."""
     monkeypatch.chdir(tmp_path)
 
     def write_entry(**changes):

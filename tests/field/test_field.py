@@ -40,8 +40,7 @@ FOLDERS = {
 
 
 def run_step(folder: Path, *arguments: object) -> None:
-    """Run a script of field/ with arguments, on the implementations in `folder`/field. Raises CalledProcessError if it
-    fails."""
+    """Run a script of field/ on the implementations in `folder`/field; raise CalledProcessError if it fails."""
     environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
     environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}:{ROOT / 'decoders/src'}"
     command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]

@@ -18,8 +18,7 @@ from parity.models.discrete.tabular import TabularModel, random_table
 
 
 def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
-    """Decode a tabular model by a method and replace the clock: a batch of four rows took 2 s, the others 1 s. Return
-    what metrics read of a cell."""
+    """Decode a tabular model and replace the clock: a batch of four rows took 2 s, the others 1 s."""
     table = random_table(3, 6, torch.Generator().manual_seed(0))
     ids = [f"p{i}/0" for i in range(rows)]
     model = TabularModel(table, 6, rows, width=3)

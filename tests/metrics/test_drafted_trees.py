@@ -8,8 +8,7 @@ from parity.metrics import drafted_trees
 
 
 class Target:
-    """A target with random features for each position, a codebook, and itself as a drafter whose law does not depend on
-    anything."""
+    """A target with random features, a codebook, and itself as a drafter whose law is always the same."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
         g = torch.Generator().manual_seed(0)

@@ -58,8 +58,7 @@ def make_columns(length: int) -> dict[str, np.ndarray]:
 
 
 def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
-    """Write pictures of a cell and reference pictures of the same captions or classes; return both files as
-    arguments."""
+    """Write a cell's pictures, and reference pictures of the same captions or classes; return both as arguments."""
     prompts = folder / "prompts.json"
     kind_module = {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
@@ -72,8 +71,7 @@ def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Pa
 
 
 def write_discrete_cell(folder: Path, manifest: dict) -> dict:
-    """Write the files of a cell of image tokens to `folder`; return its columns and the files' paths, for
-    `write_cell`."""
+    """Write the files of a cell of image tokens to `folder`; return its columns and paths, for `write_cell`."""
     columns = make_columns(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
     columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
     columns["first_seconds"] = np.full(N, 0.1)
@@ -82,7 +80,7 @@ def write_discrete_cell(folder: Path, manifest: dict) -> dict:
 
 
 def write_continuous_cell(folder: Path, manifest: dict) -> dict:
-    """Write the files of a cell of vectors to `folder`; return its columns and the files' paths, for `write_cell`."""
+    """Write the files of a cell of vectors to `folder`; return its columns and paths, for `write_cell`."""
     accepted = np.tile([-1, 1, 0, 1], (N, 1)).astype(np.int8)
     columns = make_columns(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
     columns |= {name: np.where(accepted >= 0, 1.5, np.nan) for name in ("log_ratio", "distance")}
@@ -94,7 +92,7 @@ def write_continuous_cell(folder: Path, manifest: dict) -> dict:
 
 
 def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
-    """Write the files of a cell of texts to `folder`; return its columns and the files' paths, for `write_cell`."""
+    """Write the files of a cell of texts to `folder`; return its columns and paths, for `write_cell`."""
     settings = {"rows": N, "length": 16, "masked": 0.5, "prompt": "scattered", "data": ""}
     task = tasks.build("infilling", settings, load(manifest).words)
     inputs = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}

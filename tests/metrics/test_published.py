@@ -183,8 +183,7 @@ def test_lantern_crops_the_middle_square(pixels):
 
 
 def make_torch_fidelity_extractor(file, monkeypatch):
-    """Make torch-fidelity's extractor of the layer before VGG's ReLU, from a stand-in's file; patches torchvision's
-    VGG-16 to have the stand-in's width."""
+    """Make torch-fidelity's extractor of the layer before VGG's ReLU, in the stand-in's width; patches torchvision."""
     import torchvision
     from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
     from torchvision.models.vgg import VGG, make_layers
@@ -294,8 +293,7 @@ def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
 
 
 def write_cell(tmp_path, pixels):
-    """Write the files of a cell whose pictures are `pixels` and whose model declares no network for quality; return its
-    folder."""
+    """Write a cell whose pictures are `pixels` and whose model declares no network of its own; return its folder."""
     n = len(pixels)
     ids = np.array([f"{i:05d}/000" for i in range(n)])
     columns = {

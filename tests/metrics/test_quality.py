@@ -24,8 +24,7 @@ def draw_gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 
 
 
 def make_sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
-    """Make what a quality metric reads of a cell: features by network, of its pictures and of the reference. Fewer than
-    `fewest` pictures are too few."""
+    """Make what a quality metric reads of a cell: features by network, of its pictures and of the reference."""
     n = len(next(iter(outputs.values()), ()))
     fields = {"reference_outputs": reference, "groups": np.arange(n), "fewest": fewest, "protocol": ""}
     return SimpleNamespace(outputs=outputs, **fields)

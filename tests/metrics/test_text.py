@@ -104,8 +104,7 @@ def test_code_is_run_only_on_request():
 
 
 def make_laws(*rows: tuple[list[float], list[bool]]):
-    """Yield a law over two values for each position of a row, from the probability of the actual token, the tokens, and
-    which positions count."""
+    """Yield for each row its laws of two values, its tokens, whose probabilities are given, and which of them count."""
     for p, counts in rows:
         probability = torch.tensor([p])
         laws = torch.stack([1 - probability, probability], -1)

@@ -53,8 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
-        """Answer with the repository's listing, or with a file of the hub or below /plain/, as `fault` says; 404 for
-        other paths."""
+        """Answer with the repository's listing or a file, as `fault` says; 404 for other paths."""
         path, hub = urlsplit(self.path).path, self.server
         hub.requests.append((self.command, path))
         if path.startswith("/api/models/"):
@@ -74,8 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(200, body, X_Repo_Commit=COMMIT, ETag=etag)
 
     def listing(self, tree):
-        """Make the JSON by which the hub describes the repository, or its tree of files with their sizes and
-        digests."""
+        """Make the JSON by which the hub describes the repository, or if `tree` its files with sizes and digests."""
         files = self.server.files
         if tree:
             oids = {n: hashlib.sha1(b).hexdigest() for n, b in files.items()}

@@ -32,8 +32,7 @@ CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
 
 
 def write_llamagen(folder: Path, config: dict) -> Path:
-    """Write a random LlamaGen as it is released to a new folder: transformer and tokenizer, pickled beside other
-    things."""
+    """Write a random LlamaGen as it is released to a new folder: transformer and tokenizer, pickled."""
     torch.manual_seed(0)
     net, vq = Transformer(LlamaGenConfig(**config)), VQ(VQConfig(ch=32, z_channels=32))
     folder.mkdir()

@@ -66,8 +66,7 @@ class Comparison:
         self.largest = 0.0
 
     def laws(self, tokens, order, starts, ranks, known_ranks):
-        """Ask both models, and note the largest difference of their laws at ranks inside the rows; return those of the
-        first."""
+        """Return the first model's laws, and note their largest difference from the second's at ranks inside rows."""
         p, q = (model.laws(tokens, order, starts, ranks, known_ranks) for model in (self.one, self.two))
         in_row = ranks < order.shape[1]
         difference = (p - q)[in_row].abs()

@@ -72,9 +72,8 @@ def draw_inputs(m, rows=4, n=2):
 
 @torch.no_grad()
 def draw_token(m, tokens, order, ranks, known_ranks=None, keys=None):
-    """Draw a token at each rank and return it with its log density and deviation, all that a decoder learns of the law.
-    `known_ranks` are how many tokens the model may read, by default all before the rank; `keys` choose rows of the
-    noise."""
+    """Draw tokens at these ranks; return them with log density and deviation, all that a decoder learns of the law.
+    Tokens of ranks below `known_ranks` are read, by default all before the rank; `keys` choose rows of the noise."""
     noise = counted_noise(3, range(4), torch.float32)
     path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", ranks, m.steps, m.dim)
     law = m.law(m.conditions(tokens, order, ranks, ranks if known_ranks is None else known_ranks), path)

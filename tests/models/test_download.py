@@ -34,6 +34,7 @@ FILES = {
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
+    """A hub on localhost in place of huggingface_hub's, with a fresh cache and no pauses between tries."""
     hub_server = Hub(dict(FILES))
     monkeypatch.setattr(constants, "ENDPOINT", hub_server.address)
     address = hub_server.address + "/{repo_id}/resolve/{revision}/{filename}"
@@ -43,20 +44,20 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the tries of huggingface_hub
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # no pauses between the tries of huggingface_hub
     yield hub_server
     hub_server.close()
 
 
 def download_from_hub(server, tmp_path):
-    """Download a file of a repository on the hub and check it."""
+    """Download a file of the hub's repository and check its digest; return it."""
     file = hub.download(REPO, COMMIT, "w.safetensors")
     check(file, DIGEST, "it")
     return file
 
 
 def download_from_address(server, tmp_path):
-    """Download a file from a plain address."""
+    """Download the same file from a plain address below `server`; return it."""
     return hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "got")
 
 
@@ -82,7 +83,7 @@ def test_a_lasting_fault_is_one_line_and_leaves_no_file(server, tmp_path, downlo
     assert "HF_TOKEN" in str(error.value) or fault != "401" or download is download_from_address
     assert not [f for f in (tmp_path / "got").rglob("*") if f.is_file()]
     server.fault = ""
-    if download is download_from_address or fault != "corrupts":  # the hub's cache keeps the file; the error says so
+    if download is download_from_address or fault != "corrupts":  # a corrupted file stays in the hub's cache
         assert download(server, tmp_path).read_bytes() == BODY
 
 
@@ -92,6 +93,7 @@ def test_a_busy_server_is_asked_again(server, tmp_path, download, monkeypatch):
     pauses = []
 
     def end_fault(seconds):
+        """Note the pause, and let the server work from now on."""
         pauses.append(seconds)
         server.fault = ""
 
@@ -119,7 +121,7 @@ def test_a_folder_is_downloaded_without_unread_files(server):
     assert [f.name for f in hub.download_folder(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
     assert fetch.locate("t5/", "", folder, REPO, COMMIT) == folder
     assert fetch.locate(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
-    server.close()  # now without a network
+    server.close()  # from here on, nothing can be downloaded
     assert hub.download_folder(REPO, COMMIT, "t5/") == folder
 
 
@@ -150,6 +152,7 @@ def test_a_repository_in_transformers_layout_is_added(server, tmp_path):
 
 
 def read_files(folder):
+    """Read the bytes of a folder's files by name."""
     return {f.name: f.read_bytes() for f in folder.iterdir()}
 
 

@@ -26,7 +26,7 @@ IDS = ["a", "b", "c"]
 
 
 def decode_rows(decoder, model, rows=(0, 1, 2), **options):
-    """Decode these rows of a batch, each with its own noise."""
+    """Decode these rows of a batch, each with the noise of its id."""
     start = torch.zeros(len(rows), dtype=torch.int64)
     noise = batch_noise(0, [IDS[r] for r in rows], dtype=torch.float64)
     return record(model, start, decoder(model, start, noise=noise, **options))
@@ -34,6 +34,7 @@ def decode_rows(decoder, model, rows=(0, 1, 2), **options):
 
 @pytest.fixture(scope="module")
 def net():
+    """A small random image transformer in float64, whose laws are far from uniform."""
     torch.manual_seed(0)
     net = Transformer(SMALL).double().eval()
     for p in net.parameters():
@@ -44,6 +45,7 @@ def net():
 
 @pytest.fixture(scope="module")
 def embedded_captions():
+    """CAPTIONS embedded by a small random T5 [3, PREFIX, width], padded on the left, and which places are valid."""
     torch.manual_seed(1)
     ids, valid = encode_ids(CAPTIONS, PREFIX)
     with torch.no_grad():
@@ -101,7 +103,7 @@ def test_the_laws_of_other_rows_stay_as_finished_rows_leave(net, embedded_captio
     L, rows = 16, len(CAPTIONS)
     tokens = torch.randint(64, (rows, L), generator=torch.Generator().manual_seed(5))
     line = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens], 1)
-    pace = torch.tensor([4, 1, 2])[:rows, None]  # the first row is done first, then the last
+    pace = torch.tensor([4, 1, 2])[:rows, None]  # tokens a step: the first row is done first, then the last
     single = [LlamaGen(net, *(x[b : b + 1] for x in embedded_captions), guided=False) for b in range(rows)]
     model = LlamaGen(net, *embedded_captions, guided=False)
     for step in range(L):
@@ -127,12 +129,13 @@ def test_padding_of_a_caption_is_masked(net, embedded_captions):
 
 @pytest.fixture(scope="module")
 def drafter():
+    """A small random drafter that continues features, in float64."""
     torch.manual_seed(2)
     return FeatureDrafter(SMALL).double().eval()
 
 
 def make_drafted_model(net, drafter, embeddings, valid, guided):
-    """Make a LlamaGen with a codebook and a drafter."""
+    """Make a LlamaGen of embedded captions, with a codebook and a drafter that reads its features."""
     model = LlamaGen(net, embeddings, valid, guided)
     model.codebook = torch.nn.functional.normalize(net.tok_embeddings.weight.detach(), dim=-1)
     model.drafter = EagleDrafter(drafter, model)
@@ -155,7 +158,7 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
         indices = (step.positions[:, None] + torch.arange(step.tokens.shape[1])).clamp(max=L + 11)
         line.scatter_(1, indices, torch.where(indices < ends[:, None], step.tokens, line.gather(1, indices)))
         skipped += int((step.kept > 4).sum())
-        n_tokens = int(ends.min())  # all but the last one of these are fed
+        n_tokens = int(ends.min())  # the fewest tokens that a row has; all but its last were fed
         fresh = make_drafted_model(net, drafter, embeddings, valid, True)
         tokens = torch.cat([line[:, :1], line[:, : n_tokens - 1]], 1)
         fresh.logits(tokens.repeat(2, 1), torch.arange(-1, n_tokens - 1).expand(6, -1))
@@ -169,7 +172,7 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
 
 
 def overwrite_slots(model, slots):
-    """Overwrite keys and values in slots of the cache."""
+    """Overwrite keys and values in slots of the cache, so that a law which reads them changes."""
     for keys, values in model.cache:
         keys[:, slots], values[:, slots] = 7.0, -7.0
 
@@ -179,6 +182,8 @@ def test_holes_are_masked(net, embedded_captions):
     rows, image = len(CAPTIONS), SMALL.prefix
 
     def law(slots, nodes=()):
+        """Compute logits with a hole in the cache: feed three tokens, keep `nodes` of a tree if given, overwrite
+        `slots` of the picture, then ask at two positions."""
         model = LlamaGen(net, *embedded_captions, guided=False)
         model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
         if nodes:
@@ -195,7 +200,8 @@ def test_holes_are_masked(net, embedded_captions):
     with_tree = law([], nodes=(0, 1))
     assert torch.equal(with_tree, law([3], nodes=(0, 1)))
     assert not torch.equal(with_tree, law([2], nodes=(0, 1)))
-    assert torch.equal(law([], nodes=(0,)), law([2], nodes=(0,)))  # evaluated beside the cache, not kept
+    # The second node was not kept, so that no slot holds it.
+    assert torch.equal(law([], nodes=(0,)), law([2], nodes=(0,)))
 
 
 def test_spec_with_a_network_as_draft_model(net, embedded_captions):
@@ -205,6 +211,7 @@ def test_spec_with_a_network_as_draft_model(net, embedded_captions):
     sampling = TokenSampling(guidance=3.0, top_k=20)
 
     def decode_with_draft(draft, rows=(0, 1, 2), **o):
+        """Decode rows by `spec` with the network `draft` as draft model; `o` are options."""
         inputs = [x[list(rows)] for x in embedded_captions]
         inner, inner.draft = LlamaGen(net, *inputs, True), LlamaGen(draft, *inputs, True, returns=True)
         return decode_rows(spec, Sampled(inner, sampling), rows, **o)
@@ -212,7 +219,7 @@ def test_spec_with_a_network_as_draft_model(net, embedded_captions):
     assert decode_with_draft(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
     batched = decode_with_draft(small, gamma=3)
     assert (batched.nfe > 4).all()
-    assert len(set(batched.nfe.tolist())) > 1  # ragged
+    assert len(set(batched.nfe.tolist())) > 1  # rows take different numbers of passes
     for r in range(3):
         single = decode_with_draft(small, rows=[r], gamma=3)
         assert torch.equal(single.tokens[0], batched.tokens[r])

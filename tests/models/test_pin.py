@@ -15,7 +15,7 @@ SHARDS = ("model-1-of-2.safetensors", "model-2-of-2.safetensors")
 
 
 def list_folder(folder):
-    """List a folder as the hub would: digests of its weights, none of small files."""
+    """List a folder's files as the hub lists a repository: sizes of all, digests of weights alone."""
     files = {str(f.relative_to(folder)): f for f in sorted(folder.rglob("*")) if f.is_file()}
     digests = {
         name: hashlib.sha256(f.read_bytes()).hexdigest() if f.suffix in (".safetensors", ".bin", ".ckpt") else ""
@@ -26,6 +26,7 @@ def list_folder(folder):
 
 @pytest.fixture
 def repository(tmp_path):
+    """A folder like a repository: shards, weights in two more formats, whose content are their names, and a note."""
     for name in (*SHARDS, "pytorch_model.bin", "sub/pytorch_model.bin", "vq.ckpt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())

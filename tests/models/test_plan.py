@@ -13,7 +13,7 @@ RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "
 
 
 def list_needs(**image):
-    """List the needs of RAW with other keys of its image section."""
+    """List what the experiment RAW needs, such as downloads and memory, with other keys in its image section."""
     config = checks.load({"image": RAW["image"] | image})
     return plan.list_needs(config, {})[0]
 
@@ -22,7 +22,7 @@ def test_an_embedded_model_needs_no_download():
     spec = ModelSpec(family="llamagen")
     files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
     n = list_needs()
-    cells = len(RAW["image"]["methods"]) + 1  # plain decoding has a control
+    cells = len(RAW["image"]["methods"]) + 1  # and the control of plain decoding
     assert n.download == 0
     assert n.held == sum(f.stat().st_size for f in files) > 10**6
     assert n.images == 8 * cells
@@ -30,7 +30,7 @@ def test_an_embedded_model_needs_no_download():
 
 
 def plan_prompts(folder, monkeypatch, count, **changes):
-    """Plan an experiment with a file of `count` prompts, as the rules do."""
+    """Plan RAW with `count` prompts in a file, in `folder`, which becomes the current one; `changes` replace keys."""
     scene = "a large striped red circle left of a small blue square on a cloudy green background"
     monkeypatch.chdir(folder)
     (folder / "mine.txt").write_text(f"{scene}\n" * count)
@@ -50,7 +50,7 @@ def plan_prompts(folder, monkeypatch, count, **changes):
 )
 def test_images_are_counted_from_the_prompts_in_the_file(tmp_path, monkeypatch, count, changes, images):
     config = plan_prompts(tmp_path, monkeypatch, count, **changes).config
-    sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gives it
+    sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gets it
     assert plan.list_needs(sent, {})[0].images == images * 3
 
 

@@ -22,7 +22,7 @@ def test_guidance_interpolates_and_extrapolates_logits(scale):
     table = random_table(5, 2, torch.Generator().manual_seed(0), pair=True)
     sampled = Sampled(TabularModel(table, 2, 1), TokenSampling(guidance=scale))
     start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
-    if scale == 1:  # one row of the model a row of the batch: no unconditional branch is asked
+    if scale == 1:  # the model has one row, so that asking for unconditional ones would fail
         sampled = Sampled(TabularModel(table[0], 2, 1), TokenSampling())
     law = sampled.logits(*start)[0, 0].softmax(-1)
     conditional, unconditional = table[0, 0], table[1, 0]

@@ -32,7 +32,7 @@ CONTINUOUS = ("mar", "xar", "harmon")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Parts of every continuous stand-in: name to path."""
+    """Stand-ins of all continuous families: by family, the files by the part of a model they are."""
     files_of = {}
     for name in CONTINUOUS:
         folder = tmp_path_factory.mktemp(name)
@@ -42,7 +42,8 @@ def written(tmp_path_factory):
 
 
 def make_config(model, location, tmp_path, **changes):
-    """Make a configuration of two images. `location` is a folder, or the entry of published files."""
+    """Make a configuration of two images by plain decoding and `cspd`. `location` is a folder of converted files, or
+    the entry of published ones; `changes` replace keys of the section."""
     spec = {"family": model, "source": "files", **(location if isinstance(location, dict) else {"folder": location})}
     section = {"images": 2, "batch": [2], "sampling": dict(SAMPLING)}
     section["sampling"]["guidance_schedule"] = "linear" if model == "xar" else "constant"
@@ -64,7 +65,7 @@ def test_a_stand_in_is_written_the_same_each_time(written, tmp_path):
 
 
 def decode_pictures(config, model, tmp_path):
-    """Decode two images by two methods, as a run's jobs do; return the loaded pair and the pictures."""
+    """Decode two images by two methods, as a run's jobs do; return the loaded model and the pictures by method."""
     value = checks.load(config)
     all_cells = cells(value, [])
     spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
@@ -95,11 +96,11 @@ def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys,
         assert shown.shape == (2, side, side, 3)
         assert (shown[0] != shown[1]).any()
     named = ["a dog on the left {and} a cat", "a pink stop sign"] if model == "harmon" else ["0", "7"]
-    assert [loaded.class_of(i) for i in range(2)] == named  # and not the classes of Scenes
+    assert [loaded.class_of(i) for i in range(2)] == named  # captions or numbers of classes, not the classes of Scenes
 
 
 def list_files(files):
-    """Make the entry of published files, each with its digest."""
+    """Make the entry of published files, each with its digest; a tokenizer's folder counts as its tokenizer.json."""
     one = {p: f / "tokenizer.json" if f.is_dir() and p == "tokenizer" else f for p, f in files.items()}
     return {"files": {p: str(f) for p, f in files.items()}, "sha256": {p: sha256(f) for p, f in one.items()}}
 
@@ -130,7 +131,7 @@ def test_all_published_layouts_are_converted(written, tmp_path):
         checks.load(make_config("harmon", str(tmp_path / "c"), tmp_path))
 
 
-# conditions at the first position of two images at two grids, by an independent rewrite of the released forward pass
+# Conditions at the first position of two images, at two grids, by an independent rewrite of the released forward pass.
 RELEASED = {
     2: [[-1.4656056168, -0.2186596364, -1.5076182218], [-0.6222653866, -0.7460656960, -0.4960930264]],
     4: [[-0.4253114189, 0.1829289309, -0.9712316847], [-0.6102368704, 0.1062903409, -1.0040760444]],
@@ -158,6 +159,8 @@ def test_harmon_computes_what_its_released_code_does(written, tmp_path, grid):
 
 
 class Harmful:
+    """An object that prints a message when it is unpickled."""
+
     def __reduce__(self):
         return print, ("a checkpoint was executed",)
 
@@ -203,7 +206,7 @@ def test_changed_converted_files_are_one_line(written, tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
         fetch.make_manifest("continuous", "mar", spec, tmp_path)
-    save_file({"x": torch.zeros(1)}, file)  # without our header
+    save_file({"x": torch.zeros(1)}, file)  # a file without a header of this project
     with pytest.raises(ConfigError, match="says nothing of its sizes"):
         checks.load(make_config("mar", str(tmp_path), tmp_path))
 
@@ -224,7 +227,7 @@ def test_captions_are_required_only_where_they_are_read(written, tmp_path):
     (tmp_path / "captions.txt").write_text("another\nand another\n", encoding="utf-8")
     revision = weights.compute_revision(*specs)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
-    assert weights.compute_revision(*specs) != revision  # other captions give other images
+    assert weights.compute_revision(*specs) != revision  # the key depends on the captions, as images do
 
 
 def test_two_networks_or_autoencoders_of_one_size_are_refused(written, tmp_path):

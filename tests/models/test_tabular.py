@@ -33,7 +33,7 @@ def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
     law = compute_joint(model, V, L)
     assert float(law.sum()) == pytest.approx(1)
     p = first.softmax(-1)
-    sequence = (2, 0, 1)  # prefixes are numbered by length, then by their code
+    sequence = (2, 0, 1)  # rows of the table are prefixes, by length, then by their code
     hand = p[0][2] * p[1 + 2][0] * p[1 + V + 2 * V + 0][1]
     assert float(law[2 * 9 + 0 * 3 + 1]) == pytest.approx(float(hand))
     one = TabularModel(first, L, 1)

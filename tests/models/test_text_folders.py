@@ -33,18 +33,19 @@ COMMIT = "c" * 40
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The published stand-ins of a text model and its judge: part to path."""
+    """Paths of the files of a random text model and its judge in published formats, by the part they are."""
     folder = tmp_path_factory.mktemp("text")
     return {name: str(folder / path) for write in (xlnet, gpt2) for name, path in write(folder).items()}
 
 
 def make_spec(files, source="files", **fields):
-    """Make a model's entry in a configuration."""
+    """Make a text model's entry in a configuration, with further fields."""
     return {"family": "xlnet", "source": source, "files": files, **fields}
 
 
 @pytest.fixture(scope="module")
 def loaded(files, tmp_path_factory):
+    """The random text model, loaded."""
     return load.load(fetch.make_manifest("anysubset", "xlnet", make_spec(files), tmp_path_factory.mktemp("m")))
 
 
@@ -60,7 +61,7 @@ def test_every_task_has_data_for_a_published_tokenizer(loaded, kind):
         hidden = decode(task.tokens[row, :n][~task.known[row, :n]].tolist())
         if kind == "stories":
             assert hidden == task.extra[row]
-        if kind == "code":  # the source with the hidden line in its place passes its tests
+        if kind == "code":  # a source passes its tests with the hidden line in its place
             scope: dict = {}
             exec(join_program(task.extra[row], "", hidden) + task.extra[row]["tests"], scope)
 

@@ -23,7 +23,7 @@ NAMES = ("mine", "a_name_of_thirty_letters_and_more")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder that files are written to, whose decoders can be imported."""
+    """An empty project in which `parity new` writes, instead of this one, and whose decoders can be imported."""
     monkeypatch.setattr(new, "ROOT", tmp_path)
     monkeypatch.setattr(new, "PACKAGE", tmp_path / "src/parity")
     monkeypatch.setattr(new, "find_folder", lambda package: tmp_path / find_folder(package).relative_to(ROOT))
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run_ruff(folder):
-    """Run ruff with the project's settings on the files under a folder, by package; return its output."""
+    """Run ruff's check and format on the Python files in a folder, with this project's settings; return complaints."""
     output = ""
     for path in sorted(folder.rglob("*.py")):
         roots = "['decoders/src']" if path.is_relative_to(folder / "decoders") else "['src', '.']"
@@ -58,7 +58,7 @@ def test_written_files_pass_ruff(folder, kind, name):
 
 
 def decode_small_model(kind, decoder):
-    """Decode a small model of a kind; return its tokens."""
+    """Decode 50 rows of a tabular model of a kind by a decoder; return their tokens."""
     noise = counted_noise(3, range(50))
     if kind == "discrete":
         forced = torch.tensor([1, -1, 2, 0, -1, -1, 3])

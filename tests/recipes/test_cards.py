@@ -13,6 +13,7 @@ RECORD = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, 
 
 @pytest.fixture
 def work(tmp_path):
+    """A folder with weights and records of all discrete recipes, as after training; the weights are their names."""
     for run in list_runs("discrete"):
         (tmp_path / f"{run.name}.safetensors").write_bytes(run.name.encode())
         write_json(tmp_path / f"{run.name}.json", RECORD | {"examples": run.examples, "seed": 7})

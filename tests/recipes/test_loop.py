@@ -16,12 +16,14 @@ class Killed(Exception):
 
 
 def make_regression(stop=None, hidden="^0.weight$", **settings):
-    """Make the recipe of a small regression, weighed by a memory of its steps; its run is killed before step `stop`."""
+    """Make the recipe of a small regression whose loss is weighed by a memory of its steps; it raises Killed at step
+    `stop`. `settings` replace fields of the recipe."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     memory = torch.ones(2)
 
     def loss(step, rng):
+        """Compute the loss of a random batch, and the batch's first number for the log. Changes the memory."""
         if step == stop:
             raise Killed
         x = torch.from_numpy(rng.standard_normal((64, 4), "float32"))
@@ -34,14 +36,17 @@ def make_regression(stop=None, hidden="^0.weight$", **settings):
 
 @pytest.fixture
 def job(tmp_path):
+    """A job of eight steps that writes to a fresh folder."""
     return Job("line", tmp_path, steps=8, batch=64, examples=1)
 
 
 def copy_weights(recipe):
+    """Copy the weights of a recipe's network."""
     return [p.detach().clone() for p in recipe.net.parameters()]
 
 
 def are_equal(tensors, expected):
+    """Return whether two lists of tensors are equal."""
     return all(torch.equal(a, b) for a, b in zip(tensors, expected, strict=True))
 
 
@@ -63,7 +68,8 @@ def test_a_killed_training_continues_as_if_undisturbed(job):
         fit(make_regression(stop=7, memory=()), replace(job, name="forgetful"), saved_every=0)
     forgetful = make_regression(memory=())
     fit(forgetful, replace(job, name="forgetful"))
-    assert not are_equal(copy_weights(forgetful), copy_weights(whole))  # what the recipe does not name is lost
+    # A memory that the recipe does not name is lost when it continues.
+    assert not are_equal(copy_weights(forgetful), copy_weights(whole))
     assert [r["first"] for r in log_resumed] == [r["first"] for r in log_whole]
     assert len({r["first"] for r in log_whole}) == 4
 

@@ -19,8 +19,8 @@ HELD_OUT = {
     "TOKENS_TESTED": 8,
     "CLASSES_TESTED": 8,
     "TEXTS_TESTED": 8,
-}  # for a finite loss
-SHARED = {  # sizes that a draft shares with its target, another grid with the first
+}  # enough for a finite loss
+SHARED = {  # sizes that a draft must share with its target, and a model of another grid with the first
     "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
     "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),
     "drafter": ("llamagen", ("vocab", "grid", "dim")),
@@ -29,13 +29,14 @@ SHARED = {  # sizes that a draft shares with its target, another grid with the f
 
 
 def find_shipped(recipe):
+    """Find the file of the weights that a recipe made and that ship with the package."""
     run = RUNS[recipe]
     return WEIGHTS / run.kind / f"{run.weights_name}.safetensors"
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """One folder for all recipes, with few held-out examples and nothing compiled, which takes minutes."""
+    """A folder for the files of all recipes; held-out sets are small and nothing is compiled, to save minutes."""
     with torch.compiler.set_stance("force_eager"), pytest.MonkeyPatch.context() as patch:
         for name, count in HELD_OUT.items():
             patch.setattr(data, name, count)
@@ -43,7 +44,7 @@ def work(tmp_path_factory):
 
 
 def run_recipe(work, name, **changed):
-    """Run a recipe beside the shipped weights of those that it reads; return its log and its file."""
+    """Train by a recipe for a few steps, from shipped weights where it reads some; return its log and its file."""
     for needed in RUNS[name].reads:
         shutil.copy(find_shipped(needed), work / f"{needed}.safetensors")
     job = Job(name, work, **SIZES | changed)
@@ -60,7 +61,7 @@ def test_a_recipe_makes_weights_like_the_shipped_ones(work, name):
     assert all(math.isfinite(v) for row in log for v in row.values())
     trained = header(file)
     shipped = header(find_shipped(name))
-    sizes = shipped.keys() - {"latents", "scale", "target"}  # these depend on weights
+    sizes = shipped.keys() - {"latents", "scale", "target"}  # without those that depend on the weights
     assert {k: trained[k] for k in sizes} == {k: shipped[k] for k in sizes}
     if "target" in trained:
         assert trained["target"] == sha256(work / "llamagen.safetensors")

@@ -18,7 +18,7 @@ def test_the_loss_is_the_joint_conditional():
     torch.manual_seed(0)
     net = xlnet(V, 32, 2, 4).eval()
     for p in net.parameters():
-        p.data.mul_(10)  # an untrained network is nearly uniform: every law would agree with every other
+        p.data.mul_(10)  # an untrained network is nearly uniform, so its laws would agree
     tokens = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(1))
     is_prompt = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
     is_prompt[:, 0] = True
@@ -39,7 +39,7 @@ def test_the_loss_is_the_joint_conditional():
 def test_orders_are_the_lattices_unless_permuted(permutations):
     order, m = draw_order(Scheme(warmup=0, permutations=permutations), 0, (64, 32), np.random.default_rng(1))
     assert (order.sort(1).values == torch.arange(32)).all()
-    long = [o[k:] for o, k in zip(order, m.tolist(), strict=True) if k < 28]  # shorter ones may ascend by chance
+    long = [o[k:] for o, k in zip(order, m.tolist(), strict=True) if k < 28]  # a few missing tokens may ascend by chance
     ascending = {bool((o.diff() > 0).all()) for o in long}
     assert ascending == {not permutations}
 

@@ -11,7 +11,7 @@ from tests.report import made
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
-    """Write every file of `made.SETTINGS` into a folder; with the checked settings and the published numbers."""
+    """The folder of a made-up experiment, `made.SETTINGS`; its configuration, and a file of published numbers."""
     root = tmp_path_factory.mktemp("made")
     settings = made.write_results(root, p={"gsd": 1e-300, "jacobi": 1e-9})
     return root, settings, made.write_papers(root / "papers.csv")
@@ -19,17 +19,18 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def shared_gathered(results) -> Gathered:
+    """What the report gathers of the made-up results, shared by all tests."""
     root, settings, papers = results
     return gather(settings, [papers], root=root)
 
 
 @pytest.fixture
 def gathered(shared_gathered) -> Gathered:
-    """Copy what was gathered for each test, which may spoil it."""
+    """A copy of `shared_gathered` for each test, which may change it."""
     return copy.deepcopy(shared_gathered)
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Leave figures empty, for tests of what a page says: drawing is most of a page's time."""
+    """Write empty figures in place of drawings, which take most of a page's time, for tests of what a page says."""
     monkeypatch.setattr(Figure, "savefig", lambda figure, stream, **options: stream.write(b"<svg/>"))

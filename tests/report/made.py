@@ -45,15 +45,13 @@ SETTINGS: dict[str, Any] = {
         "methods": {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 4}, {"gamma": 8}, {"gamma": 16}]},
     },
 }  # fmt: skip
-PLACES, TOKENS = 64, 256  # of a continuous image and of a discrete one
+PLACES, TOKENS = 64, 256  # tokens of a continuous image, and of a discrete one
 SPEED = {"jacobi": 1.1, "sjd": 1.8, "gsd": 2.4}
 
 
 def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float] | None = None) -> Config:
-    """Write the results of an experiment under `root`.
-
-    p   by method, the p-value of its deciding tests, and under "<method> again" of its repetition's; 0.5 for the others
-    """
+    """Write all files of an experiment, by its configuration `raw`, under `root`, and return the checked configuration.
+    p: p-values of deciding tests by method, and by "<method> again" those of its repetition; .5 for the others."""
     p = p or {}
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
     settings = checks.load(dict(raw))
@@ -85,6 +83,7 @@ def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str,
 
 
 def make_rows(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
+    """Make the result rows of a cell's layer: deciding tests with p-value p, and diagnoses that decide nothing."""
     fields = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     if layer != "one_token":
         deciding = make_row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **fields)
@@ -95,7 +94,7 @@ def make_rows(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
 
 
 def exact(p: float) -> list[dict[str, Any]]:
-    """Make rows of a variant on two enumerable models: rejected, and again on a fresh seed, if p is small."""
+    """Make rows of the exact layer on two models; rejected, and again on a second seed, if p is below .05."""
     rows = []
     for model, worst in (("random 3x5", 0.012), ("disjoint 3x4", 0.015)):
         low, tv, high = (0.18, 0.2, 0.22) if p < 0.05 else (0.0, 0.0, worst)
@@ -110,19 +109,21 @@ def exact(p: float) -> list[dict[str, Any]]:
 
 
 def long(p: float) -> list[dict[str, Any]]:
-    """Make rows of a method at its own options on a long model."""
+    """Make a method's rows of the long layer on one model; rejected, and again on a second seed, if p is below .05."""
     fields = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
     fields |= {"minimum_detectable_effect": 0.01}
     return [make_row("long", "distances", 60_000, seed=11 + k, repeat=k, **fields) for k in range(2 if p < 0.05 else 1)]
 
 
 def make_ratios() -> dict[str, dict[str, float]]:
+    """Make the figures of ratios of densities that the layer `one-token` gives."""
     values = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
     return {name: {"mean": value, "median": value, "n": 100} for name, value in values.items()}
 
 
 def write_cell(root: Path, cell: Cell, n: int, figures: dict, records: dict, arrays: dict) -> None:
-    """Write metrics.json, records.parquet and features.npz of a cell."""
+    """Write spec.json, metrics.json, records.parquet (`records`) and features.npz (`arrays`) of a cell of n rows; of
+    four rows or fewer some figures are missing, with the reason."""
     folder, ids = root / paths.folder(cell), [str(i) for i in range(n)]
     reason = "too few images: 4 or more are needed"
     write_json(folder / "spec.json", cell.spec)
@@ -140,6 +141,7 @@ def write_cell(root: Path, cell: Cell, n: int, figures: dict, records: dict, arr
 def write_tokens(
     path: Path, ids: list[str], step: np.ndarray, tokens: np.ndarray | None = None, **columns: Any
 ) -> None:
+    """Write a shard of rows with these steps and tokens (zeros if None), a made-up clock and `columns`."""
     n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
     provenance["parameters"] = {"target": 3_200_000, "draft": 400_000}
     clock = {"seconds": 2.0, "network_seconds": 1.0, "plain_seconds": 2.0, "single_seconds": 1.0}
@@ -151,6 +153,7 @@ def write_tokens(
 
 
 def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    """Write all files of a cell of images, whose speed and quality depend on its method."""
     n = settings.image.prompts.limit
     speed = SPEED.get(cell.spec["method"], 1.0)
     shards = paths.pieces(settings, cell, "shards")
@@ -161,7 +164,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
     pieces = np.split(np.arange(n), len(shards))
     for piece, file, pictures in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
         ids = [str(i) for i in piece]
-        drawn = np.full_like(step[piece], int(cell.key, 16) % 1000)  # of each cell others
+        drawn = np.full_like(step[piece], int(cell.key, 16) % 1000)  # cells have different tokens
         write_tokens(root / file, ids, step[piece], drawn, captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
         write_arrays(root / pictures, ids=np.array(ids), pixels=pixels[piece])
     nfe = step.max(1)
@@ -190,6 +193,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
 
 
 def write_texts(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    """Write all files of a cell of texts."""
     task = cell.spec["task_kind"]
     n = next(t["settings"]["rows"] for t in list_text_tasks(settings) if t["key"] == cell.spec["task"])
     nfe = np.full(n, 20.0) - cell.spec["options"].get("k", 0)
@@ -207,6 +211,7 @@ def write_texts(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
 
 
 def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    """Write all files of a cell of vectors; of `cspd` the last 40 places are drafted."""
     n, drafted = cell.spec["images"], 40 if cell.spec["method"] == "cspd" else 0
     shares = np.where(np.arange(PLACES) < PLACES - drafted, np.nan, 0.3)
     figures = {"right": 0.5, "right_se": 0.1, "is": 3.0, "fid": 20.0, "fid_se": 1.0, "steps": 64.0, "steps_se": 0.0}
@@ -223,7 +228,7 @@ def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Gener
 
 
 def write_papers(file: Path) -> Path:
-    """Write three published numbers of one table."""
+    """Write three published numbers of one table to a CSV file; return it."""
     fields = {"kind": "discrete", "paper": "SJD", "table": "Table 1", "model": "Big"}
     fields |= {"conditions": '{"device": "A100"}'}
     random = '{"init": "random"}'

@@ -16,7 +16,7 @@ from tests.report.test_page import HOSTILE, replace_captions
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-SHOWN = "() => !document.querySelector('.packed > .instead:not([hidden])')"  # packed data are unpacked
+SHOWN = "() => !document.querySelector('.packed > .instead:not([hidden])')"  # true once packed data are shown
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 WIDTHS = (1400, 1100, 1000, 420)
 OUTSIDE = """(() => {
@@ -38,6 +38,7 @@ SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => fo
 
 @pytest.fixture(scope="module")
 def browser():
+    """A headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (dependency group dev)")
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
@@ -47,14 +48,12 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Open files as fresh pages, each returned once all of it is shown.
-
-    The page's `complaints` are failures of scripts and messages of the console; its `requests` are the addresses asked
-    for besides the file.
-    """
+    """A function that opens a file as a fresh page and returns it once it is shown. The page's `complaints` are
+    failures of scripts and messages of the console; its `requests` are the addresses asked for besides the file."""
     contexts = []
 
     def open_page(file, width=1400, dark=False, scripts=True):
+        """Open a file at a width in pixels, dark or light, with or without scripts."""
         settings = {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if dark else "light"}
         contexts.append(browser.new_context(**settings, java_script_enabled=scripts))
         page = contexts[-1].new_page()
@@ -75,7 +74,7 @@ def open_page(browser):
 
 @pytest.fixture(scope="module")
 def written(shared_gathered, tmp_path_factory):
-    """Write a page whose captions, labels and notes are hostile."""
+    """The report page of the made-up results, with hostile captions, labels and notes."""
     evil = "".join(HOSTILE)
     g = replace(shared_gathered, summary=shared_gathered.summary.copy(), equality=shared_gathered.equality.copy())
     g.equality.loc[g.equality["layer"] == "exact", "note"] = evil
@@ -99,7 +98,7 @@ def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
             assert page.complaints == []
             assert page.requests == []
     page.evaluate("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 9999px'}))")
-    assert page.evaluate(OUTSIDE)  # the measure sees what does overflow
+    assert page.evaluate(OUTSIDE)  # the test does see what overflows
     with page.expect_console_message():  # and what is fetched
         page.evaluate("document.body.append(Object.assign(new Image(), {src: 'https://localhost/picture.png'}))")
     assert page.complaints
@@ -117,6 +116,7 @@ def test_the_page_reads_without_scripts_and_on_paper(open_page, written):
 
 def test_the_script_sorts_filters_replays_and_keeps_text(open_page, written):
     def change(control, value):
+        """Set a control of the page to a value, as a user does."""
         event = "change" if "select" in control else "input"
         page.evaluate(f"(() => {{ {control}.value = {value}; {control}.dispatchEvent(new Event('{event}')); }})()")
 
@@ -157,8 +157,8 @@ def test_a_screen_reader_finds_its_way(open_page, written, dark):
     more_of_the_same = "document.querySelectorAll('tbody tr:nth-child(n+5)')"
     page.evaluate(f"{more_of_the_same}.forEach((row) => row.remove())")
     page.evaluate(axe)
-    only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # the rest hangs on no colour
+    only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # nothing else depends on colours
     assert page.evaluate(SERIOUS.replace("resultTypes", only)) == []
     page.evaluate(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
     violations = page.evaluate(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
-    assert "color-contrast" in json.dumps(violations)  # the measure sees what cannot be read
+    assert "color-contrast" in json.dumps(violations)  # the test does see what cannot be read

@@ -23,6 +23,7 @@ TEXT = {
 
 
 def select_method(gathered, kind, method, role="method"):
+    """Select the summary rows of a method in one role."""
     rows = gathered.select_rows(kind)
     return rows[(rows["method"] == method) & (rows["role"] == role)]
 
@@ -47,7 +48,7 @@ def test_a_cell_is_compared_with_its_own_reference(gathered):
         assert all(str(base[c]) == str(row[c]) for c in ("kind", "model", "sampling", "settings", "cache"))
     sjd = select_method(gathered, "discrete", "sjd").iloc[0]
     assert sjd["nfe_ratio"] == pytest.approx(sjd["nfe"] / summary.loc[sjd["reference"], "nfe"])
-    texts = gathered.select_rows("anysubset")  # t-tests are of every cell but the references
+    texts = gathered.select_rows("anysubset")  # all cells but the references have a t-test against them
     assert ((texts["role"] != "reference") == texts["p_perplexity_welch"].notna()).all()
 
 
@@ -74,9 +75,10 @@ def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):
 
 
 def gather_text(tmp_path, repeat, p):
+    """Write and gather an experiment on texts, with p-values by method; the exact and long layers have no rows."""
     settings = made.write_results(tmp_path, {"text": TEXT, "repeat": repeat}, p)
     for file in tmp_path.glob("results/equality/anysubset/*.json"):
-        write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # the verdict rests on the layer on samples
+        write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # so that the layer on samples alone decides
     return gather(settings, [], root=tmp_path)
 
 
@@ -99,6 +101,7 @@ def test_a_rejection_on_samples_is_repeated_on_a_fresh_seed(tmp_path):
 
 
 def make_rows(*options, **columns):
+    """Make a summary row of sjd for each string of options; `columns` are lists of further values, one a row."""
     shared = {"kind": "discrete", "model": "m", "method": "sjd", "seed": 2}
     extra = [{k: v[i] for k, v in columns.items()} for i in range(len(options))]
     return [{**shared, "options": o, **extra[i], "key": str(i)} for i, o in enumerate(options)]
@@ -131,7 +134,7 @@ def test_changes_are_paired_by_prompt_where_possible():
     records, base = (pd.DataFrame({"id": ids, "clip": noise + shift}) for shift in (-0.2, 0.0))
     row, reference = ({"perplexity": v, "perplexity_se": 0.3, "clip_score": v} for v in (9.0, 4.0))
     changes = compute_changes(row, reference, records, base)
-    assert changes["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # the noise of a prompt cancels
+    assert changes["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # differences are taken prompt by prompt
     assert changes["perplexity_change"][:2] == pytest.approx((5.0, 0.3 * 2**0.5))
     assert set(changes) == {"clip_score_change", "perplexity_change"}
 

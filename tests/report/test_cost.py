@@ -26,6 +26,7 @@ DRAFTED = {**ALONE, "label": "spec", "method": "spec", "draft_calls": 192.0, "dr
 
 
 def make_rows(*rows):
+    """Make a table of the row PLAIN and these rows."""
     return pd.DataFrame([PLAIN, *rows])
 
 
@@ -35,7 +36,8 @@ def test_gain_at_flat_cost_is_the_ratio_of_passes():
 
 def test_calls_of_a_companion_weigh_by_its_share():
     assert predict_gain(DRAFTED, PLAIN, FLAT) == pytest.approx(256 / (64 + 192 / 4))
-    assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))  # never as if they cost nothing
+    # Calls of unknown cost are not counted as free.
+    assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))
 
 
 def test_a_companion_of_the_targets_size_gains_nothing():

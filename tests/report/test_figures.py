@@ -19,12 +19,13 @@ KNOWN = {"step_compression": "tokens per pass", "clip_score": "CLIP-score", "fid
 
 
 def make_row(method, options, role="method", **measures):
-    """Make a row of the summary."""
+    """Make a row of the summary of a method with options; `measures` are its figures."""
     fields = {"kind": "discrete", "model": "scenes", "method": method, "options": json.dumps(options), "role": role}
     return {**fields, "sampling": json.dumps(SAMPLING), "key": f"{method}-{options.get('window', role)}", **measures}
 
 
 def make_summary():
+    """Make a summary of plain decoding, its control, and sjd at windows 4, 16 and 64."""
     ends = {"step_compression_low": 0.9, "step_compression_high": 1.1}
     rows = [
         make_row("ar", {}, "reference", step_compression=1.0, fid=10.0, fid_se=0.5, clip_score=0.7),
@@ -37,6 +38,7 @@ def make_summary():
 
 
 def make_papers():
+    """Make published numbers of sjd at windows 1 and 16 and of plain decoding, all but one of Table 9."""
     shared = {"kind": "discrete", "paper": "P", "table": "Table 9", "model": "M", "method": "sjd", "conditions": "{}"}
     one, sixteen = ({"options": json.dumps({"window": w})} for w in (1, 16))
     rows = [one | {"value": 0.31}, sixteen | {"value": 0.32}, sixteen | {"metric": "step_compression", "value": 2.2}]
@@ -45,6 +47,7 @@ def make_papers():
 
 
 def draw_data(**figure):
+    """Draw a figure of a study with these fields, on `make_summary`, and return the table of its points."""
     spec = FigureSpec(**{"title": "t", "x": "window", "y": ["fid"], **figure})
     drawn = study_figures.draw_study(spec, make_summary(), make_papers(), KNOWN)
     assert drawn is not None
@@ -55,8 +58,9 @@ def test_a_figure_holds_our_cells_and_its_tables_points():
     data = draw_data(y=["step_compression", "clip_score", "fid"], paper="P, Fig. 8, Table 9")
     mine, theirs = data[data["source"] == "ours"], data[data["source"] == "paper"]
     speed = mine[mine["measure"] == "step_compression"]
-    assert dict(zip(speed["x"], speed["value"], strict=True)) == {None: 1.0, 16: 1.5, 4: 1.3, 64: 1.6}  # ar once, no x
-    assert sorted(theirs["value"]) == [0.3, 0.31, 0.32, 2.2]  # not Table 8's
+    # Plain decoding is drawn once and has no x.
+    assert dict(zip(speed["x"], speed["value"], strict=True)) == {None: 1.0, 16: 1.5, 4: 1.3, 64: 1.6}
+    assert sorted(theirs["value"]) == [0.3, 0.31, 0.32, 2.2]  # numbers of Table 8 are left out
     fid = mine[(mine["measure"] == "fid") & (mine["x"] == 16)].iloc[0]
     assert fid["high"] - fid["low"] == pytest.approx(2 * 1.96 * 0.5)
     assert set(theirs["series"]) == {"sjd, M, P", "ar, M, P"}
@@ -68,12 +72,13 @@ def test_a_figure_over_a_measure_has_both_intervals():
     assert len(data) == 5
     assert (data["label"] == "ar").sum() == 2
     wide = data[data["label"] == "sjd"].iloc[0]
-    assert (wide["across_low"], wide["across_high"]) == pytest.approx((0.9, 1.5))  # never on the wrong side
+    assert (wide["across_low"], wide["across_high"]) == pytest.approx((0.9, 1.5))  # the low end comes first
     assert wide["note"] == "window=16"
     assert data[data["label"] == "ar"]["note"].tolist() == ["", ""]
 
 
 def make_sweep(values, **options):
+    """Make a summary of sjd at these windows, with further options, and of plain decoding."""
     rows = [make_row("sjd", {"window": w, **options}, fid=10.0, key=f"{w}") for w in values]
     return pd.DataFrame([*rows, make_row("ar", {}, "reference", fid=9.0)])
 
@@ -81,10 +86,11 @@ def make_sweep(values, **options):
 def test_a_setting_of_three_values_is_swept():
     windows = {"window": (["fid", "recall"], "P, Table 9")}
     ((figure, rows),) = study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, set())
-    assert (figure.x, figure.y, figure.paper) == ("window", ["fid"], "P, Table 9")  # of recall there is nothing
+    assert (figure.x, figure.y, figure.paper) == ("window", ["fid"], "P, Table 9")  # no row has recall
     assert set(rows["method"]) == {"sjd"}
     assert not list(study_figures.find_sweeps(make_sweep((4, 8)), windows, set()))
-    assert not list(study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, {"window"}))  # the study shows it
+    # What the study shows already gets no figure.
+    assert not list(study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, {"window"}))
 
 
 EXTRAS = {

@@ -17,7 +17,7 @@ TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "
     [
         ({}, ""),
         ({"load": 3.1}, "busy"),
-        ({"load": None}, ""),  # an older table: nothing is known
+        ({"load": None}, ""),  # the load is unknown, so that nothing is doubted
         ({"speedup_low": 1.0, "speedup_high": 2.1}, "wide interval"),
         ({"speedup_low": None, "speedup_high": None}, "timed once"),
     ],
@@ -31,6 +31,7 @@ def test_a_speed_that_tells_little_is_grey_and_says_why(change, doubt):
 
 
 def make_row(key, method, drawn, **values):
+    """Make a summary row of a cell by its key; equal `drawn` means equal pictures."""
     fields = {"kind": "discrete", "model": "scenes", "sampling": "{}", "role": "method", "label": key, "name": key}
     fields |= {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2}
     return fields | values
@@ -44,7 +45,7 @@ def test_methods_that_drew_the_same_are_named_once_and_why():
     assert "plain decoding with their seed, 2: a and c" in line
     assert "one figure" in line
     assert not follows_plain([rows[1]])
-    assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # it does not follow what it claims to
+    assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # a lossy verdict says that it does not
 
 
 def test_calls_count_those_of_a_companion():
@@ -57,6 +58,7 @@ def test_calls_count_those_of_a_companion():
 
 
 def make_budget_rows(*nodes):
+    """Make a summary of plain decoding and of sjd at windows that take these nodes a pass, with ever fewer passes."""
     plain = make_row("plain", "ar", "0", role="reference", nfe=100.0, nodes_per_pass=1.0)
     counts = {"draft_calls": 0.0, "verdict_kind": "certified", "value": None, "pill": "certified", "mismatch": False}
     rows = [make_row(f"{n}", "sjd", f"{n}", nfe=1000.0 / n, nodes_per_pass=float(n), **counts) for n in nodes]
@@ -89,6 +91,7 @@ def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
 
 
 def make_timed_row(label: str, value: float, low: float, high: float) -> dict:
+    """Make a row with a measured speed and its interval."""
     return {"label": label, "verdict_kind": "certified", "speedup": value, "speedup_low": low, "speedup_high": high}
 
 

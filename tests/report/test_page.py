@@ -34,7 +34,7 @@ HOSTILE = [
 
 
 class Page(HTMLParser):
-    """Collect what a browser would act on, and what a reader sees."""
+    """Parse a page: its tags, addresses, handlers of events, visible text, sections, packed data and table rows."""
 
     def __init__(self, html: str):
         super().__init__()
@@ -46,6 +46,7 @@ class Page(HTMLParser):
         self.rows = [(style, re.findall(r"<t[dh] [^>]*>(.*?)</t[dh]>", line, re.S)) for style, line in lines]
 
     def handle_starttag(self, tag, attrs):
+        """Note a tag, its addresses and its handlers of events."""
         self.tags.append(tag)
         self.links += [v for k, v in attrs if k in ("src", "href", "srcset", "action", "data", "poster", "formaction")]
         self.handlers += [k for k, _ in attrs if k.startswith("on")]
@@ -55,24 +56,28 @@ class Page(HTMLParser):
 
 
 def unpack(data):
+    """Read the data that a page holds as base64 of gzipped JSON."""
     return json.loads(gzip.decompress(base64.b64decode(data)))
 
 
 def build_html(gathered):
+    """Build the page of what was gathered; return its HTML."""
     return page.build_page(gathered.settings.experiment, page.list_sections(gathered))
 
 
 def build_separate(gathered, name):
+    """Build the page that holds a single section, and refers to report.html; return its HTML."""
     return page.build_page(gathered.settings.experiment, page.list_sections(gathered), "report.html", only=[name])[0]
 
 
 @pytest.fixture(scope="module")
 def built(shared_gathered):
+    """The page of the made-up results."""
     return build_html(shared_gathered)
 
 
 def split_sections(html):
-    """Split a page into its sections, by id."""
+    """Split a page's HTML into its sections, by id."""
     return {section.partition('"')[0]: section for section in html.split('<section id="')[1:]}
 
 
@@ -161,12 +166,14 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch
     html = pages[0]
     assert all(re.match(LEADS, x) for x in html.links)
     text = "".join(html.text)
-    assert all(h in text for h in HOSTILE[:4])  # as text, braces not evaluated
+    assert all(h in text for h in HOSTILE[:4])  # hostile words are text, and braces are not evaluated
     assert all(evil in json.dumps(data).replace('\\"', '"') for data in html.packed)
     assert len(html.packed) == 2
 
 
 def replace_captions(read, captions):
+    """Make a function that reads a cell's features as `read` does, with other captions."""
+
     def features(cell):
         values = read(cell)
         return values | ({"captions": captions} if "captions" in values else {})
@@ -267,7 +274,7 @@ def test_the_first_screen_names_moved_figures_and_options(gathered, undrawn):
     html = page.build_page("t", [summary_page.make_verdicts_section(g)])[0]
     assert html.count("9.0") >= 3
     assert "sjd: perplexity under the target 41.2 → 9.0" in html
-    assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # and it is not grey
+    assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # it is not grey
     assert "<dt>sjd init</dt>" in html
     assert "Default: random" in html
 
@@ -295,7 +302,7 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
     without = lambda self, cell: {k: v for k, v in read_features(self, cell).items() if k != "cosine"}  # noqa: E731
     monkeypatch.setattr(type(gathered.files), "read_features", without)
     caption, *views, grid = pictures.show_pictures(gathered)
-    assert "worst" not in caption + views[0].instead  # nothing orders them
+    assert "worst" not in caption + views[0].instead  # no picture is the worst without a score
     assert grid.rows
     assert all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
     assert views and np.isnan(grid.data["worst_difference"]).all()

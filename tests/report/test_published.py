@@ -19,6 +19,7 @@ SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
 def image(method, variant, role="method", **figures):
+    """Make a summary row of a method on images, its options `variant` completed; `figures` are its measures."""
     row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
     key = role if role in ("reference", "control") else f"{method}{variant}"
     chosen = json.dumps(options("discrete", method, variant))
@@ -26,6 +27,7 @@ def image(method, variant, role="method", **figures):
 
 
 def images():
+    """Make a summary of plain decoding, its control, and sjd at windows 4, 16 and 64."""
     plain = {"step_compression": 1.0, "clip_score": 0.7, "speedup": 1.0, "seconds_per_image": 2.0}
     rows = [image("ar", {}, role, **plain) for role in ("reference", "control")]
     rows += [image("sjd", {"window": w}, step_compression=1.5, clip_score=0.7, speedup=1.4) for w in (16, 4, 64)]
@@ -33,18 +35,21 @@ def images():
 
 
 def paper_row(method="sjd", options=None, metric="clip_score", value=0.32, kind="discrete", **changes):
+    """Make a published number of sjd's paper; `changes` replace further columns."""
     fields = {"kind": kind, "paper": "P", "table": "Table 9", "model": "M", "conditions": "{}"}
     fields |= {"method": method, "options": json.dumps(options or {}), "metric": metric, "value": value}
     return fields | changes
 
 
 def join_rows(*lines, rows=None):
+    """Join published numbers with the summary `images`, or `rows`; the paper's model M is ours."""
     return join_published(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
 
 
 def test_a_number_is_joined_with_the_cell_of_its_options():
     table = join_rows(paper_row("ar", value=0.3), paper_row(options={"window": 16}), paper_row(options={"window": 1}))
-    assert table["method"].tolist() == ["ar", "sjd"]  # the reference, not the control; no cell of window 1
+    # Numbers are joined with the reference, not the control; window 1 has no cell.
+    assert table["method"].tolist() == ["ar", "sjd"]
     clip = table.iloc[1]
     assert clip["key"] == "sjd{'window': 16}"
     assert clip["ours"] == 0.7
@@ -68,13 +73,14 @@ def test_no_difference_is_taken_between_networks():
 
 
 def test_unstated_options_are_defaults_and_null_is_anything():
-    assert len(join_rows(paper_row())) == 1  # window 16
+    assert len(join_rows(paper_row())) == 1  # the cell of window 16, the default
     assert len(join_rows(paper_row(options={"window": [4, 64]}))) == 2
     assert len(join_rows(paper_row(options={"window": None}))) == 3
     assert join_rows(paper_row(options={"init": ["repeat_left"]})).empty
 
 
 def vectors(key, variant, batch=8, **columns):
+    """Make a summary row of `cspd` on vectors, with further options `variant`."""
     row = {"kind": "continuous", "model": "mar", "method": "cspd", "role": "method", "key": key, "batch": batch}
     sampling = json.dumps({"guidance": 3.0, "sampler": "ddpm"} | columns.pop("sampling", {}))
     chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | variant))
@@ -93,7 +99,7 @@ def test_the_most_similar_continuous_cell_is_joined():
     assert join_rows(paper | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
 
 
-# --- the files
+# --- the files of published numbers
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)

@@ -15,10 +15,12 @@ SIZE = {"test": "pairs", "n": 400, "effect": 0.05, "low": 0.03, "high": 0.07, "v
 
 @pytest.fixture(scope="module")
 def passed():
+    """Results of self-tests of today's code in which nothing was missed."""
     return SelfTests(digest_code(), "2026-11-25", 300.0, [FAULT], [SIZE])
 
 
 def build_html(tests):
+    """Build a page that shows results of self-tests alone; return its HTML."""
     return build_page("made", [self_tests.show_self_tests(tests)])[0]
 
 

@@ -19,10 +19,11 @@ from parity.report.page import build_page
 from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table, state_claim
 from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
 
-FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
+FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # models and how many tokens each has
 
 
 def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
+    """Make rows of the exact layer with p-value p and total variation `tv`; below .05 also of a second seed."""
     fields = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
     bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV", "alpha": 0.05}
     bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
@@ -35,12 +36,14 @@ def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
 
 
 def long(p=0.5, tokens=64):
+    """Make rows of the long layer on a chain of so many tokens; below .05 also of a second seed."""
     fields = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
     fields |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
     return [make_row("long", "distances", 60_000, **fields, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
 
 
 def judge(rows, options, cut, kind="discrete", tokens=64):
+    """Judge rows as of a lossless method, and add the verdict's scope; `cut` are the options of the exact layer."""
     (v,) = judge_decoders(rows, {"it": "lossless"}, 0.02)
     return v | add_reach(v, rows, Scope(kind, max(options.items(), default=("", 0)), options, cut, tokens), 0.05)
 
@@ -51,7 +54,7 @@ TWO = "on the worst of the small models (5 tokens, interval 2)"
 THREE_G = "within 0.02 on mixtures in place of a diffusion head (3 tokens, gamma 3)"
 UNSEEN = "nothing beyond 0.011 a token"
 FAR, LOSSY = long(tokens=256), exact(1e-9, 0.65)
-CASES = [  # rows, own options, those of the exact layer; the scope, and whether its own were tested
+CASES = [  # rows, options, options of the exact layer; expected scope, and whether the options themselves were tested
     ([*exact(), *long()], W, CUT, f"{THREE}; at window 16 {UNSEEN} on 64 tokens", "tested"),
     ([*exact(), *long()], {}, {}, f"within 0.02 on small models (5 tokens); {UNSEEN} on 64 tokens", "tested"),
     (exact(), W, CUT, f"{THREE}; window 16 on no model whose law is known", "not tested"),
@@ -126,7 +129,7 @@ ROW = {
 def test_a_column_says_which_network_is_missing():
     assert show_measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
     assert show_measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
-    assert show_measured("recall")(ROW) == ABSENT  # nothing was said of it
+    assert show_measured("recall")(ROW) == ABSENT  # an absent figure without a reason
     blocks = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
     [table] = [block for details in blocks for block in details.body]
     lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
@@ -148,7 +151,7 @@ def test_what_no_layer_tested_says_why():
 
 
 def make_run(kind, method, **figures):
-    """Make a row of the summary."""
+    """Make a summary row of a method at its default options, with these figures."""
     return {
         "kind": kind,
         "method": method,
@@ -161,7 +164,7 @@ REMARK = "in this run {} accepted, so nothing was saved"
 NONE = REMARK.format("no draft was")
 UNDRAFTED = [
     (make_run("continuous", "cspd", accepted_drafts=0, drafted=1440), REMARK.format("0 of 1,440 drafts were")),
-    (make_run("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target alone drew all places
+    (make_run("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target drew all places
     (make_run("continuous", "coupled", accepted_drafts=0, drafted=0), NONE),
     (make_run("anysubset", "assd", accepted_drafts=0), NONE),
     (make_run("discrete", "sjd"), NONE),
@@ -202,11 +205,12 @@ USUAL = EqualitySpec()
 
 
 def figures_of(n, **figures):
+    """Make a summary row of n images with these figures."""
     return {"kind": "discrete", "n": n, **figures}
 
 
 def add_too_few(row, margins=USUAL):
-    """Add the column `too_few`, as the summary has it."""
+    """Return a row with the column `too_few`, the figures that n rows are too few for, as the summary has it."""
     return row | {"too_few": " ".join(list_too_few(row, margins))}
 
 
@@ -223,7 +227,7 @@ def test_an_interval_too_wide_to_tell_is_grey():
     assert show_measured("kid", 1000)(add_too_few(sure)).style == ""
     assert (
         show_measured("kid", 1000)(add_too_few(kid) | {"moved": "kid"}).style == ""
-    )  # a difference that is seen is no guess
+    )  # a difference that is significant is not greyed
     text = add_too_few(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
     assert show_measured("perplexity")(text).style == "few"
 
@@ -239,7 +243,7 @@ def test_half_an_interval_is_compared_with_the_effect(name):
 
 
 def drop_figures(g, names, reason):
-    """Drop figures of quality from the summary, as if nothing had measured them."""
+    """Return `g` without the figures of quality of these names, as if nothing had measured them for a reason."""
     ends = ("", "_se", "_low", "_high", "_change", "_change_se")
     summary = g.summary.drop(columns=[n + end for n in names for end in ends if n + end in g.summary])
     lacking = {f"{name}_why": reason for name in names}
@@ -247,6 +251,7 @@ def drop_figures(g, names, reason):
 
 
 def describe_quality(g):
+    """Return what the first table says of quality on images, and its entries."""
     rows = summary_page.order_methods(g, "discrete")
     entries = [front_table.show_change(g, "discrete", row).text for row in rows]
     return front_table.describe_quality(g, "discrete", rows), entries
@@ -294,7 +299,7 @@ def test_too_few_pictures_are_not_an_unchanged_quality(gathered):
         ("discrete", "sjd", {}, "its paper says lossless"),
         ("discrete", "mtj", {}, "we say lossless"),
         ("discrete", "sjd_vp", {}, "others' account says lossless"),
-        ("discrete", "sjd_coupled", {"correct": "p"}, "we say lossy"),  # its paper does not
+        ("discrete", "sjd_coupled", {"correct": "p"}, "we say lossy"),  # its paper does not claim it
         ("discrete", "sjd_pp", {"law": "drawn"}, "we say lossless"),
     ],
 )

@@ -30,6 +30,7 @@ compile: off
 
 
 def make_case(kind, name, spec, **setting):
+    """Make a case to tune: a model of a kind at batch 1, with the settings of its sampling."""
     return tuned.Case(kind, name, spec, 1, setting)
 
 
@@ -41,7 +42,7 @@ def test_candidates_are_lossless_and_fit():
     assert names >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"}
     assert names <= {*methods("discrete")}
     small = list(bench.list_candidates(make_case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
-    assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # there is no drafter for it
+    assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # the 8x8 grid has no companions
     assert all(v.options.get("window", 0) <= 64 for v in small)
 
 
@@ -77,6 +78,7 @@ def test_the_choice_is_not_slower_than_plain_decoding(rounds):
 
 
 def tune(monkeypatch, capsys, *flags):
+    """Run the command `parity tune` on small.yaml within a second, with flags; return what it printed."""
     monkeypatch.setattr(sys, "argv", ["parity tune", "--configfile", "small.yaml", "--budget", "1", *flags])
     command.main()
     return capsys.readouterr()
@@ -84,7 +86,7 @@ def tune(monkeypatch, capsys, *flags):
 
 @pytest.fixture
 def brief(tmp_path, monkeypatch):
-    """A folder to tune in, where little is measured."""
+    """An empty current folder, where little is measured."""
     monkeypatch.chdir(tmp_path)
     for name, value in {"BEST": 1, "ROUNDS": 2, "JUMP": 1e9}.items():
         monkeypatch.setattr(command, name, value)
@@ -105,15 +107,15 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     assert "times plain" in first
     assert entry["method"] in first
     methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
-    assert entry["options"] in methods[entry["method"]]  # for `auto`
+    assert entry["options"] in methods[entry["method"]]  # where `auto` takes it from
     assert "as tuned.yaml has it" in capsys.readouterr().err
 
-    monkeypatch.setattr(command, "BENCHES", {})  # nothing can be measured
+    monkeypatch.setattr(command, "BENCHES", {})  # from here on, measuring raises KeyError
     second = tune(monkeypatch, capsys, "--batch", "2").out
     assert second.count("\n") == 1
     assert entry["method"] in second
     assert "--again" in second
-    with pytest.raises(KeyError):  # it is measured again
+    with pytest.raises(KeyError):  # with --again it would be measured anew
         tune(monkeypatch, capsys, "--batch", "2", "--again")
     monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
     with pytest.raises(KeyError):
@@ -147,7 +149,7 @@ def test_what_cannot_be_tuned_is_refused(brief, monkeypatch, capsys, flags, prob
 
 
 class Fake:
-    """A bench whose methods take the seconds of a table, or too much memory."""
+    """A bench whose methods take the seconds of a table for a row; None means that two rows do not fit in memory."""
 
     compiles = fast = False
 
@@ -159,6 +161,7 @@ class Fake:
         return count
 
     def decode(self, variant, rows):
+        """Return the cost of so many rows by the table. Raises MemoryError for two rows or more where it has None."""
         if self.seconds[variant.method] is None and rows > 1:
             raise MemoryError
         return bench.Cost((self.seconds[variant.method] or 0.1) * rows, 1.0)
@@ -189,7 +192,7 @@ def test_nothing_is_written_if_timings_jump(tmp_path, monkeypatch, capsys):
 
 
 def choose_each(best, V, L, n):
-    """Decode images by sjd and by jacobi; return the tokens of the method that `best` picks, given both results."""
+    """Decode n images by sjd and by jacobi; return each image's tokens of the one that `best` picks from both."""
     results = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
     second = best(results)
     return torch.where(second[:, None], results[1].tokens, results[0].tokens)

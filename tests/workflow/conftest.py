@@ -38,7 +38,8 @@ continuous:
 
 
 def copy_project(folder):
-    """Copy the project without results, with a configuration of one method and one of all kinds; return the folder."""
+    """Copy the project without results, and write tiny.yaml (one method) and every.yaml (all kinds); return the
+    folder."""
     folder.mkdir(exist_ok=True)
     for name in COPIED:
         source = ROOT / name
@@ -62,6 +63,7 @@ def make_runner(project):
     """Make a function that runs snakemake in a copy: `run(*arguments, config=FILE)`."""
 
     def run(*arguments, config="tiny.yaml", cwd=project):
+        """Run snakemake with a configuration, in a process forked from one that has imported it."""
         flags = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
         request = {"arguments": flags, "cwd": str(cwd), "environment": dict(os.environ), "timeout": 500}
         with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
@@ -75,16 +77,18 @@ def make_runner(project):
 
 @pytest.fixture
 def project(tmp_path):
+    """A copy of the project in a fresh folder."""
     return copy_project(tmp_path)
 
 
 @pytest.fixture
 def snakemake(project):
+    """A function that runs snakemake in the project's copy."""
     return make_runner(project)
 
 
 def read_jobs(run):
-    """Read the jobs of a run or a dry run: {(rule, first output)}."""
+    """Read the jobs that a run, or a dry run, was to do as {(rule, first output)}. The run must have succeeded."""
     assert run.returncode == 0, run.stdout + run.stderr
     planned = set()
     rule = ""
@@ -99,7 +103,7 @@ def read_jobs(run):
 
 
 def count_jobs(run):
-    """Count the jobs that a run finished."""
+    """Count the jobs that a run finished. The run must have succeeded."""
     assert run.returncode == 0, run.stderr
     return len(re.findall(r"^\[ *\d+/\d+\] ", run.stderr, re.MULTILINE))
 
@@ -132,13 +136,13 @@ if "-m" in words[:3] and (command := words[words.index("-m") + 1]).startswith("p
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        os.truncate(path, 5_000_000 if path.suffix == ".npz" else 0)  # as large as arrays of a real run
+        os.truncate(path, 5_000_000 if path.suffix == ".npz" else 0)  # arrays are as large as those of a real run
     os._exit(0)
 '''
 
 
 def finish_workflow(project, snakemake, config="every.yaml"):
-    """Make Snakemake believe that a workflow has run: each command leaves empty files and ends. Return its jobs."""
+    """Make Snakemake believe that a workflow has run: commands leave empty files. Return the jobs it was to do."""
     stub = project / "src/sitecustomize.py"
     stub.write_text(STUB)
     plan = read_jobs(snakemake("-n", config=config))

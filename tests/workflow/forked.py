@@ -12,14 +12,14 @@ import signal
 import sys
 import traceback
 
-import pandas  # noqa: F401  runs import this and the next two later
+import pandas  # noqa: F401  imported here, like the next two, because each run needs it
 import pydantic  # noqa: F401
 import smart_open  # noqa: F401
 from snakemake.cli import get_argument_parser, main
 
 
 def run_snakemake(request: dict) -> None:
-    """Run snakemake as `python -m snakemake` does in the folder, environment and files of the request."""
+    """Run snakemake here as `python -m snakemake` does, in the folder, environment and files of the request."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -35,7 +35,7 @@ def run_snakemake(request: dict) -> None:
         main(request["arguments"])
     except SystemExit:
         raise
-    except BaseException:  # as Python does, and not as the loop below would
+    except BaseException:  # an error ends this process as it ends Python
         traceback.print_exc()
         sys.exit(1)
 

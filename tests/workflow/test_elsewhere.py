@@ -27,8 +27,7 @@ rule mine:
 
 
 def run_snakemake(folder, *arguments):
-    """Run snakemake by a Python that knows this checkout by the Snakefile alone; no profile of another folder is
-    read."""
+    """Run snakemake in a folder, by a Python that finds this project through the Snakefile alone; return its output."""
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--resources", "gpu=0", *arguments]
     finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=dict(os.environ))
     assert finished.returncode == 0, finished.stderr

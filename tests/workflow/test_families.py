@@ -12,6 +12,7 @@ from tests.workflow.conftest import read_jobs
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
+    """Entries of stand-ins of the published families, by name."""
     folder = tmp_path_factory.mktemp("models")
     return {name: make_entry(name, folder / name) for name in LAYOUTS}
 
@@ -27,7 +28,8 @@ def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, mo
     assert "report" in {rule for rule, _ in planned}
 
 
-FEWER = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")  # for the time they take
+# Fewer methods and models take less time.
+FEWER = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")
 
 
 @pytest.mark.slow

@@ -40,22 +40,26 @@ class Clone:
         self.environment = variables | {"LC_ALL": "C", "HOME": str(folder / "no home")}
 
     def start(self, *goals, config=f"{ODD}.yaml"):
+        """Start snakemake in the copy, in odd surroundings, and return its process."""
         command = [sys.executable, "-m", "snakemake", *goals, "--cores", "2", "--resources", "gpu=0"]
         settings = {"cwd": self.folder, "env": self.environment, "umask": 0o077, "start_new_session": True}
         command += ["--configfile", config]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **settings)
 
     def run(self, *goals, **settings):
+        """Run snakemake until all is decoded, or for these goals; return code and errors. A traceback fails the
+        test."""
         process = self.start(*(goals or ("--until", "decode")), **settings)
         errors = process.communicate(timeout=500)[1].decode(errors="replace")
         assert "Traceback" not in errors, errors
         return subprocess.CompletedProcess([], process.returncode, "", errors)
 
     def list_store(self):
+        """List the shards of the store with their inodes, which tell whether one was written again."""
         return {file.name: file.stat().st_ino for file in (self.folder / "results/store").glob("[!.]*.npz")}
 
     def read_tokens(self, shards):
-        """Read the tokens of each cell, its shards one after the other."""
+        """Read the tokens of the two cells, whose shards are so many and are joined."""
         cells = {f.parents[1] for f in self.list_shards() if f.name.endswith(f"-of-{shards}.npz")}
         assert len(cells) == 2
         return [
@@ -64,6 +68,7 @@ class Clone:
         ]
 
     def list_shards(self):
+        """List the shards in the results folder."""
         return sorted((self.folder / "results/cells").rglob("shards/*.npz"))
 
 
@@ -92,7 +97,7 @@ def test_killed_runs_continue_and_damaged_shards_are_named(tmp_path):
 
     shard = next(f for f in clone.list_shards() if f.name == "0-of-2.npz")
     data = bytearray(shard.read_bytes())
-    data[data.index(b"\0tokens.npy") + 120] ^= 1  # of the tokens themselves: bytes between members mean nothing
+    data[data.index(b"\0tokens.npy") + 120] ^= 1  # a byte of the tokens: bytes between members mean nothing
     shard.unlink()  # the store holds the same file
     shard.write_bytes(data)
     finished = clone.run(str(shard.parents[1].relative_to(clone.folder) / "metrics.json"))

@@ -24,23 +24,24 @@ EDITABLE += [STATISTICS / name for name in ("joint_tests.py", "result_rows.py", 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """One project for all tests: they plan, and restore what they edit."""
+    """A copy of the project for all tests, which plan, and restore what they edit."""
     return copy_project(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")
 def snakemake(project):
+    """A function that runs snakemake in the project's copy."""
     return make_runner(project)
 
 
 @pytest.fixture(scope="module")
 def plan(project, snakemake):
-    """The jobs of a workflow that has run."""
+    """The jobs of a workflow that, as Snakemake believes, has run."""
     return finish_workflow(project, snakemake)
 
 
 def read_reasons(text):
-    """Read why each job of a dry run runs: {first output: reason}."""
+    """Read from a dry run's output why each job would run: the line with its reasons, by the job's first output."""
     reason_of = {}
     output = ""
     for line in text.splitlines():

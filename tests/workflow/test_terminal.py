@@ -19,27 +19,32 @@ UNFINISHED = "WorkflowError:\nAt least one job did not complete successfully."
 
 
 class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
     def isatty(self):
         return True
 
 
 def make_record(event=None, level=logging.INFO, text="", **fields):
+    """Make a record as Snakemake logs it: an event with its fields, or a text at a level."""
     record = logging.LogRecord("snakemake", level, "", 0, text, (), None)
     vars(record).update({"event": event, **fields} if event else fields)
     return record
 
 
 def make_job(number, log):
+    """Make the record of a started job with a log file."""
     fields = {"rule_name": "decode", "rule_msg": f"decode m/sjd-{number}, part 0 of 1", "log": [str(log)]}
     return make_record(LogEvent.JOB_INFO, jobid=number, wildcards={}, output=["x"], **fields)
 
 
 def make_failure(number, log):
+    """Make the record of a failed job with a log file."""
     return make_record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)])
 
 
 def print_run(stream, tmp_path, live=False):
-    """Feed a run of two jobs, one of which fails, with records that only Snakemake wants; return the printed lines."""
+    """Feed the logger two jobs, one of which fails, and records that only Snakemake wants; return the lines."""
     log = tmp_path / "0.log"
     run = Run(stream, live, logging.StreamHandler(stream))
     log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
@@ -58,7 +63,7 @@ def print_run(stream, tmp_path, live=False):
     ):
         LogHandler.emit(SimpleNamespace(run=run, plain=None), record)
     run.end()
-    run.end()  # Snakemake closes its handlers twice
+    run.end()  # twice, as Snakemake closes its handlers
     return stream.getvalue().splitlines()
 
 
@@ -102,7 +107,7 @@ def test_a_job_writes_its_progress_beside_its_log(tmp_path, monkeypatch):
     command.find_progress_file.cache_clear()
     command.note("1 of 2 done, pass 3", interval=0)
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
-    command.note("2 of 2 done, pass 3", interval=1000)  # too soon
+    command.note("2 of 2 done, pass 3", interval=1000)  # not written, as it comes too soon after the last
     assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
     monkeypatch.setattr(command.os, "readlink", lambda path: "/dev/pts/0")
     command.find_progress_file.cache_clear()

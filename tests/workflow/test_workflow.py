@@ -8,6 +8,7 @@ from tests.workflow.conftest import ALL_KINDS, ROOT, TINY, read_jobs
 
 
 def read_errors(run):
+    """Read the lines of a failed run that begin with "error:"; the run must show no traceback."""
     assert run.returncode != 0, run.stderr
     assert "Traceback" not in run.stderr, run.stderr
     return [line for line in run.stderr.splitlines() if line.startswith("error:")]

@@ -19,8 +19,7 @@ def is_norm(name):
 
 
 def split_norms_by_device(file, n_devices):
-    """Rewrite a file of weights, pickled or safetensors: norms of queries and keys, one row a head, become one row for
-    each of the devices of the training."""
+    """Rewrite a file of weights: norms of queries and keys get one row for each of n devices in place of each head."""
     state = torch.load(file, weights_only=True) if file.suffix == ".bin" else dict(tensors(file))
     for name, tensor in state.items():
         if is_norm(name):
