@@ -45,12 +45,13 @@ for line in sys.stdin:
 
 
 def write_engine(file, answer="pass"):
-    """Write an engine that runs `answer` before it answers; return its command."""
+    """Write an engine in Python that runs the code `answer` before it answers; return its command."""
     file.write_text(ENGINE.replace("ANSWER", answer))
     return [sys.executable, str(file)]
 
 
 def make_coin_law():
+    """Make the law of two fair coins."""
     law = random_law(2, 2)
     law.tables[:] = 0.5
     return law

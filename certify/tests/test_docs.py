@@ -23,6 +23,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def run_console(text: str) -> None:
+    """Run a block's commands; assert that each prints its expected lines and fails exactly if one says "lossy"."""
     for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *expected = block.strip().splitlines()
         words = shlex.split(line)

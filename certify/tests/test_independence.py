@@ -18,6 +18,7 @@ JOINTS = [compute_joint(table, L) for table in TABLES]
 
 
 def compute_conditionals(prefixes):
+    """Compute laws [n, V] of the next token behind prefixes [n, prompt and tokens], by prompt from a table."""
     tokens = prefixes[:, 1:]
     code = tokens @ V ** np.arange(tokens.shape[1])[::-1] if tokens.shape[1] else np.zeros(len(tokens), int)
     return TABLES[prefixes[:, 0], (V ** tokens.shape[1] - 1) // (V - 1) + code]
@@ -28,23 +29,25 @@ TWO = law(compute_conditionals, vocab=V, length=L, prompts=[[0], [1]])
 
 
 def invert_joint(prompts, u):
-    """Draw sequences by inverting each prompt's joint at u [n]."""
+    """Draw sequences [n, L] by inverting the joint law of each row's prompt at u [n], in [0, 1)."""
     which = np.array([np.searchsorted(JOINTS[p].cumsum(), x) for p, x in zip(prompts[:, 0], u, strict=True)])
     return digits(V, L)[which.clip(max=V**L - 1)]
 
 
 def draw_independent(prompts, seed):
+    """Draw independent sequences of the right law."""
     return invert_joint(prompts, np.random.default_rng(seed).random(len(prompts)))
 
 
 def draw_antithetic(prompts, seed):
+    """Draw sequences of the right law, but every second row from 1 - u of the row before: a fault."""
     u = np.random.default_rng(seed).random(len(prompts))
     u[1::2] = 1 - u[::2][: len(u[1::2])]
     return invert_joint(prompts, u)
 
 
 def copy_rows(share, back):
-    """Make a sampler that copies a share of its rows from the row so far back, among those of the same prompt."""
+    """Make a sampler that copies a share of its rows from the row `back` before with the same prompt: a fault."""
 
     def sample(prompts, seed):
         rng = np.random.default_rng(seed)
@@ -60,7 +63,7 @@ def copy_rows(share, back):
 
 
 def share_noise(size):
-    """Make a sampler whose rows `size` apart share their noise."""
+    """Make a sampler of the right law whose rows `size` apart have the same random number: a fault."""
 
     def sample(prompts, seed):
         u = np.random.default_rng(seed).random(size)
@@ -88,21 +91,24 @@ def test_rows_that_depend_are_lossy(fault):
 
 
 def pick_likeliest(prompts):
+    """Return the likeliest sequence of each prompt's law."""
     likeliest = np.array([JOINTS[0].argmax(), JOINTS[1].argmax()])
     return digits(V, L)[likeliest[prompts[:, 0]]]
 
 
 def draw_greedy_behind_others(prompts, seed):
+    """Draw rightly behind prompt 0, but the likeliest sequence behind others: a fault."""
     first = prompts[:, :1] == 0
     return np.where(first, draw_independent(prompts, seed), pick_likeliest(prompts))
 
 
 def draw_wrong_unless_100(prompts, seed):
+    """Draw rightly if exactly 100 rows are asked for, else the likeliest sequences: a fault."""
     return draw_independent(prompts, seed) if len(prompts) == 100 else pick_likeliest(prompts)
 
 
 class WrongAfter:
-    """Right for n rows, then greedy."""
+    """A sampler that is right until n rows are drawn, and then returns the likeliest sequences."""
 
     def __init__(self, n):
         self.n, self.drawn = n, 0
@@ -146,6 +152,7 @@ def test_60_correct_samplers_keep_the_level():
     joints = small.joint.cumsum(-1)
 
     def sample(prompts, seed):
+        """Draw sequences of the right law by inverting the prompt's joint law."""
         u = np.random.default_rng(seed).random(len(prompts))[:, None]
         return digits(3, 2)[(u >= joints[prompts[:, 0]]).sum(1).clip(max=8)]
 

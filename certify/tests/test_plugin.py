@@ -20,6 +20,7 @@ def given(assert_lossless, sampler):
 
 
 def run_pytest(pytester, body):
+    """Run pytest with the plugin on a test file of this body, in a process; return its result."""
     pytester.makepyfile(HEAD + body)
     flags = ["-p", "no:parity_certify", "-p", "parity_certify.plugin", "-p", "no:cacheprovider", "-rA"]
     return pytester.runpytest_subprocess(*flags)

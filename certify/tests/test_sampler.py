@@ -26,7 +26,7 @@ TABLE = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
 
 
 def compute_conditionals(prefixes):
-    """Look up laws behind prefixes [a, b, tokens]: rows of the table that `a` numbers."""
+    """Look up laws [n, V] behind prefixes [n, a, b and tokens], in the part of TABLE that `a` numbers."""
     tokens = prefixes[:, 2:]
     code = (tokens @ V ** np.arange(tokens.shape[1])[::-1]).astype(int)
     return TABLE[prefixes[:, 0], count_prefixes(V, tokens.shape[1]) + code]
@@ -36,17 +36,18 @@ LAW = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS)
 
 
 def draw_sequences(law, rng, prompts, rows=None):
-    """Draw a sequence behind each prompt from a law, or from other joints, `rows`."""
+    """Draw a sequence of a law behind each prompt, or of `rows`, other joint laws by prompt; return [n, L]."""
     which = [int((law.prompts == p).all(1).argmax()) for p in prompts]
     return J.digits(V, L)[[rng.choice(V**L, p=(law.joint if rows is None else rows)[k]) for k in which]]
 
 
 def sample_correctly(prompts, seed):
+    """Draw sequences of LAW."""
     return draw_sequences(LAW, np.random.default_rng(seed), prompts)
 
 
 def sample_first_law(prompts, seed):
-    """Draw from the law of the first prompt behind both."""
+    """Draw from the law of the first prompt behind both: a fault."""
     return draw_sequences(LAW, np.random.default_rng(seed), prompts, rows=LAW.joint[[0, 0]])
 
 
@@ -86,16 +87,17 @@ def test_laws_of_callables_and_end_tokens():
     ended = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=2)
     cells = ended.joint.reshape(2, V, V, V)
     assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()
-    assert np.allclose(cells[:, 2, 2, 2], LAW.joint.reshape(2, V, -1)[:, 2].sum(-1))  # stopped at once
+    assert np.allclose(cells[:, 2, 2, 2], LAW.joint.reshape(2, V, -1)[:, 2].sum(-1))  # sequences that end at once
     joint, codes, width = LAW.prepend_prompt()
     assert width == 3 and np.isclose(joint.sum(), 1) and np.allclose(joint[codes], LAW.cells)
-    assert len(J.make_tables(joint, width, L + 1, 1000).df)  # pairs with the prompt are looked at
+    assert len(J.make_tables(joint, width, L + 1, 1000).df)  # pairs of a token and the prompt are tested, too
 
 
 def test_short_rows_end_with_the_end_token():
     ended = law(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=2)
 
     def sample(prompts, seed):
+        """Draw rows, but cut each behind its first end token, 2."""
         rows = draw_sequences(ended, np.random.default_rng(seed), prompts).tolist()
         return [row[: row.index(2) + 1] if 2 in row else row for row in rows]
 
@@ -172,6 +174,7 @@ def test_a_rejection_that_does_not_repeat_says_what_to_do():
     first = set()
 
     def sample(prompts, seed):
+        """Draw wrongly on the first seed that is asked for, rightly on others."""
         first.update([] if first else [seed])
         return sample_first_law(prompts, seed) if seed in first else sample_correctly(prompts, seed)
 
@@ -186,6 +189,7 @@ def test_a_greedy_law_is_a_law(wrong, kind):
     greedy = law(lambda x: np.eye(V)[compute_conditionals(x).argmax(1)], vocab=V, length=L, prompts=PROMPTS)
 
     def sample(prompts, seed):
+        """Return the likeliest sequences, but replace the last token by a random one in a share `wrong` of them."""
         rng, likeliest = np.random.default_rng(seed), J.digits(V, L)[greedy.joint.argmax(1)]
         tokens = likeliest[(prompts[:, 0] == 2).astype(int)]
         tokens[rng.random(len(tokens)) < wrong, -1] = rng.integers(V)
@@ -195,7 +199,7 @@ def test_a_greedy_law_is_a_law(wrong, kind):
 
 
 def cache_samples(p, s):
-    """Return for every second row what an earlier row with its prompt got."""
+    """Draw rightly, but return for every second row what an earlier row with its prompt got: a fault."""
     tokens = sample_correctly(p, s)
     cache = {}
     for i, prompt in enumerate(map(tuple, p)):
@@ -260,12 +264,14 @@ def test_kept_samples_are_continued(tmp_path):
     calls = []
 
     def sample(prompts, seed):
+        """Draw rightly, but fail at the third call."""
         calls.append(seed)
         if len(calls) == 3:
             raise RuntimeError("out of memory")
         return sample_correctly(prompts, seed)
 
     def certify(n=500, name="it", folder=tmp_path):
+        """Certify the sampler with samples kept in a folder."""
         return certify_sampler(sample, LAW, n=n, folder=folder, name=name, vary=False, **QUIET)
 
     with pytest.raises(ParityError, match=r"failed after 200 sequences \(kept in .*\): RuntimeError: out of memory"):
@@ -275,7 +281,7 @@ def test_kept_samples_are_continued(tmp_path):
     assert certify().details["n"] == [500] and len(calls) == 6
     longer = certify(700)
     assert len(calls) == 8 and longer.rows[-1]["n"] <= 700 and Store(tmp_path).read_looks(0).keys() == {500, 700}
-    assert (certificate.counts == certify(folder=None).counts).all()  # the same samples as in one go
+    assert (certificate.counts == certify(folder=None).counts).all()  # the same samples as drawn in one call
     with pytest.raises(ParityError, match=r"holds samples of another sampler \(sampler differ\)"):
         certify(name="other")
 
@@ -292,13 +298,14 @@ def test_stopping_leaves_the_size_of_the_test():
     p = np.minimum(2 * np.exp(-best), 2 * J.compute_p_values(J.compute_statistics(counts, t), null)[:, 4])
     assert (p <= 0.05).sum() <= 24 and not (p <= 1e-6).any(), np.sort(p)[:30]
     wrong = np.cumsum(rng.multinomial(100, LAW.joint[[0, 0]].ravel() / 2, size=(50, 15)), 1)
-    assert (2 * np.exp(-J.compute_log_e(wrong, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
+    assert (2 * np.exp(-J.compute_log_e(wrong, LAW.cells).max(1)) <= 1e-6).all()  # a wrong law is rejected
 
 
 def test_a_budget_is_kept_and_what_could_be_seen_is_said():
     """A slow sampler, a tenth of the sequences that the margin needs: in time, and consistent with the bound."""
 
     def slow(prompts, seed):
+        """Draw rightly, taking 2 ms a row."""
         time.sleep(0.002 * len(prompts))
         return sample_correctly(prompts, seed)
 
@@ -315,6 +322,7 @@ def test_minutes_count_the_repeat_as_well():
     """A rejection that takes longer to repeat than the time has left."""
 
     def slow(prompts, seed):
+        """Draw wrongly, taking 4 ms a row."""
         time.sleep(0.004 * len(prompts))
         return sample_first_law(prompts, seed)
 

@@ -16,15 +16,17 @@ CELLS = digits(3, 2)
 
 
 def draw_codes(law, n=3000):
-    """Draw codes from a law, for each of two seeds."""
+    """Draw n codes of sequences, 0 to 8, from a law, for each of the seeds 4 and 5."""
     return {seed: np.random.default_rng(seed).choice(9, p=law.joint[0], size=n) for seed in (4, 5)}
 
 
 def make_lines(law):
+    """Make a dictionary of seed and tokens for each code that `draw_codes` draws."""
     return [{"seed": s, "tokens": CELLS[c].tolist()} for s, codes in draw_codes(law).items() for c in codes]
 
 
 def write_lines(file, objects):
+    """Write objects to a file, a line of JSON each; return it."""
     file.write_text("".join(json.dumps(o) + "\n" for o in objects))
     return file
 

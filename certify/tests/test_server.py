@@ -27,6 +27,7 @@ class Tokenizer:
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
+        """Answer a request for a completion with letters drawn from P; the model's name chooses an odd answer."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         rng = np.random.default_rng(request["seed"])
         text = "".join(LETTERS[i] for i in rng.choice(3, p=P, size=request["max_tokens"]))
@@ -42,9 +43,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(400 if request.get("model") == "none" else 200, body)
 
     def do_GET(self):
+        """Answer with the server's version; 404 for other paths."""
         self.answer(200 if self.path == "/version" else 404, {"version": "fake 1.0"})
 
     def answer(self, code, body):
+        """Send a dictionary as JSON with a status code, if who asked still waits."""
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))
@@ -58,6 +61,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def fake():
+    """A running fake server; `accepts` says whether it reports accepted drafts."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.accepts = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -66,6 +70,7 @@ def fake():
 
 
 def connect(server, **settings):
+    """Make a sampler of two tokens that asks the server."""
     return Server(f"http://127.0.0.1:{server.server_port}", 2, Tokenizer(), **settings)
 
 

@@ -17,14 +17,14 @@ V, L = 50, 12
 
 
 def compute_conditionals(previous, rng_seed=0):
-    """Compute laws [n, V] that depend on the previous token."""
+    """Compute laws [n, V] of the token behind `previous` [n], from a random table."""
     table = np.random.default_rng(rng_seed).standard_normal((V, V)) * 1.5
     p = np.exp(table)
     return (p / p.sum(-1, keepdims=True))[previous]
 
 
 def write_texts(file, temper, n=400, tops=8):
-    """Write texts drawn at a temperature, with the log-probabilities of the law at temperature one."""
+    """Write n texts drawn at temperature `temper`, with the `tops` largest log-probabilities at temperature one."""
     rng, lines = np.random.default_rng(1), []
     previous = rng.integers(V, size=n)
     texts, likeliest = [], []
@@ -114,7 +114,8 @@ DRAFTS = 0.5 * LAWS + 0.5 * compute_conditionals(np.arange(V), rng_seed=1)
 
 
 def speculate(rng, factor, n=200, length=64, late=0):
-    """Draw prompts [n] and texts [n, length] by drafts, accepted at u < p / q, from token `late` on at factor p / q."""
+    """Draw prompts [n] and texts [n, length] by drafts accepted at u < p / q, from token `late` on at `factor` p /
+    q."""
     previous, texts = rng.integers(V, size=n), np.zeros((n, length), dtype=int)
     rows = np.arange(n)
     first = previous
@@ -129,7 +130,7 @@ def speculate(rng, factor, n=200, length=64, late=0):
 
 
 def judge(first, tokens, seed=0):
-    """Judge texts [n, L] behind prompts [n] of one token by the law's own conditionals."""
+    """Judge texts [n, L] behind prompts [n] of one token against LAWS; return the verdict."""
     texts = [{"tokens": row} for row in tokens]
     judged = Judged(texts, math.inf, print)
     judged.texts, judged.tokens = tokens.shape[0], tokens.size

@@ -20,6 +20,7 @@ QUIET = {"tell": lambda text: None, "draws": 299}
 
 @pytest.fixture(scope="module")
 def pair():
+    """A tiny target, and an assistant whose laws differ from it."""
     target = models.make_model("llama", 4, 0)
     return target, models.make_companion(target, 0.3)
 
@@ -68,7 +69,7 @@ def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"], str(certificate)
 
     class Flat:
-        """Drafts as they were drawn, recorded as if tokens were named in the other order."""
+        """A generator of candidates that records their logits in the reverse order of tokens: a fault."""
 
         requires_model_outputs = False
 
@@ -76,6 +77,7 @@ def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
             self.inner = inner
 
         def get_candidates(self, input_ids, **kwargs):
+            """Return the candidates that `inner` draws, with reversed logits."""
             ids, logits = self.inner.get_candidates(input_ids, **kwargs)
             return ids, None if logits is None else logits.flip(-1)
 

@@ -23,13 +23,13 @@ def test_correct_verifiers_are_certified(name):
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_faults_are_lossy(name):
     verify, shape, problems = FAULTS[name]
-    # a tree is drawn node by node; the others at the size that a margin of .01 takes
+    # Trees take long, as they are drawn node by node: their margin is wider, for fewer samples.
     certificate = certify_verifier(verify, shape=shape, problems=problems, margin=0.1 if shape == "tree" else 0.01)
     assert certificate.verdict.kind == "lossy" and certificate.exit_code == 1, str(certificate)
 
 
 def verify_row(draft_tokens, draft_probs, target_probs):
-    """Verify one row by speculative sampling, with Python's generator."""
+    """Verify drafts of one row by speculative sampling; return the accepted ones and one more token."""
     for i, token in enumerate(draft_tokens):
         if random.random() * draft_probs[i, token] >= target_probs[i, token]:
             residual = np.maximum(target_probs[i] - draft_probs[i], 0)
@@ -45,6 +45,7 @@ def test_rows_one_by_one_give_the_same_verdict_by_seed():
 
 def test_a_caller_that_draws_the_bonus_itself_is_certified():
     def drop_bonus(tokens, q, p, rng):
+        """Verify a chain, but leave out the token behind all drafts."""
         return chain(tokens, q, p, rng)[:, :-1]
 
     assert certify_verifier(drop_bonus, shape="batch", margin=0.1, **SMALL).verdict.kind == "certified"
@@ -52,6 +53,7 @@ def test_a_caller_that_draws_the_bonus_itself_is_certified():
 
 def test_nothing_accepted_or_equal_laws_alone_are_inconclusive():
     def accept_none(tokens, q, p, rng):
+        """Accept no draft, and draw a token of the target."""
         return (rng.random(len(p))[:, None] >= p[:, 0].cumsum(1)).sum(1).clip(max=2)[:, None]
 
     certificate = certify_verifier(accept_none, shape="batch", margin=0.1, **SMALL)
@@ -62,16 +64,19 @@ def test_nothing_accepted_or_equal_laws_alone_are_inconclusive():
 
 
 def return_value(value):
+    """Make settings of a certification whose verifier always returns this value."""
     return {"verify": lambda tokens, q, p: value, "problems": ("soft",), **SMALL}
 
 
 def change_laws(**changes):
+    """Make settings of a certification with the tables `draft` or `target` of its problem replaced."""
     problem = make_problem("soft", 3, 2)
     tables = {"draft": problem.draft.copy(), "target": problem.target.copy()} | changes
     return {"verify": chain, "shape": "batch", "problems": [Problem("mine", **tables)], **SMALL}
 
 
 def spoil_table(value):
+    """Make a problem's target table with one wrong entry."""
     table = make_problem("soft", 3, 2).target.copy()
     table[4, 1] = value
     return table

@@ -19,6 +19,8 @@ def llama():
 
 
 def decode(model, method, ids=IDS, **options):
+    """Generate at most 24 tokens behind prompts by a method of `parity_decoders.transformers`; `options` are of
+    `generate`."""
     return model.generate(ids, custom_generate=getattr(decoders, method), **SAMPLE | {"max_new_tokens": 24} | options)
 
 
@@ -107,4 +109,4 @@ def test_a_streamer_gets_the_tokens_in_order(llama):
 
 def test_spec_decodes_with_a_draft_model(llama):
     out = decode(llama, "spec", draft_model=llama, return_dict_in_generate=True, gamma=5, eos_token_id=None)
-    assert out.passes.tolist() == [4, 4]  # of 24 tokens, five drafts and one more a pass
+    assert out.passes.tolist() == [4, 4]  # 24 tokens take 4 passes of five drafts and one more

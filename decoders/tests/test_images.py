@@ -7,14 +7,14 @@ from transformers import Emu3Config, Emu3ForConditionalGeneration, JanusConfig, 
 from parity_decoders.janus import make_picture_model
 from parity_decoders.transformers import ar, mtj, sjd_coupled
 
-SIDE = 4  # tokens of a picture's row
+SIDE = 4  # visual tokens in a row of a picture
 PAD, BOS, EOS, LINE_END, FILE_END, WRAPPER, IMAGE_END = 0, 1, 2, 11, 12, 13, 14
 VISUAL = range(20, 52)
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 def spread_weights(model):
-    """Make laws that are far from uniform."""
+    """Draw larger weights in place, so that laws are far from uniform; return the model."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -25,6 +25,7 @@ def spread_weights(model):
 
 @pytest.fixture(scope="module")
 def emu3():
+    """A small random Emu3 that makes pictures of tokens VISUAL."""
     names = {"<image>": 10, "<|extra_200|>": LINE_END} | {f"<|visual token {i:06}|>": t for i, t in enumerate(VISUAL)}
     vq = {"codebook_size": len(VISUAL), "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "num_res_blocks": 1}
     vq |= {"channel_multiplier": [1, 1], "hidden_size": 32, "attn_resolutions": []}
@@ -66,6 +67,7 @@ def test_emu3_draws_plain_pictures_in_fewer_passes(emu3, decoder):
 
 @pytest.fixture(scope="module")
 def janus():
+    """A small random Janus that makes pictures of SIDE x SIDE tokens."""
     vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
     vision |= {"projection_dim": TEXT["hidden_size"], "num_image_tokens": SIDE * SIDE}
     vq = {"embed_dim": 8, "num_embeddings": 24, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1}
@@ -80,7 +82,7 @@ def janus():
 def test_janus_draws_what_its_own_generate_draws(janus):
     """With greedy sampling, where no random number enters, guided as by its own loop."""
     ids = torch.tensor([[PAD, BOS, 5, 7, WRAPPER], [BOS, 5, 6, 8, WRAPPER]])
-    mask = torch.ones_like(ids)  # its own loop sees the padding
+    mask = torch.ones_like(ids)  # all ones, as Janus' own loop reads the padding
     keywords = {"pad_token_id": PAD, "bos_token_id": BOS, "do_sample": False}
     expected = janus.generate(ids, attention_mask=mask, generation_mode="image", guidance_scale=3.0, **keywords)
     pictures = make_picture_model(janus)

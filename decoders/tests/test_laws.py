@@ -24,11 +24,14 @@ CASES = [
 
 
 class Sampler:
-    """Rows of `generate`, each behind padding on its left."""
+    """A function of prompts and a seed that draws LENGTH tokens behind each by `generate`, with two padding tokens on
+    the left."""
 
     def __init__(self, model, method, options, end):
+        """Choose the method, its options of `generate` and the end token, or None for no end; changes the model's
+        own."""
         self.model = model
-        self.model.generation_config.eos_token_id = end  # and no other
+        self.model.generation_config.eos_token_id = end  # no other token ends a row
         self.end = end
         self.keywords = make_keywords(options, LENGTH, end) | {"custom_generate": getattr(decoders, method)}
         if method == "spec":
@@ -39,6 +42,7 @@ class Sampler:
             self.keywords["window"] = 3
 
     def __call__(self, prompts, seed):
+        """Draw tokens [n, LENGTH] behind prompts [n, tokens]; rows that end early are filled with the end token."""
         prompts = torch.as_tensor(np.asarray(prompts))
         padding = torch.zeros(len(prompts), 2, dtype=torch.long)
         ids = torch.cat([padding, prompts], 1)

@@ -14,30 +14,28 @@ IDS = torch.tensor([[5, 6, 7]])
 
 
 def make_mamba():
-    sizes = {
-        "vocab_size": 40,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "state_size": 4,
-        "num_heads": 4,
-        "head_dim": 8,
-    }
-    return hf.Mamba2ForCausalLM(hf.Mamba2Config(**sizes, n_groups=1))
+    """Make a small random Mamba-2, which has no attention."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4}
+    return hf.Mamba2ForCausalLM(hf.Mamba2Config(**sizes, head_dim=8, n_groups=1))
 
 
 def make_lfm2():
+    """Make a small random LFM2, half of whose layers are convolutions."""
     return hf.Lfm2ForCausalLM(hf.Lfm2Config(**SIZES | {"layer_types": ["conv", "full_attention"] * 2}))
 
 
 def make_bloom():
+    """Make a small random BLOOM, which reads no positions."""
     return hf.BloomForCausalLM(hf.BloomConfig(vocab_size=40, hidden_size=32, n_layer=2, n_head=4))
 
 
 def make_t5():
+    """Make a small random T5, an encoder with a decoder."""
     return hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=40, d_model=16, d_ff=16, num_layers=1, num_heads=2))
 
 
 def make_gpt_neo():
+    """Make a small random GPT-Neo, whose second layer sees a window of four tokens."""
     sizes = {"vocab_size": 40, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
     sizes |= {"attention_types": [[["global", "local"], 1]]}
     return hf.GPTNeoForCausalLM(hf.GPTNeoConfig(**sizes, max_position_embeddings=64, window_size=4))

@@ -7,10 +7,11 @@ from decoders.tests.architectures import CONFIGURATIONS, make_model
 from parity_decoders.slots import SlotNetwork
 
 PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first padded on the left
-LENGTH = 12  # beyond the sliding windows, which are of 6
+LENGTH = 12  # tokens behind the prompts, beyond the sliding windows of 6
 
 
 def draw_tokens() -> torch.Tensor:
+    """Draw random tokens [2, LENGTH] to feed behind PROMPTS."""
     return torch.randint(3, 40, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
@@ -24,10 +25,12 @@ def compute_logits(model, row: int, tokens: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module", params=CONFIGURATIONS)
 def model(request):
+    """A small random network of each architecture."""
     return make_model(request.param)
 
 
 def make_network(model) -> SlotNetwork:
+    """Make the network of slots over a model that has read PROMPTS."""
     ids = torch.tensor(PROMPTS)
     with torch.inference_mode():
         return SlotNetwork(model, ids, ids != 0, LENGTH + 1)
@@ -43,7 +46,7 @@ def test_windows_have_the_laws_of_forward(model):
     logits = []
     for first in range(0, LENGTH + 1, 4):
         positions = torch.arange(first - 1, min(first + 3, LENGTH)).expand(2, -1)
-        network.logits(wrong[:, positions[0] + 1], positions)  # drafts that are fed again in their right form
+        network.logits(wrong[:, positions[0] + 1], positions)  # wrong drafts first, which the right tokens replace
         logits.append(network.logits(feed[:, positions[0] + 1], positions))
     for row in range(2):
         truth = compute_logits(model, row, tokens[row])

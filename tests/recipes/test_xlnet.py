@@ -39,7 +39,7 @@ def test_the_loss_is_the_joint_conditional():
 def test_orders_are_the_lattices_unless_permuted(permutations):
     order, m = draw_order(Scheme(warmup=0, permutations=permutations), 0, (64, 32), np.random.default_rng(1))
     assert (order.sort(1).values == torch.arange(32)).all()
-    long = [o[k:] for o, k in zip(order, m.tolist(), strict=True) if k < 28]  # a few missing tokens may ascend by chance
+    long = [o[k:] for o, k in zip(order, m.tolist(), strict=True) if k < 28]  # few missing tokens may ascend by chance
     ascending = {bool((o.diff() > 0).all()) for o in long}
     assert ascending == {not permutations}
 
