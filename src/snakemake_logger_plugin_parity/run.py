@@ -19,7 +19,7 @@ OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  
 
 
 def format_clock(seconds: float) -> str:
-    """Format seconds as 4 s, 3:07, 1:02:03."""
+    """Write seconds as "4 s", "3:07" or "1:02:03"."""
     total = round(seconds)
     if total < 60:
         return f"{total} s"

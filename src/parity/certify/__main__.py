@@ -13,7 +13,7 @@ from parity.certify import certify
 
 
 def run_decoder(a: argparse.Namespace) -> int:
-    """any object with the signature of Parity's discrete decoders"""
+    """certify a decoder with the signature of Parity's discrete ones, on models whose law is known"""
     from parity.base.command import pin_threads
 
     pin_threads(1)  # torch gets one thread, as tensors are small; --threads runs chunks side by side

@@ -104,7 +104,7 @@ def make_quality_table(pairs: list[Pair], labels: Mapping[str, str], title: str)
 
 
 def make_tables(comparison: Comparison) -> Iterator[Table]:
-    """Make the tables of each kind of model: verdicts with costs, and quality where it differs."""
+    """Yield for each kind of model a table of verdicts and costs, and one of quality where that differs."""
     for kind, section in KINDS.items():
         if pairs := [pair for pair in comparison.pairs if pair.b["kind"] == kind]:
             yield make_table(pairs, comparison.z, section.capitalize())
@@ -113,7 +113,7 @@ def make_tables(comparison: Comparison) -> Iterator[Table]:
 
 
 def summarize(comparison: Comparison) -> list[str]:
-    """Say in lines how many rows changed, which folder lacks which, and why seconds are not compared."""
+    """Write sentences: how many rows changed, which rows a folder lacks, and why seconds are not compared."""
     pairs = comparison.pairs
     changed = sum(bool(pair.find_changed(comparison.z)) for pair in pairs)
     lines = [f"A is {comparison.a.folder}, B is {comparison.b.folder}: {len(pairs)} rows in both, {changed} changed."]

@@ -48,7 +48,7 @@ def reference_half(features: np.ndarray) -> Reference:
 
 
 def make_reference(mean: np.ndarray, covariance: np.ndarray) -> Reference:
-    """Make a reference from mean [d] and covariance [d, d], as published statistics hold them."""
+    """Make the reference of `frechet` from mean [d] and covariance [d, d], as published statistics hold them."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
     return Reference(mean, root, float(np.trace(covariance)))
@@ -121,8 +121,8 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_fid(sample: Any) -> dict[str, Any]:
-    """Measure FID against the features of the reference file, whose number is `reference_n`, or its statistics; for
-    fewer images than `sample.fewest` give the reason."""
+    """Measure FID against the reference file: its features, whose number is `reference_n`, or its statistics. The
+    reason, if there are too few images or no reference."""
     features, real = sample.outputs.get("features"), sample.reference_outputs
     if features is None or not {"mu", "features"} & set(real):
         return explain_absent(sample, "features", ["fid"])
@@ -137,7 +137,7 @@ def measure_fid(sample: Any) -> dict[str, Any]:
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:
     """Compute 1000 times the squared MMD of features of unit length over every pair (the biased estimate, as
-    published); its standard error is over generated pictures."""
+    published), and its standard error over generated pictures; the reason, if features are missing."""
     features, real = sample.outputs.get("cmmd"), sample.reference_outputs.get("cmmd")
     if features is None or real is None:
         return explain_absent(sample, "cmmd", ["cmmd"])
@@ -153,7 +153,8 @@ def measure_cmmd(sample: Any) -> dict[str, Any]:
 
 
 def measure_inception_score(sample: Any) -> dict[str, Any]:
-    """Measure the Inception Score: a split for every hundred images, ten at most."""
+    """Measure the Inception Score (a split every hundred images, ten at most) and its sd; the reason, if it is
+    missing."""
     if "logits" not in sample.outputs:
         return explain_absent(sample, "logits", ["is"])
     logits = torch.from_numpy(sample.outputs["logits"])

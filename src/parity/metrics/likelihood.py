@@ -24,7 +24,7 @@ MEASURES = {
 @torch.inference_mode()
 def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
     """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, in one pass: [start,
-    tokens[:-1]] at -1 .. L - 2.
+    tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
 
     `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
     before position 0, by default 0.
@@ -39,8 +39,8 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
-    """Compute the log-probability of tokens [B, L] under logits [B, L, V], float64; NaN where the grammar forces,
-    -inf for a token that the law excludes (top-k)."""
+    """Compute the log-probability of tokens [B, L] under logits [B, L, V], float64; NaN where the grammar forces
+    (forced [L] >= 0), -inf for a token that the law excludes (top-k)."""
     logp = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
     return logp.masked_fill(forced.to(logp.device) >= 0, float("nan"))
 

@@ -52,8 +52,7 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def drop_last_pass(kept: np.ndarray) -> np.ndarray:
-    """List the tokens that each pass made final, of kept [n, passes] (0 once a row is done), but for the last
-    passes."""
+    """List the tokens that each pass made final, of kept [n, passes] (0 once a row is done), without last passes."""
     last_pass = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
     return kept[(kept > 0) & (np.arange(kept.shape[1]) < last_pass[:, None])]
 
@@ -100,8 +99,8 @@ def measure_calls(sample: Any) -> dict[str, Any]:
 
 
 def measure_requests(sample: Any) -> dict[str, Any]:
-    """Measure requests. `acceptance_by_slot` is JSON, a list. Times are of the batch of a row (`batch`), and of a
-    job's first rows alone; the first token's from the decoder's beginning, which takes in the prompt."""
+    """Measure acceptance by slot (`acceptance_by_slot`: JSON, a list) and the speed of a request: tokens per second of
+    a row in its batch and of a single row, and the median seconds to the first token, reading the prompt included."""
     shard = sample.shard
     passes = (shard.kept > 0).sum(1)
     free = free_tokens(shard.step, sample.forced)

@@ -104,7 +104,7 @@ def probe() -> str:
 
 
 def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
-    """Run a program, then its tests. Raises RuntimeError where there is no sandbox: nothing is ever run outside one."""
+    """Run a program, then its tests, for at most so many seconds. Raises RuntimeError where there is no sandbox."""
     interpreter, reason = python()
     if interpreter is None:
         raise RuntimeError(reason)

@@ -25,8 +25,7 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """Find the number of each row's batch [n], from 0: neighbours with the same seconds, passes and size are one
-    batch."""
+    """Find the number of each row's batch [n], from 0: neighbours of equal seconds, passes and size are one."""
     differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
     return np.concatenate([[0], differ.cumsum()])
 

@@ -22,7 +22,7 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
 
 
 def read_table(path: Path) -> "pd.DataFrame":
-    """Read a table. Raises ParityError that names the file if it is damaged."""
+    """Read a parquet file as a frame. Raises ParityError that names the file if it is damaged."""
     from pyarrow import parquet
 
     try:

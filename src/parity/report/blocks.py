@@ -52,7 +52,7 @@ def format_settings(values: Mapping[str, Any], joint: str = "=") -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Replace characters that control a terminal or a browser (escape, null, direction marks) by \u001b and so on."""
+    r"""Replace characters that control a terminal or a browser (escape, null, direction marks) by text like \u001b."""
     return "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
     )
@@ -159,7 +159,7 @@ class Section:
 
 
 def walk_blocks(body: Sequence[Any]) -> Iterator[Any]:
-    """Yield blocks, and those inside them, in the order of the page."""
+    """Yield blocks in the order of the page, each followed by the blocks inside it."""
     for block in body:
         yield block
         if isinstance(block, Details):

@@ -339,7 +339,7 @@ def rank_row(row: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
-    """Group rows that drew the same tokens of the same model, in the order of the first of each."""
+    """Group rows that drew the same tokens of the same model, in the order of the first of each; others are alone."""
     groups: dict[Any, list[Any]] = {}
     for row in rows:
         is_unknown = is_missing(row.get("drawn"))

@@ -39,7 +39,7 @@ class PassCost:
     source: str  # where the curve is from, in words
 
     def interpolate(self, n: float) -> float:
-        """Compute the cost of a pass over n nodes."""
+        """Compute the cost of a pass over n nodes, in passes over one."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
         return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
@@ -54,8 +54,8 @@ def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
 
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
-    """Measure the curve of this machine: rising steps through the `pass_cost` of each row, over its nodes a pass (least
-    squares, each row alike). None where no row has one."""
+    """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` of summary rows: isotonic least squares,
+    each row alike. None where no row has them."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
     points = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass", as_index=False).mean()
     if points.empty:
@@ -66,8 +66,8 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
 
 
 def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
-    """Read the curve of a GPU, of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where it was, the
-    geometric mean over networks. None where nothing was measured on a GPU."""
+    """Make the curve of a GPU from the content of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where
+    it was, the geometric mean over networks. None where nothing was measured on a GPU."""
     table = pd.DataFrame(benchmark.get("forwards", []))
     if not benchmark.get("measured") or table.empty:
         return None
@@ -146,8 +146,8 @@ def list_points(rows: pd.DataFrame, plain: Mapping[str, Any], largest_cost: floa
 
 def draw_gains(rows: pd.DataFrame) -> Drawing | None:
     """Draw the times faster than plain decoding over what a pass over 32 nodes costs: a line for each method as
-    predicted, and the points that were measured here, one image at a time, with their intervals. Lossy methods are
-    broken lines. rows: of one model, plain decoding among them. None where no row has passes and nodes."""
+    predicted, broken if it is lossy, and the points that were measured here, one image at a time, with their intervals.
+    rows: of one model, plain decoding among them; None without it, or without passes and nodes."""
     plain, methods = find_plain_row(rows), rows[~is_plain(rows)]
     methods = methods[methods.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
     if plain is None or methods.empty:

@@ -23,7 +23,7 @@ SLOTS = 8  # each of the first slots of a pass has a column
 
 
 def show_perplexity(row: Row) -> Entry:
-    """Show the perplexity with the share of tokens that the target gives no probability."""
+    """Show the perplexity, beneath it the share of tokens left out because the target gives them probability 0."""
     entry = show_measured("perplexity")(row)
     if is_missing(row.get("excluded")) or not row["excluded"] > 0:
         return entry

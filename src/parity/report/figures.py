@@ -59,7 +59,7 @@ Look = dict[str, tuple[str, str]]  # by label its colour and marker
 
 
 def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: str = "") -> Plot | Words:
-    """Make a drawing as a block of the page; where it is None, the sentence that there are no data for it."""
+    """Make a block of the page from a drawing; if that is None, the sentence that there are no data for it."""
     if drawn is None:
         return Words(f"{title}: this experiment has no data for it.", "empty")
     return Plot(name, title, encode_figure(drawn[0]), caption, drawn[1], heading)
@@ -295,7 +295,7 @@ def read_extra(file: Path) -> Extra:
 
 
 def draw_extra(e: Extra) -> Figure:
-    """Draw a figure whose data were made elsewhere. Raises ParityError that names a column it lacks."""
+    """Draw the lines or histograms of a figure made elsewhere. Raises ParityError that names a column it lacks."""
     if lacking := [c for c in NEEDS[e.kind] if c not in e.data]:
         raise ParityError(f"figure {e.name!r}: no column {lacking[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
     figure = Figure(figsize=(6.4, 3.9), layout="constrained")

@@ -90,6 +90,7 @@ def make_image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str
 
 
 def make_name_columns() -> list[Column]:
+    """Make the columns of a method's name and its verdict."""
     return [
         Column("Method", show_method),
         Column(
@@ -143,7 +144,7 @@ def show_nodes(row: Row) -> Entry:
 
 
 def show_calls(row: Row) -> Entry:
-    """Show all calls, and those of the companion with its share of the target's parameters."""
+    """Show how many calls an image waits for, beneath those of the companion with its size relative to the target."""
     count = row.get("calls")
     drafted = row.get("draft_calls")
     share = row.get("draft_share")
@@ -195,7 +196,7 @@ def rank_budgets(line: Mapping[Any, Any]) -> tuple[float, ...]:
 
 
 def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
-    """Show the passes within a budget, and beneath what is gained at flat cost, with which options."""
+    """Show the passes of a line's row within a budget, beneath it the predicted gain, nodes and options."""
     row = line.get(budget)
     if row is None:
         return Entry("no such setting", style="none")
@@ -215,7 +216,7 @@ def show_verdict(row: Row) -> Entry:
 
 
 def show_method(row: Row) -> Entry:
-    """Show the name with its mark, what is claimed and by whom, and on hovering what the method is."""
+    """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" * (is_mismatch(row) and row["claim"] != "lossy")
     about = describe_method(row["kind"], row["method"])
     if row["role"] == "reference":
@@ -293,7 +294,7 @@ def describe_quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
 
 
 def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Find figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
+    """List the figures of quality that no row has, joined by the recorded reason: "FID, recall (no network: ...)"."""
     names: dict[str, list[str]] = {}
     for name in FIGURES:
         figures = [estimate_of(row, name) for row in rows]

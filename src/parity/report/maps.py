@@ -83,10 +83,10 @@ def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | N
 def draw_top1_maps(
     top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int], shown: int = 5
 ) -> Drawing:
-    """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and
-    `shown` images with theirs. The data hold every cell.
+    """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and the
+    first `shown` images with theirs. The data hold the means of every cell.
 
-    top1    [n, L] of each cell, NaN where forced
+    top1    by cell [n, L], NaN where forced; widths: by cell the tokens in a row of the picture
     pixels  [n, H, W, 3] of the cell `plain`
     """
     lines = [average_over_images(top1[plain]), *top1[plain][:shown]]
@@ -103,7 +103,8 @@ def draw_top1_maps(
 
 
 def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
-    """Draw a box for each label: the middle half of its values, the median as a line, whiskers from 5 to 95%."""
+    """Draw a horizontal box of the column `x` for each label of the data: the middle half, the median as a line,
+    whiskers from 5 to 95%."""
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * data["label"].nunique()), layout="constrained")
     ax = figure.subplots()
     colours = {name: look[name][0] for name in data["label"].unique()}
@@ -148,7 +149,7 @@ def count_by_pass(step: np.ndarray, max_stretches: int = 24) -> pd.DataFrame:
 
 
 def draw_passes(steps: Steps, look: Look) -> Drawing:
-    """Draw the tokens that became final per pass as decoding goes on, with its interval over images."""
+    """Draw for each cell the tokens that became final in a pass, by pass, with intervals over images."""
     frames = {name: count_by_pass(step) for name, step in steps.items()}
     data = pd.concat(frames, names=["label"]).reset_index("label").reset_index(drop=True)
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")

@@ -44,7 +44,7 @@ def warn_of_failures(tests: SelfTests) -> str:
 
 
 def show_self_tests(tests: SelfTests) -> Section:
-    """Show which planted faults were found, and how often each test rejects true hypotheses."""
+    """Make the section on which planted faults were found, and how often each test rejects true hypotheses."""
     faulty_first = sorted(tests.faults, key=lambda row: not row["fault"])
     about = {"date": tests.date, "minutes": tests.seconds / 60}
     body: list[Any] = [RAN.format(**about)]

@@ -55,7 +55,7 @@ def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """Name a method with those options in `shown` that are not the defaults; those of a named set by its name."""
+    """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name."""
     default, name = complete(kind, method, {}), method
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
@@ -81,8 +81,8 @@ def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
 
 
 def make_labels(rows: Sequence[Row]) -> list[str]:
-    """Make a short name per row of one kind: its method, of the options in which the method's variants differ those
-    that are not the defaults, and what else distinguishes rows."""
+    """Make a short name per row of one kind: its method, those options in which the method's variants differ, without
+    defaults, and what else distinguishes rows; a number if nothing does."""
     methods = [(str(row["method"]), parse_settings(row["options"])) for row in rows]
     vary = {method: find_varying([o for m, o in methods if m == method]) for method, _ in methods}
     names = [name_variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, methods, strict=True)]

@@ -236,7 +236,7 @@ def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed:
 
 
 def describe_load(rows: list[dict[str, Any]]) -> str:
-    """Describe the load of the machine while speeds were taken, and whether that is busy; "" where it is not known."""
+    """Describe the machine's load while speeds were measured, and whether that is busy; "" where it is not known."""
     loads = [r["load"] for r in rows if not is_missing(r.get("load"))]
     cores = max((count_cores(r) for r in rows), default=0)
     if not loads or not cores:
@@ -295,8 +295,9 @@ def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Show the first prompts' pictures by plain decoding with each seed (the methods' seed as drawn by a method that
-    shares its noise), by the best lossless method of other pictures, and by the lossy method that gains most."""
+    """Make the gallery of the first prompts' pictures: by plain decoding with each seed (with the methods' seed as
+    drawn by a method that shares its noise), the best lossless method of other pictures, and the lossy one that gains
+    most."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
@@ -326,7 +327,7 @@ def is_like(row: Row, base: Row) -> bool:
 
 
 def describe_same(rows: list[dict[str, Any]]) -> list[str]:
-    """Describe which methods drew the same pictures, and why: their change of quality is one figure."""
+    """Write a sentence for each group of methods that drew the same pictures, with the reason if it is shared noise."""
     lines = []
     for group in (group for group in group_same(rows) if len(group) > 1):
         reason = f": those of plain decoding with their seed, {group[0]['seed']:.0f}" if follows_plain(group) else ""

@@ -224,6 +224,7 @@ def show_p_values(name: str) -> Maker:
     """Make a function that shows Welch's p-value of the figure `name`, the paired one beneath; "n/a" if missing."""
 
     def show(row: Row) -> Entry:
+        """Show both p-values of a row."""
         welch = row.get(f"{name}_welch")
         paired = row.get(f"{name}_paired")
         if is_missing(welch):
@@ -266,7 +267,7 @@ def show_claim(row: Row) -> Entry:
 
 
 def show_label(row: Row) -> Entry:
-    """Show the label of a row's cell, and its key, role and seed."""
+    """Show a row's label and mark, beneath it its cell's key, and of plain decoding its role and seed."""
     role = row.get("role", "method")
     details = [format_text(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
     return Entry(format_text(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=find_mark(row))
@@ -316,7 +317,7 @@ METHOD = Column("Method", show_label, "the method, the options in which its vari
 
 
 def make_verdict_columns(alpha: float) -> list[Column]:
-    """Make the columns of verdicts. alpha: the level of tests and bounds."""
+    """Make the columns of a table of verdicts. alpha: the level of tests and bounds."""
     bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on the worst small model"
     return [
         METHOD,

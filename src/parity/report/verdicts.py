@@ -215,7 +215,8 @@ def find_shift(rows: Sequence[Row]) -> float | None:
 
 
 def describe_long(rows: Sequence[Row], rejected: bool) -> str:
-    """Describe what the long layer's rows found: the test that rejects, or the shift per token that would be found."""
+    """Describe what the long layer's rows found: the test that rejects, if `rejected`, or the shift per token that
+    would have been found."""
     first = [r for r in rows if r["repeat"] == 0]
     if rejected:
         worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
@@ -228,7 +229,7 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """Make the changes to a verdict that say how far it reaches.
+    """Make the changes to the verdict `judged`, from the rows of its tests, that say how far it reaches.
 
     value           the verdict, with what was tested and what was not
     pill            the verdict in a few words; scope: how far it reaches, in a line
@@ -292,7 +293,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
 
 
 def write_pill(value: Verdict, model: str = "") -> str:
-    """Write the verdict in a few words, with its figure and the sort of `model` on which that was found."""
+    """Write a verdict in a few words, with its TV; model: "small model", "mixture" or "", on which that was found."""
     if value.kind == "inconclusive" or value.within or value.dependent:
         return value.words
     if value.kind == "lossy":

@@ -173,6 +173,7 @@ class Texts(Bench):
         self.task = tasks.build(task["kind"], task["settings"], tasks.load_vocabulary(manifest))
 
     def rows(self, first: int, count: int) -> Rows:
+        """Take the rows of the task in turn, under ids of their own."""
         numbers = np.arange(first, first + count) % len(self.task.ids)
         columns = ("tokens", "known", "end")
         ids = np.array([f"tune-{number}" for number in range(first, first + count)])

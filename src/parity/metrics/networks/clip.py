@@ -142,7 +142,7 @@ def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.nd
 
 
 def cell_features(captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
-    """Compute a cell's features of pictures, float32 [n, d], and their cosine with their captions, float32 [n]."""
+    """Compute CLIP's features of pictures, float32 [n, d], and their `cosine` with their captions, float32 [n]."""
     features = picture_features(pixels, clip)
     text = caption_features([str(c) for c in captions], clip)
     cosine = F.cosine_similarity(torch.from_numpy(features), torch.from_numpy(text)).numpy()

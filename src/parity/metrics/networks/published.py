@@ -68,6 +68,7 @@ def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
     def resize(picture: np.ndarray) -> np.ndarray:
+        """Resize like TensorFlow 1."""
         x = torch.from_numpy(picture.transpose(2, 0, 1).astype(np.float32))[None]
         size = (INCEPTION_SIDE, INCEPTION_SIDE)
         resized = interpolate_bilinear_2d_like_tensorflow1x(x, size=size, align_corners=False)[0]
@@ -169,7 +170,7 @@ class Contrastive:
 
     @torch.inference_mode()
     def pictures(self, pictures: Pixels, batch: int = 64) -> Tensor:
-        """Encode pictures as features [n, d] of unit length, on the CPU."""
+        """Encode pictures as features [n, d] of unit length, on the CPU, `batch` at once."""
         features = []
         for group in batches(pictures, batch):
             pixels = torch.stack([self.prepare(Image.fromarray(picture)) for picture in group])

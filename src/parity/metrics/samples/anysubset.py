@@ -26,14 +26,14 @@ class Sample(Files):
 
     @cached_property
     def texts(self) -> list[str]:
-        """Every row as text."""
+        """Every row as text, prompt and what was filled in."""
         rows, words = zip(self.shard.tokens, self.shard.end, strict=True), self.loaded.words
         decode = words.decode_code if self.spec["task_kind"] == "code" else words.decode
         return [decode(t[:n].tolist()) for t, n in rows]
 
     @cached_property
     def filled(self) -> list[str]:
-        """What was filled in, row by row."""
+        """The text that was filled in, row by row, without the prompt."""
         rows = zip(self.shard.tokens, self.column("known", self.inputs), self.shard.end, strict=True)
         words = self.loaded.words
         decode = words.decode_line if self.spec["task_kind"] == "code" else words.decode
