@@ -79,7 +79,7 @@ def compute_joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: T
     ranks = torch.arange(N).expand(B, N)
     blocked = make_permutation_mask(order, m, ranks, ranks.maximum(m[:, None]))
     logits = net(tokens, perm_mask=blocked, target_mapping=torch.eye(N).expand(B, N, N)).logits.float()
-    logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # 0 is the mask
+    logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # word 0, the mask
     nats = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view(B, N)
     return torch.where(invert_order(order) < m[:, None], 0.0, nats)
 

@@ -137,8 +137,7 @@ def use_bf16() -> Iterator[None]:
 
 
 def draw_mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
-    """Draw how many of the `length` tokens of each of n rows are masked, int [n]: the share is normal(1, 0.25)
-    truncated to [0.7, 1], rounded up (MAR, sec. 4.2)."""
+    """Draw how many of `length` tokens n rows mask, int [n]: a share normal(1, 0.25) in [0.7, 1] (MAR, 4.2)."""
     share = np.empty(n)
     for i in range(n):
         while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
@@ -192,8 +191,7 @@ def compute_velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.r
 
 
 def compute_mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Compute -log density, in nats per number, of tokens [n, L, D] with Gaussian noise, each given the noisy ones
-    before it and labels [n]: a scalar."""
+    """Compute -log density, in nats per number, of noised tokens [n, L, D] given labels [n] and those before."""
     noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
     with use_bf16():
         noisy = tokens + MIXTURE_NOISE * noise
@@ -260,7 +258,7 @@ FAMILIES = {
         stream=9,
         tested=((14,),),
         hidden=r"^blocks\.",
-        unconditional=0.0,  # a mixture has no guidance
+        unconditional=0.0,  # no condition is dropped, because a mixture has no guidance
     ),
 }
 

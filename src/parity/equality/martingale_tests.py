@@ -336,7 +336,7 @@ def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np
     i, j = i[both_free], j[both_free]
     drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * pair_law))
     is_pooled = mean < CELL
-    is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # pairs whose pool needs the smallest other cell too
+    is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # the pool takes the smallest other cell too
     smallest = np.where(is_pooled, np.inf, mean).argmin(1)
     is_pooled[np.arange(len(is_pooled))[is_small], smallest[is_small]] = True
     pooled_drawn, pooled_mean = (np.where(is_pooled, x, 0).sum(1, keepdims=True) for x in (drawn, mean))
@@ -345,7 +345,7 @@ def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np
     chi2 = ((cells - cell_means) ** 2 / np.where(cell_means > 0, cell_means, np.inf)).sum(1)
     df = (cell_means > 0).sum(1) - 1
     top = np.sort(np.where(is_pooled, 0, mean), 1)[:, -2:]
-    top = np.where(top > 0, top, np.maximum(pooled_mean, CELL))  # if one cell is likely: it and the pool
+    top = np.where(top > 0, top, np.maximum(pooled_mean, CELL))  # the pool counts if one cell is likely
     weight = np.where(df > 0, n**2 * (1 / top).sum(1), 0)
     t = Tables(chi2, df, 0.5 * np.abs(cells - cell_means).sum(1) / n, weight)
     return make_table_row(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **columns)

@@ -18,7 +18,7 @@ from parity.experiment.options import KINDS, cap_small, claim, declaration, is_p
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode; the others ask for the model's laws
-LOSSY = 5  # samples that claim to be lossy are so many times smaller, because their faults are larger than a bound
+LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
 Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
 
 
@@ -96,7 +96,7 @@ def list_text_tasks(config: Config) -> list[dict[str, Any]]:
             settings = task.model_dump()
             file = Path(task.data)
             content = ""
-            if task.data and file.is_file() and file.stat().st_size <= MOST:  # the reader refuses larger files
+            if task.data and file.is_file() and file.stat().st_size <= MOST:  # larger ones are refused later
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
             key = digest([kind, settings, content, revision])
             tasks.append({"kind": kind, "settings": settings, "model": model, "revision": revision, "key": key})

@@ -49,7 +49,7 @@ def read_outline(package: str, module: str) -> Outline:
                 ast.Assign(targets=[ast.Name(id=name), *_], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                with contextlib.suppress(ValueError):  # values that are no literals are left out
+                with contextlib.suppress(ValueError):  # a value that is no literal is left out
                     values.setdefault(name, ast.literal_eval(value))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     return Outline(ast.get_docstring(tree) or "", values, functions)

@@ -42,8 +42,8 @@ class Declaration(BaseModel):
     REFILLS: bool = False  # whether a row can begin while others are being decoded (`parity.decode.loop.Queue`)
     SOURCE: str = ""  # the paper of the method, and where in it
     PROMPT: str | None = None  # the only kind of text prompt that it can read: "prefix", known tokens at the beginning
-    NETWORK: Literal["target", "judge"] = "target"  # for texts: "judge" decodes the judge, a causal network
-    # For texts: whether the ranks before a rank alone decide if a loop reaches it; then tests may look at each slot.
+    NETWORK: Literal["target", "judge"] = "target"  # of texts, which network is decoded: the judge is a causal one
+    # Whether the ranks before a rank alone decide if a loop of a text reaches it; then tests may look at each slot.
     SLOTS: bool = False
     CONTROL: bool = False  # whether it claims to be lossless and is known not to be, so that a test must reject it
     RESTS_ON: str = ""  # the module of metrics that measures an observation on which the method rests

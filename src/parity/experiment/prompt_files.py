@@ -88,7 +88,7 @@ def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
     items = set()
     for number, line in enumerate(table, 1):
         row = select_prompt(line, needed[0] if needed else column, f"row {number}")
-        if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench has a row for each question about a picture
+        if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench repeats a prompt for each question
             items.add(row.get("item_id"))
             yield row
 

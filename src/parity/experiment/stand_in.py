@@ -23,7 +23,7 @@ from parity.experiment.tuned import AUTO
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str]], Entries]
 PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
-FEW = 2  # prompts, texts or images
+FEW = 2  # number of prompts, texts or images of a trial run
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
 

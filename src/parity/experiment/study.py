@@ -27,7 +27,7 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     measures_of = {}
     for module in modules("metrics"):
         if not any(read_constant("metrics", module, name) for name in ("KINDS", "MEASURES")):
-            continue  # the module only helps metrics
+            continue  # a module that declares neither is a helper of metrics
         declaration = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
         for name, value in declaration["MEASURES"].items():
             if len(value) != 3 or value[2] not in DIRECTIONS:

@@ -24,7 +24,7 @@ from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
 AUTO = "auto"
-UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # `auto` if the file has no entry
+UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # `auto` without an entry
 FIELDS = {"method", "options", "compiled", "seconds", "times"}  # keys that an entry must have
 
 

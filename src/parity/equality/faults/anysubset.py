@@ -36,7 +36,7 @@ from parity.equality.faults import (
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, long_targets, targets
 
-# The targets of short trials. Not consistent 3x5, where the smallest fault is a TV of .009, too small for n sequences.
+# The targets of short trials; on consistent 3x5 the smallest fault is a TV of .009, too small for n sequences to show.
 ON = ("random 3x5", "consistent 3x4")
 NEEDED = 10_000  # number of sequences in which the tests must find each fault
 LENGTH = 64  # number of words of the long models for k = 5, except the model "far"

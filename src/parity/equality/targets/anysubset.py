@@ -177,7 +177,7 @@ def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
         line = prompt.repeat(V, 1)
         if i + 1 < N:
             line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
-        steps.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # by the next word: [next V, n, V]
+        steps.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # laws by the next word: [V, n, V]
         law = torch.einsum("nw,wnv->nv", law, steps[-1])
         word = prompt[:, i]
         certain = torch.nn.functional.one_hot(word.clamp(max=V - 1), V).double()
@@ -186,7 +186,7 @@ def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
     laws.reverse()
     steps.reverse()
     for i in range(1, N):
-        # [n, V]: probability of the word before, for each value of this word
+        # `likelihood` [n, V] is the probability of the word before, for each value of this word.
         likelihood = steps[i - 1].gather(2, words[:, i - 1].expand(V, n)[..., None])[..., 0].T
         laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], hidden.normalise(laws[i] * likelihood))
     return torch.stack(laws, 1)

@@ -99,7 +99,7 @@ def make_ks_row(layer: str, test: str, u: np.ndarray, **columns: Any) -> Row:
     Minimum detectable effect: the distance that is just rejected.
     """
     n, k = u.shape
-    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # exact p-values are slow and the same
+    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # the exact law is slower, no better
     statistic = ks[int(np.argmin([k.pvalue for k in ks]))].statistic
     values = {"statistic": statistic, "effect": statistic}
     values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)
@@ -162,12 +162,12 @@ def score_numbers(law: MixtureLaw, x: Tensor) -> Tensor:
     log_weights = law.log_weights  # log-weights of the components, given the token's numbers before
     result = []
     for mean, scale, number in zip(law.means.unbind(2), law.scales.unbind(2), x[..., None].unbind(1), strict=True):
-        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] nodes of each component
+        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] quadrature nodes of each component
         log_p = compute_log_normal(points[..., None], mean[:, None, None], scale[:, None, None])
         log_p = (log_weights[:, None, None] + log_p).logsumexp(-1)
         share = log_weights.exp()[..., None] * weights
         first_moment, second_moment = (share * log_p).sum((1, 2)), (share * log_p**2).sum((1, 2))
-        posterior = log_weights + compute_log_normal(number, mean, scale)  # not normalised
+        posterior = log_weights + compute_log_normal(number, mean, scale)  # log posterior of components, not normalised
         pit = (log_weights.exp() * torch.special.ndtr((number - mean) / scale)).sum(1)
         score = posterior.logsumexp(1) - first_moment
         result.append(torch.stack([pit, score, second_moment - first_moment**2]))

@@ -118,7 +118,7 @@ def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> T
 
 def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
     """Draw logits [N, V] of laws that depend on the position alone: p == q wherever a draft came from this position."""
-    laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # scale of `random_table`
+    laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # 1.5 as in `random_table`
     return laws.repeat_interleave(torch.tensor([vocab**i for i in range(length)]), 0)
 
 
@@ -132,7 +132,7 @@ MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # by name, how a table is dr
     "forced": (random_table, {}),  # its second and last tokens are forced, see `list_forced_tokens`
     "guided": (guided_table, {"guidance": 2.0}),
     "top-k": (random_table, {"top_k": 2}),  # made for V > 2 alone, as "all" is
-    "all": (guided_table, {"guidance": 3.0, "temperature": 0.9, "top_k": 2}),  # its third token is forced as well
+    "all": (guided_table, {"guidance": 3.0, "temperature": 0.9, "top_k": 2}),  # its third token is forced too
 }
 
 

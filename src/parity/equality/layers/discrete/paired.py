@@ -115,7 +115,7 @@ def make_scalar_rows(
     boot = stats.bootstrap((x, y), average_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
     p = compute_tost_p(x, y, margin)
     alpha = R.get_alpha()
-    # The margin within which TOST shows two equal sides to be equivalent with probability POWER
+    # `tost_margin` is the margin within which TOST shows two equal sides to be equivalent with probability POWER.
     tost_margin = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
     boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
     tost_verdict = f"{'equivalent' if p <= alpha else 'not shown equivalent'} within {margin:g}"
