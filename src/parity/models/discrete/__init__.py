@@ -14,7 +14,7 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
         "papers": names of published models in papers' tables, with their sizes that are no default,
     }
     TENSORS = tensors by which a part's published file is known   these three are read before any job, if declared
-    SHAPES = {part: {size: (tensor, axis, what is added)}}        see base.headers.sizes_in
+    SHAPES = {part: {size: (tensor, axis, what is added)}}        see base.headers.derive_sizes
     CONFIG = {size: (section, key)}                               of config.json
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
     load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter" or "draft"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from parity_decoders.protocols.discrete import TokenModel, find_ancestors
 from torch import Tensor, nn
 
-# new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
+# stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Layers = list[tuple[Tensor, Tensor]]  # keys and values [R, T, H, D] of each layer
 Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
@@ -22,13 +22,14 @@ Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 def run_layers(
     net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, index: tuple[Any, Any], end: int
 ) -> Tensor:
-    """Run x [R, S, dim] through the layers to hidden states [R, S, dim]: keys and values go to `index` in the cache, of
-    which the first `end` slots are attended where mask [R, S, end] is true."""
-    # converted once a pass, because attention would convert it in each layer
+    """Run x [R, S, dim] through layers and norm to hidden states [R, S, dim], with the rotary table [R, S, ..]. Keys
+    and values go to `index` in `cache`, of which the first `end` slots are attended where mask [R, S, end] is true."""
+    # the mask is converted to numbers once a pass, because attention would convert a boolean one in each layer
     mask = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, float("-inf"))[:, None]
     for layer, (keys, values) in zip(net.layers, cache, strict=True):
 
         def remember(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
+            """Write a layer's new keys and values to its cache, and return those of the first `end` slots."""
             keys[index], values[index] = k, v
             return keys[:, :end], values[:, :end]
 
@@ -37,8 +38,9 @@ def run_layers(
 
 
 def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int) -> Tensor:
-    """Run x [R, S, dim] at slots [R, S]: they see themselves and, of the first `live`, those before them that are `on`
-    [R, T]. Beyond a row's position the cache is stale, and masked. table [R, S, ..]: the rotary table there."""
+    """Run x [R, S, dim] at slots [R, S] to hidden states [R, S, dim], writing keys and values to `cache`: they see
+    themselves and, of the first `live` slots, those before them that are `on` [R, T]. table [R, S, ..]: the rotary
+    table there. Beyond a row's position the cache is stale, and masked."""
     key = torch.arange(live, device=x.device)
     mask = (key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None])
     return run_layers(net, x, table, mask, cache, (torch.arange(len(x), device=x.device)[:, None], slots), live)
@@ -47,7 +49,7 @@ def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, c
 def logits_pass(
     net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int
 ) -> tuple[Tensor, Tensor]:
-    """Run `hidden_pass`, and compute the logits [R, S, V] of its hidden states."""
+    """Run `hidden_pass`, and return its hidden states and their logits [R, S, V]."""
     hidden = hidden_pass(net, x, table, slots, on, cache, live)
     return hidden, net.output(hidden)
 
@@ -59,12 +61,12 @@ class SlotCache:
     unless it `returns`: the rows of a draft model do, which drafts past the end before the target has accepted it.
     """
 
-    by_row: tuple[str, ...] = ("going", "on", "shift")  # attributes that hold the rows still decoding only
+    by_row: tuple[str, ...] = ("going", "on", "shift")  # these attributes hold only the rows that are still decoding
     returns = False
 
     def __init__(self, net: Any, key_shape: tuple[int, int], table: Tensor, on: Tensor, shift: Tensor, like: Tensor):
-        """Allocate the cache. on [R, T]: slots that are attended; shift [R]: how many slots they are before those of
-        the rotary table; keys and values have the dtype and the device of `like`."""
+        """Allocate the cache, in dtype and on the device of `like`. key_shape: heads and width of a slot's keys; table:
+        the rotary table; on [R, T]: slots that are attended; shift [R]: how many slots they are before the table's."""
         self.net = net
         self.table = table
         self.on = on
@@ -82,11 +84,12 @@ class SlotCache:
     def widen(self, n_before: int, n_after: int) -> None:
         """Add slots before and after those of the cache."""
         pad = (0, 0, 0, 0, n_before, n_after)
-        for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
+        for i, (keys, values) in enumerate(self.cache):  # layer by layer, because two caches may not fit on a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
     def drop_done_rows(self, positions: Tensor, length: int) -> None:
-        """Drop the rows of positions [R, S] that are done from the cache."""
+        """Drop from the cache the rows whose positions [R, S] are all the last or past it; not on a GPU, nor if
+        `returns`."""
         active = None if self.returns or self.static else find_active(self.going, positions, length)
         if active is not None:
             for name in self.by_row:
@@ -94,39 +97,39 @@ class SlotCache:
             self.cache = [(compact_rows(keys, active), compact_rows(values, active)) for keys, values in self.cache]
 
     def select_active(self, *inputs: Tensor) -> list[Tensor]:
-        """Select the rows of inputs [R, ...] that are still decoding."""
+        """Select the rows of inputs [R, ...] that are still decoding, [G, ...], in the cache's order."""
         return [x if len(x) == len(self.going) else x[self.going] for x in inputs]
 
     def restore_rows(self, x: Tensor, rows: int) -> Tensor:
-        """Restore x [G, ...] of the rows still decoding to [rows, ...]; the others are zero."""
+        """Put x [G, ...] of the rows still decoding in their places of [rows, ...]; the others are zero."""
         return x if len(x) == rows else x.new_zeros(rows, *x.shape[1:]).index_copy_(0, self.going, x)
 
     def look_up_rotary(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """Look up the rotary table at slots [G, S]."""
+        """Look up the rotary table at slots [G, S], less each row's shift."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
     def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
-        """Run x [G, S, dim] at slots [G, S] to hidden states [G, S, dim], or to the result of `run`."""
+        """Run x [G, S, dim] at slots [G, S] with `run`, and return its result: hidden states [G, S, dim] by default."""
         # Keys beyond the furthest slot are never attended; a CPU, which need not synchronise, skips them: this halves
         # the time of attention.
         self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
         return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
 
     def read_tree(self, x: Tensor, slots: Tensor, visible: Tensor, ancestry: Tensor) -> Tensor:
-        """Run the last S nodes x [G, S, dim] of a tree of N: they see slots `visible` [G, S, live] and the nodes
-        `ancestry` [G, S, N]. Their keys and values are stored after all that was fed, because joining them to a copy of
-        the long cache would be slow."""
+        """Run the last S of a tree's N nodes, x [G, S, dim], to hidden states: they see slots `visible` [G, S, live]
+        and the nodes `ancestry` [G, S, N]. Their keys and values are stored after all that was fed, where the cache is
+        widened if need be, because joining them to a copy of the long cache would be slow."""
         end = self.live + ancestry.shape[2]
         if (n_missing := end - self.cache[0][0].shape[1]) > 0:
-            self.widen(0, n_missing + self.on.shape[1] - self.live)  # at once what the end of the picture will need
+            self.widen(0, n_missing + self.on.shape[1] - self.live)  # as far as trees at the picture's end will need
         index = slice(None), slice(end - x.shape[1], end)
         mask = torch.cat([visible, ancestry], -1)
         return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
         """Replace the prompts in `rows` [B] bool by those of `fresh`; return how many slots were added before the
-        picture. prefixes: slots before the picture in both caches. Prompts end where pictures begin, so shorter ones
-        have more padding on their left."""
+        picture, because a fresh prompt is longer. prefixes: slots before the picture, here and in `fresh`. Prompts end
+        where pictures begin, so shorter ones have more padding on their left."""
         gap, n_more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
         if n_more:
             self.widen(n_more, 0)
@@ -166,16 +169,17 @@ class Cached(SlotCache):
         returns: bool = False,
         run: Pass = logits_pass,
     ):
-        """Set up the cache and read the prompts. prefix [R, P, dim]: embeddings of the prompts, the last P positions
+        """Allocate the cache and read the prompts. prefix [R, P, dim]: embeddings of the prompts, the last P positions
         before the picture; valid [R, P]: those that are attended; embeddings [V, dim] of the tokens; forced [L], width:
         see TokenModel.
 
-        shift  [R] how many slots a row is before the rotary table: its left padding
-        run    `logits_pass`, or the same compiled (`compiling.CompiledPass`)
+        shift    [R] how many slots a row is before the rotary table: its left padding
+        returns  whether rows that are done may go on, see SlotCache
+        run      `logits_pass`, or the same compiled (`compiling.compile_pass`)
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
-        # image slots are attended once they were fed
+        # slots of the picture are not attended (`on`) until tokens were fed there
         super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, len(forced))), shift, prefix)
         self.embeddings = embeddings
         self.vocab = len(embeddings)
@@ -184,28 +188,28 @@ class Cached(SlotCache):
         self.length = len(forced)
         self.width = width
         self.run = run
-        self.fed = self.prefix  # first empty slot, tracked on a CPU only
+        self.fed = self.prefix  # the first slot that was never written; only a CPU keeps it up to date
         self.last = prefix[:, -1]
-        # [rows, L + 1, dim] hidden states at position + 1, stored if there is a drafter
+        # [rows, L + 1, dim] hidden states, at index position + 1; None unless a drafter reads them
         self.features: Tensor | None = None
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
         self.prefix_states = prefix[:, :-1]
-        if self.prefix > 1:  # read uncompiled, because it happens once, for any number of rows
+        if self.prefix > 1:  # prompts are read uncompiled, because their shapes differ and are run once
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
             self.prefix_states = self.read(prefix[:, :-1], slots)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Embed tokens [R, S]; at position -1 this is the prompt's last embedding, whatever the token."""
         embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
         return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
     def _see(self, rows: Tensor, slots: Tensor) -> None:
-        """Attend the written image slots from now on; those of the prefix follow the caption's mask."""
+        """Mark slots of the picture as attended from now on; those of the prompt keep the caption's mask."""
         self.on[rows, slots] |= slots >= self.prefix
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits [R, S, V] of the tokens after tokens, positions [R, S]; keys and values are stored at
-        `positions`."""
+        """Compute logits [R, S, V] after `tokens` at `positions` [R, S]; their keys, values and features are stored."""
         self.drop_done_rows(positions, self.length)
         B = len(tokens)
         (tokens, positions) = self.select_active(tokens, positions)
@@ -219,17 +223,16 @@ class Cached(SlotCache):
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [R, S, V] after tokens, positions, parents [R, S]; keys and values are stored after all that
-        was fed until the next call, or until `keep` moves them."""
+        """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S]. Their keys and values
+        are stored after all that was fed, until the next call, or until `keep` moves them."""
         self.drop_done_rows(positions, self.length)
         B = len(tokens)
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
         ancestry = find_ancestors(parents)
-        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(
-            -1
-        )  # [R, S] slot of each's first ancestor
+        # [R, S] slot of each node's first ancestor
+        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(-1)
         visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
         self.hidden = self.read_tree(self._embed(tokens, positions), self.slots, visible, ancestry)
         self.behind = self.live
@@ -237,12 +240,12 @@ class Cached(SlotCache):
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
-        """Move the keys and values of nodes [R, W], -1 for none, to their positions."""
+        """Move the keys, values and features of the last tree's nodes [R, W], -1 for none, to their positions."""
         (nodes,) = self.select_active(nodes)
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
-        else:  # to avoid a synchronisation, missing nodes are replaced by the last one instead of being counted
+        else:  # counting the missing nodes (-1) would synchronise, so they are replaced by each row's last node
             node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
             row = torch.arange(len(nodes), device=nodes.device)[:, None]
         destination = self.slots[row, node]
@@ -256,13 +259,11 @@ class Cached(SlotCache):
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "Cached") -> None:
-        """Replace rows by fresh ones. See TokenModel."""
+        """Restart rows [B] bool as those of `fresh`, which has read its prompts, also in drafter and draft model."""
         n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
-        self.fed, self.prefix, index = (
-            self.fed + n_more,
-            self.prefix + n_more,
-            rows.nonzero()[:, 0].to(self.last.device),
-        )
+        self.fed += n_more
+        self.prefix += n_more
+        index = rows.nonzero()[:, 0].to(self.last.device)
         self.last[index] = fresh.last
         if self.features is not None:
             self.features[index] = 0
@@ -278,7 +279,7 @@ def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None
 
     A row is dropped when all its positions are the last or past it, while another row's are not.
     """
-    values = positions.numpy()  # for so few numbers a call of torch takes twice as long
+    values = positions.numpy()  # numpy takes half as long as torch for so few numbers
     if len(active) == len(values) and values.max() < length - 1:
         return None
     unfinished = np.any(values < length - 1, 1)
@@ -290,7 +291,7 @@ def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None
 
 
 def compact_rows(x: Tensor, active: Tensor) -> Tensor:
-    """Compact x [G, ...] to the rows that are `active` [G] bool, in any order: the last of them move into gaps."""
+    """Move the rows of x [G, ...] that are `active` [G] bool to its front, out of order, and return them as a view."""
     n = int(active.sum())
     x[(~active[:n]).nonzero()[:, 0]] = x[n + active[n:].nonzero()[:, 0]]
     return x[:n]
@@ -332,14 +333,15 @@ class DrafterNet(nn.Module):
 
 
 class EagleDrafter(SlotCache):
-    """A `protocol.Drafter` of a batch that is being decoded; it makes the target keep its features by position.
+    """A `Drafter` of a batch that is being decoded; it makes the target store its features by position.
 
-    Ours sees the picture alone: what it knows of the caption is in the features. A released one has `before` slots for
-    the caption before those of the picture.
+    Ours sees the picture alone: the caption reaches it through the features. A released one has `before` slots for the
+    caption before those of the picture.
     """
 
     def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
-        """Read the caption, and let the target store its features. ids [R, P]: see `DrafterNet.make_context`."""
+        """Allocate the cache, read the caption if `net` does, and let `target` store features. ids [R, P]: its
+        words."""
         context = net.make_context(target, ids)
         like = target.last
         on = F.pad(context.on, (0, target.length), value=True)
@@ -348,7 +350,7 @@ class EagleDrafter(SlotCache):
         self.embeddings = context.embeddings
         self.before = context.on.shape[1]
         self.static = target.static
-        # at position + 1; the target writes them
+        # the target writes the features, at index position + 1
         self.features = target.features = like.new_zeros(len(on), target.length + 1, like.shape[-1])
         if self.before:
             with torch.inference_mode():
@@ -357,12 +359,13 @@ class EagleDrafter(SlotCache):
 
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
-        """Replace rows by fresh ones, whose features the target clears. See TokenModel."""
+        """Restart the rows [B] bool as those of `fresh`; the target clears their features."""
         self.before += self.take_prompts(rows, fresh, (self.before, fresh.before))
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """Compute logits [R, S, V] after tokens, positions, sources [R, S]. See Drafter."""
+        """Compute logits [R, S, V] after final tokens at positions [R, S], each with the target's feature of position
+        `sources` [R, S]; the next tree begins after the last."""
         self.drop_done_rows(positions, self.target.length)
         B = len(tokens)
         (tokens, positions, sources) = self.select_active(tokens, positions, sources)
@@ -370,13 +373,14 @@ class EagleDrafter(SlotCache):
         slots = positions + self.before
         output = self.read(self.net.combine(self.embeddings[tokens], features), slots)
         self.last = slots[:, -1:]
-        self.parents = slots[:, :0]  # of the tree's nodes
-        self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
+        self.parents = slots[:, :0]  # the tree has no nodes yet
+        self.predicted = output[:, -1:]  # predicted features, of the last token written, then of the tree's nodes
         return self.restore_rows(self.target.net.output(output), B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [R, S, V] after tokens, positions, parents [R, S]. See Drafter."""
+        """Compute logits [R, S, V] after further nodes of the tree: tokens, positions, parents [R, S]. A parent is
+        numbered from the first node since `logits`, or -1; its predicted feature is the node's."""
         (B, S) = tokens.shape
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         slots = positions.clamp(max=self.target.length - 1) + self.before

@@ -29,15 +29,15 @@ from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
-    "also": ("vq", "drafter"),  # else the model's own folder holds its image tokenizer
+    "also": ("vq", "drafter"),  # without "vq", the model's folder must hold its image tokenizer
     "embedded": {},
     "model_types": ("chameleon",),
-    # Lumina-mGPT at 768 pixels; `line` and `end`, tokens behind a row and a picture: line 0 is Anole
+    # sizes of Lumina-mGPT at 768 pixels; `line` and `end` count the tokens after a row and a picture, Anole has line 0
     "network": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
-    "multiples": {"rows": 2, "columns": 2},  # a size token counts 32 pixels
+    "multiples": {"rows": 2, "columns": 2},  # size tokens count in units of 32 pixels, two codes
     "at_most": {"line": 1, "end": 1},
     "sampling": {"guidance": 3.0, "top_k": 2000},
-    "sampling_without_lines": {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9},  # Anole's
+    "sampling_without_lines": {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9},  # how Anole's authors sample it
     "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
     "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
 }
@@ -46,24 +46,24 @@ SIZE = "<reserved{:05d}>"
 LINE = "<reserved08799>"
 END = "<eoss>"
 TURN = "<reserved08706>"
-NAME = "IMGIMG"  # then a code's number in the letters A to J, and one letter more
+NAME = "IMGIMG"  # a code's name goes on with its number in the letters A to J, and one more letter
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
-ANOLE = "{}"  # the instruction as it is given
-STRIDE = 16  # pixels a code
+ANOLE = "{}"  # Anole reads a caption without an instruction around it
+STRIDE = 16  # pixels of a code, each way
 KIND = ("chameleon", "ChameleonConfig")
 NETWORK = {
     "model.layers.": "layers.", "model.norm.": "norm.", "model.embed_tokens.": "embed_tokens.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
-VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of a model's folder, or of the tokenizer's own file
-VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # of an image tokenizer, without its encoder
+VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of the tokenizer's tensors in a model's folder, or in a file of it
+VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # tensors of the tokenizer except its encoder's
 sizes = partial(llama.merge_sizes, FAMILY)
 shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """Read from a folder the sizes of a network that differ from its family's. pixels: of a picture's side, None for
-    768; read for Lumina-mGPT alone, whose rows end with a token: others name their number of image tokens."""
+    768; only for Lumina-mGPT, whose rows end with a token. Others have as many codes as their config.json says."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
     side = (pixels or 768) // STRIDE if lines else round((count_image_tokens(config) or 1024) ** 0.5)
@@ -79,7 +79,7 @@ def count_image_tokens(config: Mapping[str, Any]) -> int:
 
 
 def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
-    """List the ids of the codes in the image tokenizer's order. Raises ParityError unless their names count from 0."""
+    """List the ids of the image codes by code. Raises ParityError unless the numbers in their names count from 0."""
     letters = {chr(ord("A") + i): str(i) for i in range(10)}
     ids = {}
     for name, id_ in words.items():
@@ -92,8 +92,8 @@ def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """Read the tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt
-    needs."""
+    """Read the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
+    prompt. Raises ParityError if the number of codes is not the manifest's."""
     folder = Path(manifest["files"]["model"])
     s = sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
@@ -108,15 +108,15 @@ def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[s
 
 
 def repeat_norms(c: Any, name: str, tensor: Tensor) -> Tensor:
-    """Repeat the norms of queries and keys to a row for each head. Their authors store one for each of the devices of
-    training, which hold neighbouring heads."""
+    """Repeat a norm of queries or keys to a row for each head, and return any other tensor as it is. Their authors
+    store one for each of the devices of training, which hold neighbouring heads."""
     heads = {"q_norm": c.num_attention_heads, "k_norm": c.num_key_value_heads}.get(name.split(".")[-2], 0)
     rows = tensor.shape[0] if tensor.dim() == 2 else 0
     return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net", "vq" or "drafter". Raises ParityError if files do not fit together."""
+    """Load the network "net", "vq" or "drafter" of a manifest. Raises ParityError if files do not fit together."""
     files = {name: Path(file) for name, file in manifest["files"].items()}
     s = sizes(manifest)
     folder = files["model"]
@@ -136,6 +136,7 @@ class VQGAN(nn.Module):
     """Meta's image tokenizer without its encoder: codes [n, h, w] to pictures [n, 3, H, W] in [-1, 1]."""
 
     def __init__(self, c: VQConfig):
+        """Build the codebook, the decoder and the convolution between them."""
         super().__init__()
         self.config = c
         self.quantize = Codebook(c)
@@ -147,8 +148,7 @@ class VQGAN(nn.Module):
 
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
-    """Load the image tokenizer from Meta's file, a safetensors file of it, or a model's folder. Raises ParityError if
-    there is no decoder."""
+    """Load the image tokenizer from Meta's file, from safetensors of it, or a model's folder; ParityError for none."""
     inner = llama.rename_prefixes({prefix + component: component for prefix in VQ_PREFIXES for component in VQ_PARTS})
     stored = {
         inner_name: tuple(entry.shape) for name, entry in read_shapes(path).items() if (inner_name := inner(name))
@@ -173,6 +173,7 @@ class Drafter(DrafterNet):
     """
 
     def __init__(self, c: Any):
+        """Build the drafter for a target with transformers' configuration `c`."""
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.fc = nn.Linear(2 * c.hidden_size, c.hidden_size)
@@ -180,7 +181,7 @@ class Drafter(DrafterNet):
         self.norm = nn.Identity()
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
-        """Make the context of prompts ids [R, P], whose padding is masked."""
+        """Make the context of prompts ids [R, P]: their tokens but the first, the target's features and mask."""
         assert ids is not None
         table = self.embed_tokens.weight
         n_before = ids.shape[1] - 1
@@ -190,8 +191,7 @@ class Drafter(DrafterNet):
 
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read the tensors and configuration of the drafter from its folder, config.json beside its weights. None for any
-    other component."""
+    """Read tensors and configuration of a drafter from its folder, or a file in it; None for any other component."""
     if component != "drafter":
         return None
     folder = path if path.is_dir() else path.parent
@@ -207,8 +207,8 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Make the encoder of captions for `condition`. The unconditional row has no words: Lumina-mGPT's is the beginning
-    of a picture with its size, Anole's the beginning of the text and of a picture."""
+    """Make the function that encodes captions for `condition`. The unconditional row has no words: Lumina-mGPT's is the
+    beginning of a picture with its size, Anole's the beginning of the text and of a picture."""
     s = sizes(manifest)
     folder = Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)

@@ -20,31 +20,31 @@ from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
-    "also": ("vq",),  # a folder of the vision tokenizer alone; else the model's own folder holds it
+    "also": ("vq",),  # a folder of the vision tokenizer alone; without it the model's folder must hold that
     "embedded": {},
     "model_types": ("emu3",),
-    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # 720 pixels
+    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # pictures of 720 pixels a side
     "at_most": {"line": 1, "end": 2},
     "sampling": {"guidance": 3.0, "top_k": 2048},
     "papers": {"Emu3-Gen": {}},
     "sizes": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},
 }
-CONFIG = {"vocab": ("vq_config", "codebook_size")}  # where config.json says a size
+CONFIG = {"vocab": ("vq_config", "codebook_size")}  # section and key of config.json that say a size
 START = "<|extra_203|>"
 LINE = "<|extra_200|>"
 END_OF_FRAME = "<|extra_201|>"
 END = "<|image end|>"
-BEGIN, IMAGE = "<|image start|>", "<|image token|>"  # between them the size, such as 90*90
+BEGIN, IMAGE = "<|image start|>", "<|image token|>"  # a prompt has the size, such as 90*90, between these
 NAME = "<|visual token {:06d}|>"
 POSITIVE = "{} masterpiece, film grained, best quality."
 NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality,"
     " low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
 )
-STRIDE = 8  # pixels a code
+STRIDE = 8  # pixels of a code, each way
 KIND = ("emu3", "Emu3Config")
 VISION = ("model.vqmodel.", "vqmodel.")
-NETWORK = {  # as transformers names it now, and as published files have it
+NETWORK = {  # our prefixes for those of tensors, as transformers names them now and as published files do
     "model.text_model.": "", "text_model.model.": "", "text_model.lm_head.": "output.chosen.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
@@ -53,15 +53,15 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """Read the configuration's `network` from a folder and the pixels of a side, None for 720."""
+    """Read the sizes of a folder's network that differ from its family's. pixels: of a picture's side, None for 720."""
     side = (pixels or 720) // STRIDE
     codes = llama.read_config(folder, *KIND).vq_config.codebook_size
     return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """Read the tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt
-    needs."""
+    """Read the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
+    prompt. Raises ParityError if the number of codes is not the manifest's."""
     folder = Path(manifest["files"]["model"])
     s = sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
@@ -74,7 +74,7 @@ def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[s
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net" or "vq", from a folder of its own or the model's. Raises ParityError if files do not fit together."""
+    """Load the network "net" or "vq" of a manifest. Raises ParityError if files do not fit together."""
     files = {name: Path(file) for name, file in manifest["files"].items()}
     s = sizes(manifest)
     folder = files["model"]
@@ -90,7 +90,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Make the encoder of captions for `condition`. The unconditional row has the authors' negative prompt."""
+    """Make the function that encodes captions for `condition`. Unconditional rows have the authors' negative prompt."""
     s = sizes(manifest)
     folder = Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)

@@ -31,7 +31,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "papers": {"Janus-Pro": {}},
     "sizes": {"vocab": 16384, "rows": 24, "columns": 24},
 }
-CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # where config.json says a size
+CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # section and key of config.json that say a size
 START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
 BEGIN = "<begin_of_image>"
 END = "<end_of_image>"
@@ -50,6 +50,7 @@ class Generation(nn.Module):
     """What draws: codes are read through `aligner` of their own embedding, and chosen by `head`."""
 
     def __init__(self, config: Any):
+        """Build the three parts of transformers' configuration of the image tokenizer."""
         super().__init__()
         from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 
@@ -61,19 +62,19 @@ class Generation(nn.Module):
         return self.head(hidden)
 
     def embeddings(self, words: Tensor) -> Tensor:
-        """Compute the input of the network for each code, [V, dim]."""
+        """Compute the input of the network for each code, [V, dim]; `words` is not read."""
         return self.aligner(self.embed.weight)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """Read the configuration's `network` from a folder, which gives the pixels itself."""
+    """Read from a folder the sizes of a network that differ from its family's; `pixels` is not read."""
     c = llama.read_config(folder, *KIND)
     side = c.vision_config.image_size // c.vision_config.patch_size
     return llama.select_changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net" or "vq". Raises ParityError if the folder is incomplete."""
+    """Load the network "net" or "vq" of a manifest. Raises ParityError if files are missing or of other sizes."""
     folder = Path(manifest["files"]["model"])
     s = sizes(manifest)
     config = llama.read_config(folder, *KIND)
@@ -93,13 +94,13 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Find groups of codes that look alike, by their direction: bool [G, V]."""
+    """Find groups of codes that look alike, by their vectors' directions: bool [G, V], for each group its codes."""
     return mark_above_median(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1))
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Make the encoder of captions for `condition`. The unconditional row is the prompt with padding for every word
-    between its first token and its last, and attends to it."""
+    """Make the function that encodes captions for `condition`. The unconditional row is the prompt with padding for
+    every word between its first token and its last, and attends to it."""
     folder = Path(manifest["files"]["model"])
     words = llama.read_tokenizer(folder)
     start, padding, *image = llama.look_up_ids((START, PAD, BEGIN, END, IMAGE), words.get_vocab(), folder).values()

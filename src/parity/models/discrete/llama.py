@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 N = TypeVar("N", bound=nn.Module)
-Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None to skip it
-Adapt = Callable[[str, Tensor], Tensor]  # a tensor of a file, with its name in the network, to the network's own
-Sizes = Mapping[str, int]  # codes, rows and columns of a picture, and how many tokens end a row and a picture
-MOST = 1024  # ids of a caption; the longest of PartiPrompts, COCO and GenEval have 200
+Rename = Callable[[str], str | None]  # maps a tensor's name in a file to that in the network, None to skip it
+Adapt = Callable[[str, Tensor], Tensor]  # makes of a name in the network and a file's tensor the network's tensor
+Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of a picture, "line" and "end" tokens after them
+MOST = 1024  # a caption is cut at so many ids; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
-VISION = ("decoder.", "post_quant_conv.", "quantize.")  # an image tokenizer without its encoder
+VISION = ("decoder.", "post_quant_conv.", "quantize.")  # tensors of an image tokenizer except its encoder's
 
 
 class KeysAndValues(NamedTuple):
@@ -49,16 +49,18 @@ class KeysAndValues(NamedTuple):
     remember: Remember
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values [R, H, S, D], and return all that it attends to, in the same layout."""
         keys, values = self.remember(keys.transpose(1, 2), values.transpose(1, 2))
         return keys.transpose(1, 2), values.transpose(1, 2)
 
 
 @lru_cache
 def adapt_layer(base: Any) -> Any:
-    """Adapt a class of layers of transformers to be called as `cached` calls layers."""
+    """Make a subclass of `base`, a class of transformers' layers, that is called as `cached` calls layers."""
 
     class Layer(base):
         def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
+            """Run the layer on x [R, S, dim] with the rotary table [R, S, D, 2] there; `remember` is its cache."""
             cache = None if remember is None else KeysAndValues(remember)
             out = super().forward(x, mask, past_key_values=cache, position_embeddings=table.unbind(-1))
             return out[0] if isinstance(out, tuple) else out
@@ -67,19 +69,19 @@ def adapt_layer(base: Any) -> Any:
 
 
 def make_layer(config: Any, index: int = 0) -> nn.Module:
-    """Make transformers' layer of a configuration's network."""
+    """Build layer number `index` of a network from its configuration in transformers."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
     config._attn_implementation = "sdpa"
-    base: Any = LlamaDecoderLayer  # Emu3's and Janus' layers are Llama's
+    base: Any = LlamaDecoderLayer  # Emu3 and Janus have Llama's layers too
     if config.model_type == "chameleon":
         base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
     return adapt_layer(base)(config, index)
 
 
 def make_rotary_table(config: Any) -> Tensor:
-    """Compute cosines and sines [positions, width of a head, 2], float32."""
+    """Compute the cosines and sines of all positions of a network, [positions, width of a head, 2], float32."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     positions = torch.arange(config.max_position_embeddings)[None]
@@ -101,6 +103,7 @@ class Codes(nn.Module):
         self.register_buffer("ids", ids, persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits [.., V] from hidden states [.., dim]; those of forced tokens are NEVER."""
         return F.pad(self.chosen(hidden), (0, len(self.ids) - self.chosen.out_features), value=NEVER)
 
     def embeddings(self, words: Tensor) -> Tensor:
@@ -114,7 +117,7 @@ class Llama(nn.Module):
     table: Tensor
 
     def __init__(self, config: Any, output: nn.Module):
-        """config: transformers', of the language model."""
+        """Build the network. config: transformers', of the language model; output: `Codes`, or what stands for it."""
         super().__init__()
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -156,7 +159,7 @@ def read_config(folder: Path, kind: str, name: str) -> Any:
         raise ParityError(f"{folder}: a folder of model_type {model_type!r}; allowed here: {kind!r}")
     try:
         return getattr(transformers, name).from_dict(record)
-    except Exception as error:  # its checks raise several families
+    except Exception as error:  # transformers' checks raise several families of errors
         cause = " ".join(str(error).split())[:200]
         raise ParityError(f"{folder / 'config.json'}: not a configuration of {kind}: {cause}") from None
 
@@ -168,7 +171,7 @@ def read_tokenizer(folder: Path) -> "Tokenizer":
     read_object(file := folder / "tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises Exception itself
+    except Exception as error:  # the library raises plain Exception
         raise ParityError(f"{file}: not a tokenizer: {str(error).splitlines()[0][:160]}") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -184,7 +187,7 @@ def look_up_ids(names: Iterable[str], vocabulary: Mapping[str, int], folder: Pat
 
 
 def rename_prefixes(prefixes: Mapping[str, str]) -> Rename:
-    """Make a function that replaces the first matching prefix of a name; names without one are not wanted."""
+    """Make a function that replaces the first prefix that a name has by its value, and returns None if it has none."""
     return lambda name: next((new + name.removeprefix(p) for p, new in prefixes.items() if name.startswith(p)), None)
 
 
@@ -196,8 +199,8 @@ def fill(
     dtype: torch.dtype,
     adapt: Adapt = lambda name, tensor: tensor,
 ) -> N:
-    """Fill a network with its weights, one tensor at a time, on its device and in its dtype. Raises ParityError unless
-    all fit."""
+    """Build a network and load its weights, one tensor at a time, under the names that `rename` gives and as `adapt`
+    changes them; return it on `device`, in `dtype`. Raises ParityError unless all fit."""
     with skip_filling():
         net = build()
     stored = read_shapes(path)
@@ -218,12 +221,14 @@ def load_network(
     dtype: torch.dtype,
     adapt: Adapt = lambda name, tensor: tensor,
 ) -> Llama:
-    """Load the transformer of a folder, its output matrix cut to the codes; ids, codes: see `Codes`."""
+    """Load the transformer of a folder, its output matrix cut to the rows of codes; ids, codes: see `Codes`; prefixes:
+    of tensors' names, and what replaces them. Raises ParityError unless all fit."""
     if max(ids) >= config.vocab_size:
         raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
     chosen = torch.tensor(ids)
 
     def of_codes(name: str, tensor: Tensor) -> Tensor:
+        """Cut the output matrix to the rows of codes; adapt any other tensor."""
         rows = name == "output.chosen.weight"
         return tensor[chosen[:codes].to(tensor.device)] if rows else adapt(name, tensor)
 
@@ -234,11 +239,11 @@ def load_network(
 def load_vision(
     kind: str, config: Any, folder: Path, prefixes: Iterable[str], device: str, dtype: torch.dtype
 ) -> nn.Module:
-    """Load transformers' image tokenizer `kind` of a folder, without its encoder; prefixes of its tensors' names
-    there."""
+    """Load transformers' image tokenizer `kind` from a folder, without its encoder. prefixes: of its tensors there."""
     import transformers
 
     def build() -> Any:
+        """Build transformers' image tokenizer and delete its encoder."""
         net = getattr(transformers, kind)(config)
         del net.encoder, net.quant_conv
         return net
@@ -253,8 +258,7 @@ def load_vision(
 
 
 def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
-    """Attach the sizes of a model's pictures to its image tokenizer. Raises ParityError if it has another number of
-    codes."""
+    """Set `vq.size = s` and return `vq`. Raises ParityError if the image tokenizer has another number of codes."""
     if (codes := len(vq.quantize.embedding.weight)) != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {codes} codes, the model {s['vocab']}")
     vq.size = s
@@ -265,7 +269,7 @@ def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
 
 
 def merge_sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Merge the sizes of a model's pictures: those of its family, replaced by those of its manifest."""
+    """Return the sizes of a model's pictures: those of its family, replaced by those of its manifest."""
     return {**family["network"], **manifest["network"]}
 
 
@@ -275,7 +279,7 @@ def select_changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dic
 
 
 def compute_shape(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Compute the tokens in a row of a picture, and the pixels of its longer side, `stride` a code."""
+    """Return the tokens in a row of a picture, and the pixels of its longer side; stride: pixels a code."""
     s = merge_sizes(family, manifest)
     return s["columns"] + s.get("line", 0), stride * max(s["rows"], s["columns"])
 
@@ -289,7 +293,7 @@ def make_grammar(s: Sizes) -> Tensor:
 
 
 def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
-    """Strip the forced tokens from whole pictures' tokens [n, L]: codes [n, rows, columns]."""
+    """Remove the forced tokens from whole pictures' tokens [n, L]: codes [n, rows, columns]."""
     rows = s["rows"]
     columns = s["columns"]
     line = s.get("line", 0)
@@ -297,13 +301,14 @@ def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
 
 
 def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
-    """Pad vectors [C, D] of codes to vectors [tokens, D]: a token that is no code is far from all codes."""
+    """Pad vectors [C, D] of codes to vectors [tokens, D]: tokens that are no codes get vectors far from all codes."""
     far_value = 10 * vectors.abs().max()
     return torch.cat([vectors, far_value.expand(tokens - len(vectors), vectors.shape[1])])
 
 
 def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """Make the token model of a batch of encoded captions. run: its pass, compiled or not."""
+    """Make the token model of a batch of encoded captions, with the drafter if there is one. guided: whether with
+    unconditional rows; run: its pass, compiled or not. Raises ParityError if prompt and picture are too long."""
     net, vq = nets["net"], nets["vq"]
     s = vq.size
     codes = vq.quantize.embedding.weight
@@ -330,7 +335,7 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Find groups of codes that look alike: bool [G, V]."""
+    """Find groups of codes that look alike: bool [G, V], for each group its codes; no forced token is in one."""
     s = nets["vq"].size
     look_alikes = mark_above_median(nets["vq"].quantize.embedding.weight)
     return np.pad(look_alikes, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
@@ -347,13 +352,13 @@ def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
 
 
 def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], folder: Path) -> list[list[int]]:
-    """Encode texts, cut at MOST ids; prints how many were cut. Raises ParityError for a text that holds a token of the
-    grammar, or characters that the tokenizer has no token for."""
+    """Encode texts to ids, cut at MOST; print how many were cut. Raises ParityError for a text that holds a token of
+    `reserved`, those of pictures, or characters that the tokenizer has no token for."""
     result = []
     for caption in captions:
         try:
             coded = words.encode(caption, add_special_tokens=False)
-        except Exception as error:  # surrogates, which no UTF-8 has
+        except Exception as error:  # the tokenizer refuses surrogates, which UTF-8 cannot hold
             cause = str(error).splitlines()[0][:80]
             raise ParityError(f"caption {caption[:60]!a}: {folder} cannot hold it: {cause}") from None
         if any(i in reserved for i in coded.ids):
@@ -375,11 +380,12 @@ def make_prompt_encoder(
     around: tuple[list[int], list[int]],
     negative: Callable[[list[int]], list[int]],
 ) -> Encoder:
-    """Make the encoder of captions for `condition`. template: a text with {} for the caption; around: ids before and
-    after it; negative(prompt's ids) -> those of its unconditional row."""
+    """Make the function that encodes captions for `condition`, see the module. template: a text with {} for the
+    caption; around: ids before and after it; negative: makes of a prompt's ids those of its unconditional row."""
     ids_before, ids_after = around
 
     def encoded(captions: list[str]) -> dict[str, Tensor]:
+        """Encode captions to "words" and "negative" [B, length], left-padded ids, and which of them are no padding."""
         texts = [template.replace("{}", caption) for caption in captions]
         rows = [ids_before + ids + ids_after for ids in encode_captions(words, texts, reserved, folder)]
         length = len(ids_before) + MOST + len(ids_after)
@@ -391,8 +397,8 @@ def make_prompt_encoder(
 
 
 def select_batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
-    """Select the rows' ids and which are attended [R, P]: B conditional, then B unconditional if guided, without the
-    padding that all of them have."""
+    """Select a batch's ids and their mask [R, P]: B conditional rows, then B unconditional ones if `guided`, without
+    the padding that all conditional and unconditional rows share."""
     ids, valid = inputs["words"], inputs["valid"]
     if guided:
         ids, valid = torch.cat([ids, inputs["negative"]]), torch.cat([valid, inputs["negative_valid"]])

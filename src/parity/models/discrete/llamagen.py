@@ -36,7 +36,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("clip", "drafter", "draft"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
-    "sizes": {  # that a configuration may give: LlamaGenConfig, of XL for captions at 256 pixels
+    "sizes": {  # fields of LlamaGenConfig that a configuration may give; the defaults are XL's for captions, 256 pixels
         "vocab": 16384, "dim": 1280, "layers": 36, "heads": 20, "grid": 16, "prefix": 120, "caption_dim": 2048,
         "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
     },
@@ -44,28 +44,27 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "sampling": {"guidance": 7.5, "top_k": 1000},
     "papers": {"LlamaGen-XL stage 1": {}},
 }  # fmt: skip
-TENSORS = {  # by which a published file is known for what it is
+TENSORS = {  # a published file that has these tensors is this component
     "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
     "vq": ("quantize.embedding.weight", "post_quant_conv.weight"),
     "drafter": ("layers.0.self_attn.q_proj.weight", "fc.weight", "embed_tokens.weight"),
     "text": ("encoder.block.0.layer.0.SelfAttention.q.weight",),
 }
-SHAPES: dict[
-    str, dict[str, tuple[str, int | None, int]]
-] = {  # sizes by the tensors that have them, see base.headers.sizes_in
+# which axis of which tensor has a size, see base.headers.derive_sizes
+SHAPES: dict[str, dict[str, tuple[str, int | None, int]]] = {
     "transformer": {
         "vocab": ("tok_embeddings.weight", 0, 0),
         "dim": ("tok_embeddings.weight", 1, 0),
         "layers": ("layers.", None, 0),
         "prefix": ("cls_embedding.uncond_embedding", 0, 0),
         "caption_dim": ("cls_embedding.uncond_embedding", 1, 0),
-        "classes": ("cls_embedding.embedding_table.weight", 0, -1),  # one entry stands for none
+        "classes": ("cls_embedding.embedding_table.weight", 0, -1),  # one entry of the table stands for no class
     },
     "vq": {"vocab": ("quantize.embedding.weight", 0, 0)},
     "text": {"caption_dim": ("shared.weight", 1, 0)},
 }
-COMPUTED = ("freqs_cis",)  # ignored in files, because it is computed here
-HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
+COMPUTED = ("freqs_cis",)  # this tensor of a file is ignored, because it is computed here
+HEADS = {3200: 32, 4096: 32}  # attention heads by width, of 3B and 7B; smaller models have heads of width 64
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class LlamaGenConfig:
     layers: int = 36
     heads: int = 20
     grid: int = 16  # tokens a side
-    prefix: int = 120  # caption positions (1 for a class)
+    prefix: int = 120  # positions of the caption, or 1 of a class
     caption_dim: int = 2048  # width of the text encoder; 0 for a class-conditional model
     classes: int = 0
     multiple_of: int = 256
@@ -90,7 +89,7 @@ class LlamaGenConfig:
 
 def make_rotary_table(c: LlamaGenConfig) -> Tensor:
     """Compute cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half with the
-    column."""
+    column. They are 0 in the prefix."""
     half = c.dim // c.heads // 2
     frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
     angle = torch.outer(torch.arange(c.grid).float(), frequency)  # [grid, half / 2]
@@ -113,6 +112,7 @@ class Attention(nn.Module):
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
+        """Attend from x [R, S, dim] where mask is true, to itself or, with `remember`, to what that returns."""
         h = self.heads
         qkv = self.wqkv(x).unflatten(-1, (3 * h, -1))
         rotated = rotate(qkv[:, :, : 2 * h], table)
@@ -137,6 +137,7 @@ class FeedForward(nn.Module):
 
 class Block(nn.Module):
     def __init__(self, c: LlamaGenConfig):
+        """Build a transformer block, normalised before attention and MLP."""
         super().__init__()
         self.attention = Attention(c)
         self.feed_forward = FeedForward(c)
@@ -185,6 +186,7 @@ class Transformer(nn.Module):
     table: Tensor
 
     def __init__(self, c: LlamaGenConfig):
+        """Build the network with random weights."""
         super().__init__()
         self.config = c
         self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
@@ -200,12 +202,12 @@ class Transformer(nn.Module):
         return self.config.heads, self.config.dim // self.config.heads
 
     def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Compute logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the
-        captions."""
+        """Compute logits [B, n + 1, V] of positions 0..n given tokens [B, n]. condition: captions' embeddings [B,
+        prefix, D], or classes [B]; valid [B, prefix]: their mask; dropped [B] bool: rows without a caption."""
         return self.output(self.features(condition, valid, dropped, tokens))
 
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Compute the hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
+        """Compute hidden states [B, n + 1, dim], which `forward` multiplies with the output matrix; see there."""
         x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
         mask = make_prefix_mask(valid, x.shape[1])
         for layer in self.layers:
@@ -214,7 +216,8 @@ class Transformer(nn.Module):
 
 
 def make_prefix_mask(valid: Tensor, length: int) -> Tensor:
-    """Make the causal mask bool [B, 1, length, length] whose padded prefix keys are off, the diagonal on."""
+    """Make the causal mask bool [B, 1, length, length], True where a query may read a key. Only itself may read a
+    position of the prefix that is padding by valid [B, prefix]."""
     i = torch.arange(length, device=valid.device)
     on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
     return ((i[None, :] <= i[:, None]) & on[:, None] | (i[None, :] == i[:, None]))[:, None]
@@ -224,6 +227,7 @@ class FeatureDrafter(DrafterNet):
     """Ours: it reads the picture alone, by the target's own embeddings."""
 
     def __init__(self, c: LlamaGenConfig):
+        """Build one layer for a target of these sizes."""
         super().__init__()
         self.fc = nn.Linear(2 * c.dim, c.dim, bias=False)
         self.layer = Block(c)
@@ -240,6 +244,7 @@ class CaptionedDrafter(DrafterNet):
     where token 0 stands for words; the released code masks no padding there."""
 
     def __init__(self, c: LlamaGenConfig):
+        """Build one layer, without its first norm, for a target of these sizes."""
         super().__init__()
         self.tokens = nn.Embedding(c.vocab, c.dim)
         self.fc = nn.Linear(2 * c.dim, c.dim)
@@ -248,13 +253,14 @@ class CaptionedDrafter(DrafterNet):
         self.layer.register_module("attention_norm", nn.Identity())
 
     def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
+        """Make the caption's context: the target's features at all its positions but the last, each with token 0."""
         words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
         on = torch.ones_like(words[..., 0], dtype=torch.bool)
         n_before = target.net.config.prefix - words.shape[1]
         return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
 
 
-NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
+NAMES = {  # our names for the tensors of a released drafter; its q, k and v are joined to one matrix
     "embed_tokens.": "tokens.", "fc.": "fc.", "layers.0.self_attn.o_proj.": "layer.attention.wo.",
     "layers.0.mlp.gate_proj.": "layer.feed_forward.w1.", "layers.0.mlp.up_proj.": "layer.feed_forward.w3.",
     "layers.0.mlp.down_proj.": "layer.feed_forward.w2.", "layers.0.post_attention_layernorm.": "layer.ffn_norm.",
@@ -262,9 +268,8 @@ NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
 
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Read the tensors and sizes of a drafter released under other names (EAGLE-1, LANTERN: a folder with config.json,
-    or its file of weights). None for a file that is read as it is. Raises ParityError if it belongs to another target.
-    """
+    """Read tensors and sizes of a drafter released under other names (EAGLE-1, LANTERN: a folder with config.json, or
+    its file of weights). None for a file that is read as it is. Raises ParityError for another target's."""
     if component != "drafter" or TENSORS["drafter"][0] not in read_shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
@@ -300,9 +305,8 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
-    """Read the configuration's `network` from the shapes of a published transformer's tensors, which do not tell the
-    grid; sizes equal to FAMILY["sizes"] are left out. Raises ParityError if the shapes do not belong to a LlamaGen
-    model."""
+    """Read the sizes that differ from FAMILY["sizes"] from the shapes of a published transformer's tensors, which do
+    not tell `grid`, tokens a side. Raises ParityError if the shapes do not belong to a LlamaGen model."""
     sizes_read = derive_sizes(shapes, SHAPES["transformer"])
     dim = sizes_read["dim"]
     sizes_read |= {"heads": HEADS.get(dim, dim // 64), "grid": grid}
@@ -322,7 +326,7 @@ def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net", "vq", "drafter" or "draft". Raises ParityError if files do not fit together."""
+    """Load "net", "vq", "drafter" or "draft" of a manifest. Raises ParityError if files do not fit together."""
     files = {component: Path(file) for component, file in manifest["files"].items()}
     config = sizes(manifest)
     tokenizer = vq.read_config(files["vq"])
@@ -344,8 +348,8 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """Make the token model of a batch of encoded captions: left-padded embeddings [B, prefix, caption_dim] with their
-    mask, valid [B, prefix], or labels [B] of classes. run: its pass, compiled or not."""
+    """Make the token model of a batch: "embeddings" [B, prefix, caption_dim], left-padded, with their mask "valid", or
+    classes "label" [B]; with drafter and draft model, if loaded, and unconditional rows, if `guided`. run: its pass."""
     if "label" in inputs:
         conditions = inputs["label"]
         valid = torch.ones_like(inputs["label"])[:, None]
@@ -369,12 +373,12 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Find groups of codes that look alike: bool [G, V]."""
+    """Find groups of codes that look alike: bool [G, V], for each group its codes."""
     return vq.mark_above_median(nets["vq"].quantize.codes)
 
 
 def read_labels(captions: list[str], classes: int) -> dict[str, Tensor]:
-    """Read class numbers from texts: label [B]. Raises ParityError for a text that is no class."""
+    """Read class numbers from texts: label [B]. Raises ParityError for a text that is no number below `classes`."""
     for caption in captions:
         if not caption.isdecimal() or int(caption) >= classes:
             raise ParityError(f"caption: {caption[:60]!r}: allowed: the number of a class, 0 to {classes - 1}")
@@ -382,8 +386,7 @@ def read_labels(captions: list[str], classes: int) -> dict[str, Tensor]:
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Make the encoder of captions for `condition`; the captions of a class-conditional model are numbers of
-    classes."""
+    """Make the function that encodes captions for `condition`, or class numbers for a class-conditional model."""
     if classes := sizes(manifest).classes:
         return partial(read_labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
@@ -392,13 +395,13 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
 def LlamaGen(  # noqa: N802
     net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
 ) -> Cached:
-    """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]. The
-    unconditional row keeps the caption's mask. For `returns` and `run` see `Cached`."""
+    """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; with
+    unconditional rows, which keep the caption's mask, if `guided`. returns, run: see `Cached`."""
     dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
     if guided:
         condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
         dropped = torch.cat([dropped, ~dropped])
-    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
+    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no token of a picture is forced
     prefix = net.cls_embedding(condition, dropped)
     embeddings = net.tok_embeddings.weight
     return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, run=run)

@@ -23,12 +23,12 @@ def load_family(manifest: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Loaded:
-    """A text-to-image model on its device: what `discrete.protocol` says of a family, for one manifest."""
+    """A text-to-image model on its device: the functions of a family (`models.discrete`), for one manifest."""
 
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
-    run: Pass = logits_pass  # compiled or not
+    run: Pass = logits_pass  # the function, compiled or not, that runs a pass
 
     def __post_init__(self) -> None:
         self.family = load_family(self.manifest)
@@ -36,7 +36,7 @@ class Loaded:
 
     @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
-        """Make the token model of encoded prompts with the law of these settings; columns of text are not read."""
+        """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
         return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.run), settings)
@@ -51,7 +51,7 @@ class Loaded:
         )
 
     def groups(self) -> np.ndarray:
-        """Find groups of tokens that look alike: bool [G, V]."""
+        """Find groups of tokens that look alike: bool [G, V], for each group its tokens."""
         return self.family.groups(self.nets)
 
 
@@ -62,7 +62,7 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the networks of a manifest, with "drafter" or "draft" if needed."""
+    """Load the networks of a manifest, and `needs`, "drafter" or "draft", unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     torch_device = torch.device(device)
     return Loaded(manifest, nets, torch_device, CompiledPass(logits_pass, torch_device.type) if fast else logits_pass)
@@ -76,7 +76,7 @@ def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
 def load_networks(
     manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
-    """Load the networks "net", "vq", "drafter" or "draft". The image tokenizer stays in float32."""
+    """Load the networks "net", "vq", "drafter" or "draft", by name. The image tokenizer is always in float32."""
     read = load_family(manifest).load
     return {
         component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval()
@@ -90,5 +90,5 @@ def picture_side(manifest: Mapping[str, Any]) -> int:
 
 
 def load_encoder(manifest: Mapping[str, Any], device: str = "cpu") -> Any:
-    """Load the text encoder of a model: it turns a list of captions into tensors for `Loaded.model`, a row each."""
+    """Load the text encoder of a model: a function of captions that returns tensors for `Loaded.model`, a row each."""
     return load_family(manifest).encoder(manifest, device)

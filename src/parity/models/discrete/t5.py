@@ -33,7 +33,7 @@ HEADS, LAYERS = 4, 2  # of the embedded encoder
 
 
 def make_t5_encoder() -> "T5EncoderModel":
-    """Make the embedded encoder's architecture, freshly initialised, to be trained; 0.6 M parameters."""
+    """Build the embedded encoder with random weights; 0.6 M parameters."""
     from transformers import T5Config, T5EncoderModel
 
     sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": LAYERS, "num_heads": HEADS}
@@ -76,8 +76,8 @@ def encode_embedded(weights: Mapping[str, Tensor], ids: Tensor, valid: Tensor) -
 
 
 def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the padding of encoder output [B, T, D] and mask [B, T] from right to left, as LlamaGen reads them; padding
-    is zeroed."""
+    """Move the padding of encoder output [B, T, D] and mask [B, T] from right to left, where LlamaGen reads it, as
+    0."""
     T = valid.shape[1]
     order = (torch.arange(T, device=valid.device)[None] + valid.sum(1, keepdim=True)) % T
     embeddings = (embeddings * valid[..., None]).gather(1, order[..., None].expand_as(embeddings))
@@ -93,7 +93,7 @@ def load_encoder(path: Path) -> "T5EncoderModel":
     read: Any = T5EncoderModel.from_pretrained
     try:
         net, info = read(path, local_files_only=True, weights_only=True, dtype=torch.float32, output_loading_info=True)
-    except Exception as error:  # transformers raises what the files make it
+    except Exception as error:  # transformers raises errors of any kind for damaged files
         cause = next(iter(str(error).strip().splitlines()), "")[:200]
         raise ParityError(f"{path}: not a T5 encoder that can be read: {type(error).__name__}: {cause}") from None
     if missing := sorted(info["missing_keys"]):
@@ -102,14 +102,15 @@ def load_encoder(path: Path) -> "T5EncoderModel":
 
 
 def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
-    """Load the tokenizer of a published encoder's folder: captions to input_ids and attention_mask [B, length]. Raises
-    ParityError if it has none."""
+    """Load the tokenizer of a published encoder's folder, as a function that cleans captions and returns input_ids and
+    attention_mask [B, length]. Raises ParityError if the folder has none."""
     from transformers import AutoTokenizer
 
     check_tokenizer(path, "text")
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
 
     def words(captions: list[str]) -> Any:
+        """Clean captions and encode them, cut at `length` tokens; print how many were cut."""
         cleaned = [clean(c) for c in captions]
         cut = sum(len(ids) > length for ids in tokenizer(cleaned)["input_ids"])
         if cut:
@@ -121,8 +122,8 @@ def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
 
 
 def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
-    """Load the embedded encoder from its file, or a published one from its folder: captions to left-padded embeddings
-    [B, length, D] float32 and their mask, valid [B, length].
+    """Load the embedded encoder from its file, or a published one from its folder: a function of captions that returns
+    left-padded "embeddings" [B, length, D] float32 and their mask "valid" [B, length].
 
     A published encoder reads captions cleaned (`clean`) and cut at `length` tokens, as its authors do; how many were
     cut is printed. The embedded one does neither: ParityError for a caption of more tokens.
@@ -139,6 +140,7 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
 
     @torch.inference_mode()
     def encoded(captions: list[str]) -> dict[str, Tensor]:
+        """Encode captions to embeddings and their mask."""
         words = tokenizer(captions)
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
         hidden, mask = pad_left(run(ids, valid), valid)
@@ -179,7 +181,7 @@ SIGNS: Rules = [
     (r"&amp", ""),
     (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", " "),  # IP addresses
     (r"\d:\d\d\s+$", ""),
-    (r"\\n", " "),  # the two characters, not a new line
+    (r"\\n", " "),  # a backslash and the letter n, not a new line
     (r"#\d{1,3}\b", ""),
     (r"#\d{5,}\b", ""),
     (r"\b\d{6,}\b", ""),
@@ -199,7 +201,7 @@ WORDS: Rules = [
     (rf"\b(?:{FILES})(\simage[s]?)?", ""),
     (r"\bpage\s+\d+\b", ""),
     (r"\b\d*[a-zA-Z]+\d+[a-zA-Z]+\d+[a-zA-Z\d]*\b", " "),
-    (r"\b\d+\.?\d*[xх×]\d+\.?\d*\b", ""),  # sizes; the second x is Cyrillic
+    (r"\b\d+\.?\d*[xх×]\d+\.?\d*\b", ""),  # sizes such as 20x30; the second x in the pattern is Cyrillic
     (r"\b\s+\:\s+", ": "),
     (r"(\D[,\./])\b", r"\1 "),
     (r"\s+", " "),
@@ -208,18 +210,18 @@ WORDS: Rules = [
     (r"[\'\_,\-\:\-\+]$", ""),
     (r"^\.\S+$", ""),
 ]
-JOINS = re.compile(r"[-_]")  # more than three of them join words that stand apart elsewhere
+JOINS = re.compile(r"[-_]")  # in a caption with more than three of these, all are replaced by spaces
 
 
 def apply_rules(caption: str, rules: Rules) -> str:
-    """Replace each pattern of the rules in a caption."""
+    """Replace all matches of each rule's pattern in a caption, rule by rule."""
     for pattern, replacement in rules:
         caption = re.sub(pattern, replacement, caption)
     return caption
 
 
 def clean_once(caption: str) -> str:
-    """Clean a caption one time."""
+    """Clean a caption one time as DeepFloyd does: lower case, no markup, addresses, special signs, article numbers."""
     import ftfy
     from bs4 import BeautifulSoup
 

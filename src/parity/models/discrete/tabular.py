@@ -15,7 +15,7 @@ from parity_decoders.protocols.discrete import TokenModel
 from torch import Tensor
 
 BASE, PRIME = 31, 65_537
-NOTHING = -1  # in place of a token that was not read
+NOTHING = -1  # stands for a token that was not read
 
 
 class StateModel:
@@ -32,8 +32,8 @@ class StateModel:
         drafts: Any,
     ):
         """Set up the states. initial_states [R, ..]: of all rows before any token; codes [V, D]: tokens with near codes
-        look alike; rows: sequences, half as many as R if a second half of the rows is unconditional; drafts: the draft
-        model's law."""
+        look alike; rows: sequences, half as many as R if a second half of the rows is unconditional; width: tokens in a
+        row of the picture, None for `length`; drafts: what the draft model is made of."""
         self.vocab = len(codes)
         self.length = length
         self.width = width or length
@@ -42,14 +42,15 @@ class StateModel:
         self.forced = torch.full((length,), -1, device=codes.device) if forced is None else forced
         self.codebook = self.raw_codebook = self.embeddings = codes
         R = len(initial_states)
-        self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # what was fed, position -1 first
+        self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # the tokens fed, position -1 first
         self.states = initial_states[:, None].repeat(1, length + 1, *[1] * (initial_states.ndim - 1))  # [R, L + 1, ..]
-        self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens say nothing
+        self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens change no belief
         self.rows = torch.arange(R, device=codes.device)[:, None]
-        self.reached = self.rows.new_zeros(R)  # [R] states up to here are of what was fed
+        self.reached = self.rows.new_zeros(R)  # [R] the states before this position are those of the tokens fed
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """Advance states [n, S, ..] by one token [n, S]; of conditional rows as many as of unconditional ones."""
+        """Compute the states after states [n, S, ..] and one token each [n, S], NOTHING for none. If the second half of
+        all rows is unconditional, that of these is too."""
         raise NotImplementedError
 
     def laws(self, states: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ class StateModel:
         """Do nothing: every prompt is the same, and what was fed is replaced. See TokenModel."""
 
     def extend_states(self, first: Tensor, last: Tensor) -> None:
-        """Compute the states after the tokens at positions first [R] to last - 1 [R]."""
+        """Compute and store the states after the stored tokens at positions first [R] to last - 1 [R]."""
         self.reached = last
         for i in range(int((last - first).max())):
             row = (first + i < last).nonzero()
@@ -81,13 +82,13 @@ class StateModel:
             self.states[row, position + 1] = self.read(self.states[row, position], token)
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits. See TokenModel."""
+        """Store tokens at positions [R, S], and compute logits [R, S, V] of the tokens after them."""
         self.memory[self.rows, positions + 1] = tokens
         self.extend_states(positions.amin(1).minimum(self.reached).clamp(min=0), positions.amax(1) + 1)
         return self.laws(self.states[self.rows, positions + 1])
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits of a tree. See TokenModel."""
+        """Compute logits [R, S, V] after a tree's nodes: tokens, positions, parents [R, S], -1 for stored ones."""
         positions_stored = positions.clamp(0, self.length)
         self.extend_states(self.reached, self.reached.maximum(positions_stored[:, 0]))
         fed = torch.where(self.silent[positions_stored], NOTHING, tokens)
@@ -103,7 +104,7 @@ class StateModel:
         return self.laws(states)
 
     def keep(self, nodes: Tensor) -> None:
-        """Store nodes. See TokenModel."""
+        """Store nodes [R, W] of the last tree, -1 for none, at their positions, with the states after them."""
         tokens, positions, states = self.nodes
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
@@ -115,11 +116,12 @@ class StateModel:
 
 
 class TabularModel(StateModel):
-    """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
+    """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N =
+    count_prefixes(V, L).
 
     Prefixes are numbered by length, then by their code. `rows` sequences are decoded at once (twice as many model rows
     if the table is a pair). `drafts`, of the same shape, is the draft model's table. Unless it is given: these logits,
-    flatter, and something of another prefix's. A token that is impossible here is improbable there, and another's may
+    flatter, mixed with those of another prefix. A token that is impossible here is improbable there, and another's may
     be likely. A hole counts as token 0.
     """
 
@@ -132,6 +134,7 @@ class TabularModel(StateModel):
         forced: Tensor | None = None,
         drafts: Tensor | None = None,
     ):
+        """Set up the model; see the class. Raises ValueError unless the table has a row for each prefix."""
         V, N = table.shape[-1], count_prefixes(table.shape[-1], length)
         if table.shape[-2] != N:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {N} for V={V}, L={length}")
@@ -141,14 +144,15 @@ class TabularModel(StateModel):
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
         self.prefixes = N
         self.pair = table.ndim == 3
-        line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]  # neighbours look alike
+        # codes on a line, so that tokens with neighbouring numbers look alike
+        line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]
         initial_states = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
         super().__init__(initial_states, line, length, rows, width, forced, drafts)
         self.offset = self.rows // max(rows, 1) * N
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
         longer = self.vocab * states + tokens.clamp(min=0) + 1
-        return torch.where(longer < self.prefixes, longer, states)  # nothing follows the last token
+        return torch.where(longer < self.prefixes, longer, states)  # a whole sequence is no prefix and has no number
 
     def laws(self, states: Tensor) -> Tensor:
         return self.table[states + self.offset]
@@ -172,14 +176,16 @@ class HiddenMarkov(StateModel):
     """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
 
     def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
+        """Set up the model; for arguments see StateModel. drafts: the law of the draft model."""
         line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
         initial, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
         super().__init__(initial.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
-        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
-        # [halves, V + 1, H] what each token says of the states, the last where nothing was read
+        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # also after the end
+        # [halves, V + 1, H] likelihood of each token by state; the last, 1, is for no token
         self.evidence = F.pad(self.emit.mT, (0, 0, 0, 1), value=1.0)
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Compute beliefs after states [R, S, H] and a token each [R, S]: Bayes' rule, then a step of the chain."""
         halves = len(self.evidence)
         evidence = self.evidence[torch.arange(halves)[:, None], tokens.reshape(halves, -1)]
         belief = evidence.view_as(states) * states
@@ -197,8 +203,8 @@ class HiddenMarkov(StateModel):
 
 
 def make_chain(table: Tensor) -> Law:
-    """Make a Markov chain of tokens: table [V, V] of the next token after each, or [V, V, V] after each two. It begins
-    uniformly."""
+    """Make the law of a Markov chain of tokens that begins uniformly: table [V, V] of the next token after each, or [V,
+    V, V] after each two."""
     V = table.shape[-1]
     order = table.ndim - 1
     states = torch.arange(V**order)
@@ -209,10 +215,10 @@ def make_chain(table: Tensor) -> Law:
 
 
 def make_counter(table: Tensor) -> Law:
-    """Make a law of tokens that are added up modulo M: table [M, V] gives the next token's law by the sum, so every
-    token matters to all that follow."""
+    """Make the hidden law of tokens whose sum modulo M decides on the next: table [M, V] gives its law by the sum, so
+    every token matters to all that follow."""
     M, V = table.shape
-    step = table.new_zeros(M, V, M, V)  # a state is the sum before its token, and the token
+    step = table.new_zeros(M, V, M, V)  # a state is the sum before a token, and the token
     for s in range(M):
         for v in range(V):
             step[s, v, (s + v) % M] = table[(s + v) % M]
@@ -249,6 +255,7 @@ class TabularDrafter:
         return self.draft.logits(tokens, positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] after further nodes, by running all nodes since `logits` through the draft model."""
         self.shown.append((tokens, positions, parents))
         return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
 
@@ -259,8 +266,7 @@ def count_prefixes(vocab: int, length: int) -> int:
 
 
 def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
-    """Compute the exact law of the sequences, float64 [V^L] with the first token most significant; `model` must hold
-    V^L rows."""
+    """Compute the law of all sequences, float64 [V^L], first token most significant; `model` must hold V^L rows."""
     sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
     inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
     law = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
@@ -268,6 +274,6 @@ def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:
-    """Draw Gaussian logits, float64."""
+    """Draw Gaussian logits with deviation `scale`, float64 [N, V] for N prefixes, or with `pair` [2, N, V]."""
     shape = (2, count_prefixes(vocab, length), vocab) if pair else (count_prefixes(vocab, length), vocab)
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -19,7 +19,7 @@ from parity.base.errors import ParityError
 from parity.base.files import header, read_config_as
 from parity.base.weights import load_built, read_shapes
 
-MIDDLE = ("block_1", "attn_1", "block_2")  # of latent diffusion's layout
+MIDDLE = ("block_1", "attn_1", "block_2")  # names of the middle's parts in latent diffusion's layout
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class VQConfig:
     codebook: int = 16384  # number of codes, V
     code_dim: int = 8
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # one down-sampling between neighbours
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # width of each level, in `ch`; sides are halved between levels
     res_blocks: int = 2
     z_channels: int = 256
     norm_groups: int = 32
-    decoder_attention: bool = True  # at the decoder's coarsest level, as at the encoder's
+    decoder_attention: bool = True  # whether the decoder has attention at its coarsest level, as the encoder has
 
     @property
     def stride(self) -> int:
@@ -45,6 +45,7 @@ def _norm(channels: int, c: VQConfig) -> nn.GroupNorm:
 
 class ResnetBlock(nn.Module):
     def __init__(self, c: VQConfig, n_in: int, n_out: int):
+        """Build two convolutions with norms, from n_in to n_out channels, and the shortcut around them."""
         super().__init__()
         self.norm1 = _norm(n_in, c)
         self.conv1 = nn.Conv2d(n_in, n_out, 3, padding=1)
@@ -65,6 +66,7 @@ class AttnBlock(nn.Module):
         self.q, self.k, self.v, self.proj_out = (nn.Conv2d(n, n, 1) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attend from each position of x [B, C, H, W] to all, and add the result to x."""
         h = self.norm(x)
         q, k, v = (f(h).flatten(2).transpose(1, 2) for f in (self.q, self.k, self.v))  # [B, H*W, C]
         h = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
@@ -85,6 +87,7 @@ class Resample(nn.Module):
 
 class Level(nn.Module):
     def __init__(self, c: VQConfig, n_in: int, n_out: int, blocks: int, attention: bool, down: bool, up: bool):
+        """Build a level of `blocks` residual blocks, each with attention behind it or not, and a change of the size."""
         super().__init__()
         self.res = nn.ModuleList(ResnetBlock(c, n_in if i == 0 else n_out, n_out) for i in range(blocks))
         self.attn = nn.ModuleList(AttnBlock(c, n_out) if attention else nn.Identity() for _ in range(blocks))
@@ -109,6 +112,7 @@ def _apply_all(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 class Encoder(nn.Module):
     def __init__(self, c: VQConfig):
+        """Build the encoder, whose sides are halved after each level but the last."""
         super().__init__()
         widths = [c.ch * m for m in (1, *c.ch_mult)]
         n_down = len(c.ch_mult) - 1
@@ -128,6 +132,7 @@ class Encoder(nn.Module):
 
 class Decoder(nn.Module):
     def __init__(self, c: VQConfig):
+        """Build the decoder, from the coarsest level to the finest, with sides doubled between them."""
         super().__init__()
         widths = [c.ch * m for m in c.ch_mult]
         n_up = len(c.ch_mult) - 1
@@ -168,6 +173,7 @@ class VQ(nn.Module):
     """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
 
     def __init__(self, config: VQConfig):
+        """Build encoder, codebook, decoder and the convolutions between them."""
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
@@ -177,7 +183,7 @@ class VQ(nn.Module):
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.z_channels, 1)
 
     def latents(self, pictures: Tensor) -> Tensor:
-        """Compute unit latents before quantisation, [B, h, w, code_dim]."""
+        """Encode pictures [B, 3, H, W] to unit vectors before quantisation, [B, h, w, code_dim]."""
         return F.normalize(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1).float(), dim=-1)
 
     def encode(self, pictures: Tensor) -> Tensor:
@@ -193,14 +199,14 @@ class VQ(nn.Module):
 
 
 def mark_above_median(codes: Tensor) -> np.ndarray:
-    """Mark codes [V, D] that look alike, bool [G, V], G <= 8: whether a code's k-th coordinate is above its median."""
+    """Mark codes [V, D] that look alike: bool [G, V], whether their k-th number is above its median, k < G <= 8."""
     first = codes.detach().float().cpu().numpy()[:, :8]
     return (first > np.median(first, axis=0)).T
 
 
 def diffusion_name(name: str, levels: int) -> str:
-    """Rename a parameter from latent diffusion's layout (Meta's, MAR's), where a decoder's levels are numbered from the
-    finest."""
+    """Rename a parameter from latent diffusion's layout (Meta's, MAR's), where a decoder's `levels` are numbered from
+    the finest, to ours."""
     name = re.sub(r"mid\.(block_1|attn_1|block_2)\.", lambda m: f"mid.{MIDDLE.index(m[1])}.", name)
     name = re.sub(r"encoder\.down\.(\d)\.", r"encoder.conv_blocks.\1.", name)
     name = re.sub(r"decoder\.up\.(\d)\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.", name)
@@ -208,7 +214,7 @@ def diffusion_name(name: str, levels: int) -> str:
 
 
 def find_side(tokens: int) -> int:
-    """Compute the tokens a side of a square picture. Raises ParityError if it is not square."""
+    """Return the tokens a side of a square picture of `tokens` tokens. Raises ParityError if that is no square."""
     side = round(tokens**0.5)
     if side * side != tokens:
         raise ParityError(f"tokens per picture: {tokens} is not a square grid")
@@ -216,8 +222,7 @@ def find_side(tokens: int) -> int:
 
 
 def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
-    """Read the sizes of a published tokenizer from the shapes of its decoder's tensors. Raises ParityError if they fit
-    none."""
+    """Read a published tokenizer's sizes from the shapes of its tensors. Raises ParityError if it is no tokenizer."""
     try:
         codebook, code_dim = shapes_by_name["quantize.embedding.weight"]
         levels = count_blocks(shapes_by_name, "decoder.conv_blocks.")
@@ -248,22 +253,20 @@ def read_config(file: Path) -> VQConfig:
 
 
 def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
-    """Load a tokenizer in float32 from its file, of the given sizes or the file's. Raises ParityError unless they
-    fit."""
+    """Load a tokenizer in float32, of the sizes `config` or those of its file. Raises ParityError unless they fit."""
     return load_built(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
 
 
 def to_pictures(pixels: np.ndarray) -> Tensor:
-    """Scale bytes [n, H, W, 3] to pictures [n, 3, H, W] in [-1, 1]."""
+    """Scale pixels, bytes [n, H, W, 3], to pictures [n, 3, H, W] in [-1, 1]."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def to_pixels(pictures: Tensor) -> np.ndarray:
-    """Convert [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
+    """Convert pictures [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as LlamaGen: 127.5 x + 128, within [0, 255]."""
     return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def truncate_to_pixels(pictures: Tensor) -> np.ndarray:
-    """Convert [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3 and Janus do: to [0, 255], then cut
-    off."""
+    """Convert pictures [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3, Janus do: rounded down."""
     return (127.5 * (pictures.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
