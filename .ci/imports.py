@@ -14,7 +14,7 @@ from parity.experiment import code_digest
 
 
 def map_rule_modules(metadata: Path) -> dict[str, list[str]]:
-    """Map each output file to the modules that its rule names."""
+    """Map each output file in Snakemake's metadata to the modules that its rule's parameters name."""
     modules_of = {}
     for file in (p for p in metadata.rglob("*") if p.is_file()):
         record = json.loads(file.read_text())
@@ -27,6 +27,8 @@ def map_rule_modules(metadata: Path) -> dict[str, list[str]]:
 
 
 def main(project: Path) -> int:
+    """Compare each job's imports in PROJECT/imported with its rule's modules; print the problems. Returns 1 if there
+    are any, or no job at all."""
     modules_of = map_rule_modules(project / ".snakemake/metadata")
     problems = []
     n_jobs = 0
@@ -35,12 +37,12 @@ def main(project: Path) -> int:
         arguments = record["arguments"]
         flag = next(
             (f for f in ("--out", "--cell") if f in arguments), ""
-        )  # a file, or the folder that it is written to
+        )  # its value is a file, or the folder of the file
         out = arguments[arguments.index(flag) + 1] if flag else ""
         outputs = [name for name, modules in modules_of.items() if modules and out in (name, str(Path(name).parent))]
         for output in outputs[:1]:
             n_jobs += 1
-            imported = {m for m in record["modules"] if code_digest.find_file(m)}  # a folder alone has no code
+            imported = {m for m in record["modules"] if code_digest.find_file(m)}  # a mere folder has no code
             extra = imported - set(code_digest.list_closure(*modules_of[output]))
             problems += [f"{output}: imports {', '.join(sorted(extra))}, which its rule does not name"] if extra else []
     print("\n".join(problems) or f"{n_jobs} jobs imported what their rules name and nothing else")

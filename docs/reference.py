@@ -24,7 +24,7 @@ from parity.report.settings import explain_decoder
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 EXPERIMENTS = Path(__file__).parents[1] / "workflow/experiments"
-PAPERS = {  # as the heads of experiment files name them
+PAPERS = {  # papers, by their names in the heads of experiment files
     "SJD": "Speculative Jacobi decoding (SJD), arXiv:2410.01699",
     "GSD": "Grouped speculative decoding (GSD), arXiv:2508.07747",
     "VVS": "VVS, arXiv:2511.13587",
@@ -54,6 +54,7 @@ def make_schema() -> dict[str, Any]:
 
 
 def format_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Write a Markdown table; "|" in cells is escaped."""
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
 
@@ -87,6 +88,7 @@ def describe_allowed(p: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def describe_default(p: dict[str, Any]) -> str:
+    """Write the default of a property of a JSON schema: "required" if it has none, and no value that is long."""
     if "default" not in p:
         return "required"
     short = json.dumps(p["default"], ensure_ascii=False)
@@ -100,6 +102,7 @@ def write_configuration() -> str:
     top["properties"]["models"]["additionalProperties"] = {"$ref": "#/$defs/ModelSpec"}
 
     def keys(level: dict[str, Any]) -> str:
+        """Write the table of one level's keys."""
         rows = [
             (
                 f"`{name}`", "see [decoders](decoders.md)" if name == "methods" else describe_allowed(p, definitions),
@@ -239,6 +242,7 @@ PAGES = {
 
 
 def main() -> None:
+    """Write all pages and the schema, or with --check exit with an error at the first that differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     a = parser.parse_args()

@@ -12,10 +12,11 @@ import numpy as np
 
 
 def functions(path: str, *names: str, replace: dict[str, str] | None = None, **scope: Any) -> list[Any]:
-    """Compile functions, classes and methods of one file of the repository from its lines, without the file's imports.
+    """Compile functions, classes and methods of one file of the repository from its lines, without the file's imports,
+    and return them in order.
 
-    `scope`: what they find as globals, modules and stubs. `replace`: text of the file that is put otherwise: the name
-    of a device that is not here, or a mend. KeyError: the file has no such name; ValueError: no such text.
+    `scope`: what they find as globals, modules and stubs. `replace`: texts of the file and what is put in their place:
+    the name of a device that is missing here, or a mend. KeyError: the file has no such name; ValueError: no such text.
     """
     text = Path(os.environ["REPOSITORY"], path).read_text(encoding="utf-8")
     for old, new in (replace or {}).items():
@@ -24,7 +25,7 @@ def functions(path: str, *names: str, replace: dict[str, str] | None = None, **s
         text = text.replace(old, new)
     tree = ast.parse(text)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    nodes = {node.name: node for c in classes for node in c.body if isinstance(node, ast.FunctionDef)}  # methods
+    nodes = {node.name: node for c in classes for node in c.body if isinstance(node, ast.FunctionDef)}  # of methods
     nodes |= {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     module = ast.Module([nodes[name] for name in names], [])
     exec(compile(module, path, "exec", flags=__future__.annotations.compiler_flag), scope)
@@ -45,7 +46,7 @@ def look_up_laws(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
 
 
 def list_paths(parents: np.ndarray) -> list[list[int]]:
-    """List the paths of nodes from the root to each leaf of a tree. `parents` [N]: -1 is the root."""
+    """List the nodes on the path from below the root to each leaf of a tree. `parents` [N]: -1 is the root."""
     leaves = [i for i in range(len(parents)) if i not in set(parents.tolist())]
     paths = []
     for leaf in leaves:
@@ -67,7 +68,7 @@ def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.nda
     paths = list_paths(parents)
     nodes = torch.tensor(paths)
     depth_of = {node: d for path in paths for d, node in enumerate(path)}
-    drawn_from: list[list[int]] = [[] for _ in paths[0]]  # of each depth, parents in the order of their children
+    drawn_from: list[list[int]] = [[] for _ in paths[0]]  # for each depth the parents, in the order of their children
     for node in range(len(tokens)):
         if (parent := int(parents[node])) not in drawn_from[depth_of[node]]:
             drawn_from[depth_of[node]].append(parent)
@@ -87,10 +88,10 @@ def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.nda
 
 
 class TableModel:
-    """A table in place of a causal network of transformers: `outputs.logits`, and a cache that holds the tokens.
+    """A table in place of a causal network of transformers, with `outputs.logits` and a cache that holds the tokens.
 
-    Tokens are those of the table plus `shift`; smaller ones are never drawn. `skip`: tokens in front that the
-    table does not see.
+    Tokens are those of the table plus `shift`; smaller ones are never drawn. `skip`: tokens in front that the table
+    does not read; `calls`: passes so far.
     """
 
     device = "cpu"
@@ -107,6 +108,7 @@ class TableModel:
         return torch.cat([low, torch.tensor(laws).float().log()], 1)
 
     def __call__(self, input_ids: Any, past_key_values: Any = None, **_: Any) -> SimpleNamespace:
+        """Compute logits [n, S, V + shift] behind each of input_ids [n, S], which follow the tokens in the cache."""
         import torch
 
         self.calls += 1

@@ -19,7 +19,7 @@ from parity_certify.laws import absorb_end, random_law
 from parity_certify.verifiers import sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")
-CONTROL_N = 600  # sequences of a control
+CONTROL_N = 600  # number of sequences of a control
 
 
 def tell(text: str) -> None:
@@ -27,6 +27,7 @@ def tell(text: str) -> None:
 
 
 def load_adapter(folder: Path) -> Any:
+    """Import the adapter.py of a folder, as the module `adapter`."""
     spec = util.spec_from_file_location("adapter", folder / "adapter.py")
     adapter = util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules["adapter"] = adapter
@@ -54,7 +55,7 @@ def truncate_laws(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, 
 
 
 def make_law(case: dict[str, Any], models: Path) -> Law:
-    """Make the law that a sampler is judged by: of the tiny Llama, or of a table (`model: table`), with the options."""
+    """Make the law to judge a sampler by, with the case's options: the tiny Llama's or a table's (`model: table`)."""
     sampling = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
     if case.get("model", "llama") == "table":
         law = random_law(case.get("vocab", 4), case.get("length", 3))
@@ -71,9 +72,10 @@ def make_law(case: dict[str, Any], models: Path) -> Law:
 
 
 def make_correct_sampler(law: Law) -> Any:
-    """Make a sampler that draws from the law, with drafts that are all accepted."""
+    """Make a sampler that draws from the law, and counts a draft a row, accepted."""
 
     def sample(prompts: np.ndarray, seed: int) -> Sampled:
+        """Draw tokens [n, L] behind prompts [n, P]."""
         rng, V = np.random.default_rng(seed), law.vocab
         numbers = np.array([int((law.prompts == prompt).all(1).argmax()) for prompt in prompts])
         codes = np.array([rng.choice(V**law.length, p=law.joint[k]) for k in numbers])
@@ -84,6 +86,8 @@ def make_correct_sampler(law: Law) -> Any:
 
 
 def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
+    """Certify the adapter's sampler, and run two controls. Returns the certificate, and the kinds of verdict of a
+    correct sampler ("right") and of the adapter's when it is judged by another law ("wrong")."""
     law = adapter.law(case, models) if hasattr(adapter, "law") else make_law(case, models)
     sample = adapter.sampler(law, models, **case["options"])
     tables = truncate_laws(law.tables, 2.0 if (law.tables < 0.999).any() else 1)
@@ -116,6 +120,8 @@ def flatten_target(verify: Any) -> Any:
 
 
 def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Certify the adapter's verifier, and run two controls; returns as `judge_sampler` does. For "wrong", the adapter
+    is told flatter target laws than it is judged by."""
     verify, shape = adapter.verifier(**case["options"]), case.get("shape", "row")
     common = {k: case[k] for k in ("vocab", "drafts", "branches", "problems") if k in case}
     common = {"drafts": 2, "shape": shape} | common
@@ -128,6 +134,7 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
 
 
 def main() -> None:
+    """Judge the case of the command line, and write its row as JSON; a row whose controls fail has an "error"."""
     folder, case, models, out = Path(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
     start = time.monotonic()
     adapter = load_adapter(folder)

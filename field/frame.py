@@ -34,26 +34,19 @@ CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found b
 
 
 class FieldError(Exception):
-    """A folder that is none, in one line."""
+    """An error in a folder of the field, in one line."""
 
 
 def read_field(folder: Path) -> dict[str, Any]:
-    """Read field.yaml and fill in the defaults. Raises FieldError that names the key."""
+    """Read a folder's field.yaml and fill in the defaults, also of each case. Raises FieldError that names the key."""
     try:
         about = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise FieldError(f"{folder.name}: field.yaml: {' '.join(str(error).split())}") from None
     if not isinstance(about, dict) or (unknown := set(about) - KEYS):
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
-    about = {
-        "title": folder.name,
-        "url": "",
-        "packages": [],
-        "minutes": 5,
-        "cases": {"default": {}},
-        "note": "",
-    } | about
-    about = {"where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
+    about = {"title": folder.name, "url": "", "packages": [], "minutes": 5, "cases": {"default": {}}} | about
+    about = {"note": "", "where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
     about["python"] = str(about.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
     for name, case in about["cases"].items():
         case = {"level": about.get("level"), "claim": about["claim"], "options": {}} | (case or {})
@@ -67,12 +60,12 @@ def read_field(folder: Path) -> dict[str, Any]:
 
 
 def digest_packages(about: dict[str, Any]) -> str:
-    """Digest Python and packages: folders with the same share an environment."""
+    """Digest the Python version and packages to 8 hex digits: folders with the same share an environment."""
     return hashlib.sha256(json.dumps([about["python"], about["packages"]]).encode()).hexdigest()[:8]
 
 
 def run(command: list[str], log: Path, seconds: float, **settings: Any) -> str:
-    """Run a command, its output added to the log: "" or what went wrong, in one line."""
+    """Run a command, appending it and its output to the log. Returns "", or what went wrong in one line."""
     with log.open("ab") as stream:
         stream.write(f"\n$ {' '.join(command)}\n".encode())
         stream.flush()
@@ -88,14 +81,14 @@ def run(command: list[str], log: Path, seconds: float, **settings: Any) -> str:
 
 
 def find_last_error(log: Path) -> str:
-    """Find the last line of a log that names an error, else its last line."""
+    """Return the last of a log's final 40 lines that names an error, else the last line, cut to 300 characters."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines[-40:] if "error" in line.lower()]
     return (errors or lines or [""])[-1][:300]
 
 
 def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
-    """Make the virtual environment, by uv if there is one; return "" or the problem."""
+    """Make the virtual environment in `folder`, by uv if it exists, unless it is whole. Returns "" or the problem."""
     if (folder / "whole").exists():
         return ""
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +108,7 @@ def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
 
 
 def clone(about: dict[str, Any], folder: Path, log: Path) -> str:
-    """Clone the repository at its commit; return "" or the problem."""
+    """Clone the repository at its commit into `folder`, unless that is complete. Returns "" or the problem."""
     if (folder / ".git/whole").exists():
         return ""
     shutil.rmtree(folder, ignore_errors=True)
@@ -129,7 +122,8 @@ def clone(about: dict[str, Any], folder: Path, log: Path) -> str:
 
 
 def prepare(name: str, out: Path) -> dict[str, Any]:
-    """Make the environment and the clone of an implementation; return what was made, or the error."""
+    """Make the environment and the clone of an implementation, beside the folder of `out`, where the log goes. Returns
+    the paths of its Python, repository and log, the minutes, and the "error" ("" for none)."""
     about, start, log = read_field(get_folder(name)), time.monotonic(), out.with_suffix(".log")
     out.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
@@ -146,11 +140,12 @@ def prepare(name: str, out: Path) -> dict[str, Any]:
 
 
 def get_folder(name: str) -> Path:
+    """Return the folder of an implementation, in PARITY_FIELD if that variable is set."""
     return Path(os.environ.get("PARITY_FIELD", FIELD)) / name
 
 
 def make_process_settings(environment: dict[str, Any], about: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the variables and folder of a process of the implementation: one thread, its own packages, no network."""
+    """Make `env` and `cwd` of an implementation's process: one thread, no GPU, no hub, its own packages and ours."""
     paths = [str(ROOT / "certify/src"), environment["repository"]]
     variables = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     variables |= {"REPOSITORY": environment["repository"], "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -161,7 +156,8 @@ def make_process_settings(environment: dict[str, Any], about: dict[str, Any], fo
 def judge_case(
     name: str, case: str, about: dict[str, Any], environment: dict[str, Any], models: Path, out: Path
 ) -> dict:
-    """Judge one case by field/case.py in the implementation's environment; return its row."""
+    """Judge one case by field/case.py in the implementation's environment, into files beside `out`. Returns its row,
+    with an "error" in place of a verdict if it was not installed, failed, or took too long."""
     settings, start = about["cases"][case], time.monotonic()
     plain = re.sub(r"[^\w.-]+", "-", case)
     log, result = out.with_name(f"{plain}.log"), out.with_name(f"{plain}.json")
@@ -183,19 +179,21 @@ def judge_case(
 
 
 def reproduce(name: str, about: dict[str, Any], environment: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Run the stand-alone reproduction; its exit code is 1 if the fault shows, 0 if not."""
+    """Run the stand-alone reproduction. Returns whether the fault shows (exit code 1), the last line printed, and the
+    log; {} if there is no script or no environment."""
     script, log = get_folder(name).resolve() / "reproduce.py", out.with_name("reproduce.log")
     if not script.exists() or environment["error"]:
         return {}
     log.write_bytes(b"")
     settings = make_process_settings(environment, about, out.parent)
-    settings["env"]["PYTHONPATH"] = environment["repository"]  # nothing of ours
+    settings["env"]["PYTHONPATH"] = environment["repository"]  # the reproduction may use no code of ours
     problem = run([environment["python"], str(script)], log, 60 * about["minutes"], **settings)
     printed = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1][:400]
     return {"shows": problem.startswith("exit code 1"), "prints": printed, "log": str(log)}
 
 
 def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> dict[str, Any]:
+    """Judge all cases of an implementation and run its reproduction; returns the content of verdict.json."""
     about = read_field(get_folder(name))
     out.parent.mkdir(parents=True, exist_ok=True)
     rows = [judge_case(name, case, about, environment, models, out) for case in about["cases"]]
@@ -209,8 +207,8 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 
 def write_models(out: Path) -> None:
-    """Write a tiny Llama, two draft models (one with its own tokenizer), and the Llama's law behind short and long
-    prompts."""
+    """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's law of 3
+    tokens behind two prompts of 3 and of 10 tokens."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers
@@ -226,11 +224,13 @@ def write_models(out: Path) -> None:
 
 
 def write_json(out: Path, value: Any) -> None:
+    """Write a value as JSON, with the folders that are missing."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main() -> None:
+    """Run one step from the command line; FieldErrors are printed as one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=("models", "environment", "judge"))
     parser.add_argument("name", nargs="?")

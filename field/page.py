@@ -17,7 +17,7 @@ from parity_certify.page import COLOURS
 FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
 RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
-LARGEST = 0.1  # bound of what is called certified here, whatever a case's margin; else consistent
+LARGEST = 0.1  # a larger bound is called consistent here, whatever a case's margin
 NOT_SAID = (
     "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
     "settings, the total variation between what was drawn and the model's law is below the bound, with 95 % "
@@ -41,15 +41,11 @@ th.onclick=sort;th.onkeydown=e=>{if(e.key==='Enter')sort()}})"""
 
 
 def list_verdict_files(kept_only: bool) -> list[Path]:
-    """List the verdict of each folder: the one made here, unless `kept_only`, else the one that the repository has."""
+    """List the verdict.json of each folder that has one: of a run here, unless `kept_only`, else the one in field/."""
     files = []
     for folder in sorted(f.parent for f in FIELD.glob("*/field.yaml")):
-        candidates = (
-            [folder / "verdict.json"]
-            if kept_only
-            else [RESULTS / folder.name / "verdict.json", folder / "verdict.json"]
-        )
-        files += [file for file in candidates if file.is_file()][:1]
+        folders = [folder] if kept_only else [RESULTS / folder.name, folder]
+        files += [file for f in folders if (file := f / "verdict.json").is_file()][:1]
     return files
 
 
@@ -73,6 +69,7 @@ def is_fault(row: dict[str, Any]) -> bool:
 
 
 def find_version(one: dict[str, Any]) -> str:
+    """Return the version of an implementation: its commit, 7 digits, else that of its first package."""
     if one["repository"]:
         return one["commit"][:7]
     name, _, number = (one["packages"] or [""])[0].partition("==")
@@ -80,7 +77,7 @@ def find_version(one: dict[str, Any]) -> str:
 
 
 def describe_verdict(row: dict[str, Any]) -> str:
-    """Describe the verdict of a row in a few words."""
+    """Write the verdict of a row in a few words, with its TV or bound."""
     if row["kind"] == "not run":
         return "not run"
     if row["error"]:
@@ -108,7 +105,7 @@ def format_sequences(row: dict[str, Any]) -> str:
 
 
 def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
-    """Write sentences that a reader can quote. Rows of a mend are ours, and not counted."""
+    """Write sentences that sum up all rows, without the rows of a mend, which is ours."""
     ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
     names = {r["of"]["name"] for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
@@ -135,7 +132,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """List the names and texts that a row opens to."""
+    """List the facts that a row opens to on the page, as pairs of a name and a text that is not empty."""
     one, result = row["of"], []
     options = ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "defaults"
     result.append(("Setting", options))
@@ -167,7 +164,7 @@ def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def write_page(rows: list[dict[str, Any]]) -> str:
-    """Write one self-contained page."""
+    """Write the rows as one self-contained page of HTML, which can be sorted."""
     heads = "".join(
         f"<th tabindex='0'>{h}</th>" for h in ("Implementation", "Version", "Kind", "Verdict", "Drafts", "Run")
     )
@@ -176,7 +173,7 @@ def write_page(rows: list[dict[str, Any]]) -> str:
         one = r["of"]
         inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in list_facts(r))
         inner = f"<dl>{inner}</dl>"
-        if is_fault(r) or one["name"] not in faulty:  # a report on one without a fault answers those who see one
+        if is_fault(r) or one["name"] not in faulty:  # a report on one without a fault answers those who suspect one
             files = [FIELD / one["name"] / name for name in ("reproduce.py", "report.md")]
             inner += "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
         title = escape(f"{one['title']}: {r['case']}")
@@ -231,11 +228,12 @@ def write_document(rows: list[dict[str, Any]]) -> str:
 
 
 def keep_verdict(name: str) -> None:
-    """Copy a verdict that was made here into the repository."""
+    """Copy a verdict that was made here into the folder of the repository."""
     shutil.copyfile(RESULTS / name / "verdict.json", FIELD / name / "verdict.json")
 
 
 def main() -> None:
+    """Write the page, or with --keep copy verdicts and write docs/results/field.md anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page")
     parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/results/field.md is written")

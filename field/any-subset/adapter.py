@@ -10,8 +10,8 @@ CPU = {".cuda()": ".cpu()", 'device="cuda"': 'device="cpu"'}
 
 
 class Network:
-    """Logits of the places that are asked for: the table's law where all before it in the order can be seen, else the
-    draft's law behind what can."""
+    """Logits of the places that are asked for: the table's law where all tokens before a place in ORDER are visible,
+    else the draft's law behind those that are."""
 
     def __init__(self, law):
         self.law, self.passes = law, 0
@@ -20,6 +20,7 @@ class Network:
         return self
 
     def __call__(self, sequence, perm_mask, target_mapping):
+        """Compute logits [1, n, 5] of the n places in target_mapping, given the tokens that perm_mask shows."""
         self.passes += 1
         rows = []
         for position in target_mapping[0].argmax(1).tolist():
@@ -32,9 +33,10 @@ class Network:
 
 
 def sampler(law, models, k=3):
+    """Make a sampler by their `speculative_decoding`, k drafts a loop."""
     (decode,) = borrowed.functions("speculative_decoding.py", *NAMES, replace=CPU, torch=torch)[-1:]
     sigma = torch.tensor([[ORDER.index(position) for position in range(len(ORDER))]])
-    start = torch.tensor([[0, 4, 4, 4]])  # 4: the mask
+    start = torch.tensor([[0, 4, 4, 4]])  # token 4 is the mask
 
     def sample(prompts, seed):
         torch.manual_seed(seed)

@@ -11,6 +11,7 @@ FILE = "deepspec/eval/base_evaluator.py"
 
 
 def verifier(temperature=1.0):
+    """Make a verifier of one row by their `verify_draft_tokens`."""
     sampling = dict(zip(NAMES, borrowed.functions("deepspec/utils/sampling.py", *NAMES, torch=torch), strict=True))
     scope = {"torch": torch, "dataclass": dataclasses.dataclass, **sampling}
     proposal_of, _, verify_drafts = borrowed.functions(

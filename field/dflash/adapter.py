@@ -11,7 +11,7 @@ import transformers
 from parity_certify import Sampled
 from parity_certify.adapters import transformers as generating
 
-BLOCK = 3  # the last token and two drafts
+BLOCK = 3  # a block is the last token and two drafts
 
 
 class Drafter:
@@ -24,6 +24,7 @@ class Drafter:
 
 
 def sampler(law, models, temperature=1.0):
+    """Make a sampler by their `dflash_generate`, at a temperature."""
     scope = {"torch": torch, "nn": torch.nn, "SimpleNamespace": types.SimpleNamespace, **vars(typing)}
     scope |= {"DynamicCache": transformers.DynamicCache, "_cuda_time": time.perf_counter}
     names = "extract_context_feature", "sample", "dflash_generate"

@@ -12,6 +12,7 @@ MEND = {
 
 
 def verifier(function, temperature=1.0, mend=False):
+    """Make a verifier of a tree by `evaluate_posterior` of the file `function`, with `mend` corrected by MEND."""
     file = {"utils": "eagle/model/utils.py", "modeling_eagle": "eagle/modeling_eagle.py"}[function]
     (evaluate,) = borrowed.functions(
         file, "evaluate_posterior", replace=MEND if mend else {}, torch=torch, random=random
@@ -23,7 +24,7 @@ def verifier(function, temperature=1.0, mend=False):
         candidates, logits = tree["candidates"], tree["logits"] * temperature
         if function == "utils":
             best, length, law = evaluate(logits, candidates, warp)
-        else:  # a batch of one
+        else:  # it takes a batch, here of one
             inputs = tree["cart_candidates_prob"][None], [law[None] for law in tree["op"]], tree["p_indices"]
             inputs = *inputs, tree["tree_candidates"], tree["b_indices"], [False]
             (best,), (length,), (law,) = evaluate(logits[None], candidates[None], warp, *inputs)

@@ -7,6 +7,7 @@ import torch
 
 
 def verifier(**options):
+    """Make a verifier of one row by their `speculative_decode`; options: its keywords, as temperature and top_k."""
     inputs = {}
     scope = {"torch": torch, "Optional": Optional, "Transformer": object}
     scope["decode_n_tokens"] = lambda *_, **__: ([t.view(1) for t in inputs["tokens"]], list(inputs["q"]))

@@ -5,15 +5,14 @@ import torch
 
 
 def verifier():
+    """Make a verifier of one row by a fresh `SpeculativeSampler` in each call."""
     scope = {"torch": torch, "F": torch.nn.functional}
     (sampler,) = borrowed.functions("scheduler/jacobi_iteration_lumina_mgpt.py", "SpeculativeSampler", **scope)
 
     def verify(tokens, q, p):
         V = q.shape[1]
-        state = {
-            "reject_sampling_relative_ids": torch.zeros(1),
-            "reject_sampling_draft_token_logits": torch.zeros(1, V),
-        }
+        state = {"reject_sampling_relative_ids": torch.zeros(1)}
+        state |= {"reject_sampling_draft_token_logits": torch.zeros(1, V)}
         step = sampler(sampling_last_draft_token=torch.zeros(1, dtype=torch.long), **state)
         draft = torch.cat([torch.full((1, 1, V), 1 / V), torch.tensor(q)[None].float()], 1)
         target = torch.tensor(p)[None].float()

@@ -19,6 +19,7 @@ MEND = {
 
 
 def verifier(function, temperature=1.0, mend=False, **options):
+    """Make a verifier of a tree by `function`: "drafters", or a method of the LlamaGen model; options: its keywords."""
     scope = {"replace": MEND if mend else {}, "torch": torch, "random": random, **vars(typing)}
     warp = TemperatureLogitsWarper(temperature)
     if function == "drafters":
@@ -30,7 +31,7 @@ def verifier(function, temperature=1.0, mend=False, **options):
     def verify(tokens, parents, q, p):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
         tree["logits"] = tree["logits"] * temperature
-        if function != "evaluate_posterior_v1":  # drafts that are certain
+        if function != "evaluate_posterior_v1":  # these functions take drafts that are certain
             tree = {key: tree[key] for key in ("candidates", "logits")}
         best, length, law = evaluate(logits_processor=warp, **tree, **options)
         return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]

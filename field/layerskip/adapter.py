@@ -11,6 +11,7 @@ HERE = "self_speculation/"
 
 
 def verifier(temperature=1.0):
+    """Make a verifier of one row by their `single_step_speculation`."""
     inputs = {}
     scope = {"torch": torch, "transformers": transformers, **vars(typing)}
     _, decode_next = borrowed.functions(

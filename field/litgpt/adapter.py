@@ -17,6 +17,7 @@ class Table(torch.nn.Module):
         self.rows, self.length, self.held = torch.from_numpy(np.log(rows)).float(), length, {}
 
     def forward(self, idx, input_pos, input_pos_maxp1=None):
+        """Compute logits [1, n, 4] behind tokens idx [1, n] at positions input_pos [n], which are stored there."""
         self.held |= dict(zip(input_pos.tolist(), idx[0].tolist(), strict=True))
         out = torch.zeros(1, len(input_pos), self.rows.shape[1])
         for i, position in enumerate(input_pos.tolist()):  # the prompt is one token, at position 0
@@ -27,6 +28,7 @@ class Table(torch.nn.Module):
 
 
 def sampler(law, models, mended=False, temperature=1.0):
+    """Make a sampler by their `generate`, two drafts a pass; `mended` puts the first token back, which it drops."""
     target, draft = Table(law.tables[0] ** temperature, law.length), Table(law.extra["draft"], law.length)
     first, original = [], theirs.next_token
 

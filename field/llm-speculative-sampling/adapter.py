@@ -12,6 +12,7 @@ GAMMA = 2
 
 
 def sampler(law, models, function, **options):
+    """Make a sampler by their `function`, Google's or DeepMind's version; options: its keywords."""
     scope = {"torch": torch, "F": torch.nn.functional, "Optional": Optional, "BloomForCausalLM": type(None)}
     names = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
     scope |= dict(zip(names, borrowed.functions("sampling/utils.py", *names, **scope), strict=True))

@@ -31,6 +31,7 @@ class Network(borrowed.TableModel):
         return model_kwargs
 
     def jforward_multilevel(self, guess_tokens, **_):
+        """Compute the logits of the next token, of each guessed n-gram's tokens, and random ones of the window."""
         self.calls += 1
         outputs = SimpleNamespace(past_key_values=[], step_len=0, kvcache_len=0, guess_logits=None)
         outputs.out_logits, outputs.inp_logits = self.logits_behind(self.tokens), torch.randn(1, WINDOW, 3)
@@ -43,6 +44,7 @@ class Network(borrowed.TableModel):
 
 
 def sampler(law, models):
+    """Make a sampler by their `jacobi_sample_multilevel`, behind PROMPT, whatever the prompts."""
     scope = {"torch": torch, "random": random, **vars(typing), **vars(transformers.generation)}
     scope |= {"LogitsProcessorList": transformers.LogitsProcessorList, "COLOR_PRINT": 0, "dist": None}
     scope["CONFIG_MAP"] = {"LEVEL": LEVEL, "WINDOW_SIZE": WINDOW, "GUESS_SET_SIZE": 3, "POOL_FROM_PROMPT": 1}

@@ -43,6 +43,7 @@ def law(case, models):
 
 
 def sampler(law, models, rows, plain=False, mend=False):
+    """Make a sampler by their loop, `rows` rows a call; plain: without drafts; mend: see `load_module`."""
     theirs = load_module(mend)
     target, draft = make_models(theirs)
 
@@ -57,7 +58,7 @@ def sampler(law, models, rows, plain=False, mend=False):
                 continue
             out, mean = theirs.speculative_decoding(target, draft, chunk, end, gamma=GAMMA, filter_thres=0.0)
             tokens.append(out)
-            accepted += float(mean) * len(chunk)  # of one pass
+            accepted += float(mean) * len(chunk)  # they return the mean of one pass
         out = np.concatenate([x.numpy() for x in tokens])
         return out if plain else Sampled(out, GAMMA * len(out), round(accepted))
 

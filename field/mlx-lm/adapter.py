@@ -7,7 +7,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.utils import load_model
 from parity_certify import Law, Sampled
 
-ROUNDS = 3  # of tokens
+ROUNDS = 3  # number of tokens drawn
 
 
 def law(case, models):
@@ -36,6 +36,7 @@ def law(case, models):
 
 
 def sampler(law, models, drafts=3, penalty=1.0, temperature=1.0):
+    """Make a sampler by mlx-lm with so many drafts a step; 0: plain sampling, whose drafts are not counted."""
     model, draft = (load_model(models / name)[0] for name in ("llama", "llama-assistant"))
     draw = make_sampler(temp=temperature)
     processors = make_logits_processors(repetition_penalty=penalty) if penalty != 1 else None

@@ -15,7 +15,8 @@ WORK = Path.cwd() / "onnx"
 
 
 def export(models, way):
-    """Export the model, the target alone or with the draft model; return its folder."""
+    """Export the models unless they are there, and make the folder of a `way`: "plain", "draft" (with the draft model)
+    or "ngram". Returns the folder."""
     for name in ("llama", "llama-assistant"):
         if not (WORK / name / "genai_config.json").is_file():
             ended = Path(shutil.copytree(models / name, f"ended/{name}", dirs_exist_ok=True)) / "config.json"
@@ -38,6 +39,7 @@ def export(models, way):
 
 
 def sampler(law, models, way="plain", temperature=1.0, top_k=4):
+    """Make a sampler of a `way` (see `export`); only "plain" does not count drafts."""
     model = og.Model(str(export(models, way)))
 
     def sample(prompts, seed):

@@ -12,7 +12,7 @@ GAMMA, PROMPT = 2, [0, 0, 0, 0]
 NAMES = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
 
 
-MEND = {"prefix_len - self.args.gamma + i)": "prefix_len - self.args.gamma + i + 1)"}  # each place a seed of its own
+MEND = {"prefix_len - self.args.gamma + i)": "prefix_len - self.args.gamma + i + 1)"}  # a seed for each place
 
 
 def make_decoder(function, mend, law, main, pipe):
@@ -30,7 +30,7 @@ def make_decoder(function, mend, law, main, pipe):
 
     self = SimpleNamespace(vocab_size=4, num_acc_tokens=[], draft_forward_times=0, target_forward_times=0)
     self.accelerator = SimpleNamespace(is_main_process=main, wait_for_everyone=lambda: None, gather=gather)
-    # what is returned last is drafted and not yet verified: two windows more than are judged
+    # The tokens returned last are drafts that are not verified, so two windows more are drawn than are judged
     self.args = SimpleNamespace(temp=1.0, top_k=0, top_p=0.0, gamma=GAMMA, max_tokens=law.length + 2 * GAMMA)
     self.draft_model = borrowed.TableModel(law.extra["draft"], len(PROMPT))
     self.target_model = borrowed.TableModel(law.tables[0], len(PROMPT))
@@ -49,6 +49,9 @@ def decode(self, seeds):
 
 
 def sampler(law, models, function="parallel_speculative_decoding", mend=False):
+    """Make a sampler by their `function`, with `mend` corrected by MEND; the parallel one runs its target in a
+    process."""
+
     def sample(prompts, seed):
         seeds = np.random.default_rng(seed).integers(2**40, size=len(prompts)).tolist()
         ours, theirs = multiprocessing.Pipe()

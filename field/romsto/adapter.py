@@ -13,6 +13,7 @@ GAMMA = 2
 
 
 def sampler(law, models, temperature=1.0, top_k=0):
+    """Make a sampler by their `speculative_generate`; top_k 0: no top-k."""
     scope = {"torch": torch, "F": torch.nn.functional, "Tensor": torch.Tensor, "abc": abc, "Module": object}
     scope |= vars(typing) | {"DynamicCache": object, "printing": None}
     names = "LogitsProcessor", "GreedyProcessor", "MultinomialProcessor", "TopKProcessor"

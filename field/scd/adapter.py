@@ -27,6 +27,8 @@ def make_window(tokens, q, p):
 
 
 def verifier(part, mend=False, **options):
+    """Make a verifier of a batch by Cosmos's sampler (part "cosmos"; options: its keywords), or of a row by
+    Lumina's."""
     scope = {"torch": torch, "F": torch.nn.functional, **vars(typing)}
     if part == "cosmos":
         step = borrowed.functions(COSMOS, "CosmosSpeculativeSampler", replace=MEND if mend else {}, **scope)[0]()

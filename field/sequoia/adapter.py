@@ -9,7 +9,7 @@ from parity_certify import Sampled
 
 SIZE, SHIFT, FLOAT32 = 24, 3, {"torch.float16": "torch.float32"}
 GROW = {"roots": [[0], [1, 2], [3]], "branches": [[2], [1, 0], [0]], "Successors": [[1, 2], [3], [], []], "size": 4}
-SEEN = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1.0]])  # of the four nodes, by each
+SEEN = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1.0]])  # which nodes each node sees
 UTILS = "_make_causal_mask", "get_sampling_logits", "get_residual", "sampling_without_replacement"
 MOVE = "        self.tokens[:accept_length] = self.tokens[accept_list]\n"
 COUNT = "        accept_length = len(accept_list)\n"
@@ -23,13 +23,15 @@ class Engine(borrowed.TableModel):
 
     def __init__(self, table):
         super().__init__(table, 1, SHIFT)
-        self.engine, self.stored = self, torch.zeros(2, SIZE).long()  # tokens and their positions
+        self.engine, self.stored = self, torch.zeros(2, SIZE).long()  # tokens and their positions, by slot
         self.kv_cache = SimpleNamespace(gather_kv_incremental=self.gather)
 
     def gather(self, positions, start):
         self.stored[:, start : start + len(positions)] = self.stored[:, positions]
 
     def inference(self, input_ids, storage_ids, position_ids, attn_mask):
+        """Store tokens and positions in the slots storage_ids, and compute logits [1, n, V] behind what attn_mask
+        shows."""
         self.calls += 1
         self.stored[:, storage_ids] = torch.stack([input_ids[0], position_ids[0]])
         contexts = [self.stored[:, : len(row)][:, row == 0] for row in attn_mask[0, 0]]
@@ -40,6 +42,7 @@ class Engine(borrowed.TableModel):
 
 
 def sampler(law, models, mend=""):
+    """Make a sampler by their `SpecTree`; mend: "", "first", or "both" of the faults."""
     scope = {"torch": torch, "softmax": torch.nn.functional.softmax}
     scope |= dict(zip(UTILS, borrowed.functions("utils.py", *UTILS, **scope), strict=True))
     (scope["Tree"],) = borrowed.functions("Tree/Tree.py", "Tree", replace=FLOAT32, **scope)
@@ -51,6 +54,7 @@ def sampler(law, models, mend=""):
     settings |= {"sampling_callables": draw, "sample_gather_indices": {0: torch.tensor([0, 1]), 1: torch.tensor([0])}}
 
     def draw_sequence():
+        """Draw one sequence [L]; also returns the drafts offered and accepted."""
         draft, target, tokens = Engine(law.extra["draft"]), Engine(law.tables[0]), []
         empty = {"attn_mask": torch.full((SIZE, SIZE), torch.finfo(torch.float32).min)}
         tree = tree_of(draft, target, torch.tensor([3]), position_ids=torch.zeros(SIZE).long(), **settings, **empty)

@@ -14,6 +14,7 @@ MEND = {
 
 
 def verifier(part, temperature=1.0, mend=False):
+    """Make a verifier of a tree by `evaluate_posterior` of the EAGLE version `part`, with `mend` corrected by MEND."""
     scope = {"replace": MEND if mend else {}, "torch": torch, "random": random}
     (evaluate,) = borrowed.functions(f"model/{part}/utils.py", "evaluate_posterior", **scope)
     warp = TemperatureLogitsWarper(temperature)
@@ -21,7 +22,7 @@ def verifier(part, temperature=1.0, mend=False):
     def verify(tokens, parents, q, p):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
         tree["logits"] = tree["logits"] * temperature
-        if part != "eagle":  # drafts that are certain
+        if part != "eagle":  # the later versions take drafts that are certain
             tree = {key: tree[key] for key in ("candidates", "logits")}
         best, length, law = evaluate(logits_processor=warp, **tree)
         return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]

@@ -14,6 +14,7 @@ MEND = {
 
 
 def verifier(temperature=1.0, mend=False):
+    """Make a verifier of a tree by their `evaluate_posterior`, with `mend` corrected by MEND."""
     scope = {"replace": MEND if mend else {}, "torch": torch, "random": random}
     (evaluate,) = borrowed.functions("model/swift/utils.py", "evaluate_posterior", **scope)
     warp = TemperatureLogitsWarper(temperature)

@@ -6,7 +6,7 @@ from transformers import generation
 
 
 def verifier(assistant_ensemble_weight=None):
-    """Drafts and logits of one row, as `_assisted_decoding` hands them over."""
+    """Make a verifier of one row by `_speculative_sampling`, handed drafts and logits as `_assisted_decoding` does."""
 
     def verify(tokens, q, p):
         ids, (q, p) = torch.from_numpy(tokens)[None], (torch.from_numpy(x).log().float()[None] for x in (q, p))
@@ -17,7 +17,7 @@ def verifier(assistant_ensemble_weight=None):
 
 
 def sampler(law, models, assistant="llama-assistant", **options):
-    """`generate`, one prompt a call; `assistant`: a folder of a draft model, none to draft without one."""
+    """Make a sampler by `generate`, one prompt a call; assistant: a draft model's folder, "" to draft without one."""
     model = generating.load_model(models / "llama")
     if assistant:
         options["assistant_model"] = generating.load_model(models / assistant)
