@@ -100,6 +100,7 @@ class Networks:
     fast: bool = False
 
     def __post_init__(self) -> None:
+        """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
         self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)

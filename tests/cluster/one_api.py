@@ -26,6 +26,7 @@ class Pods:
     """Jobs by name: their specifications and how they ended."""
 
     def __init__(self, folder: Path):
+        """Start without jobs, and write a `pip` that does nothing to the folder."""
         self.folder = folder
         self.lock = threading.Lock()
         self.room = threading.Semaphore(PODS_AT_ONCE)

@@ -92,6 +92,7 @@ def run_decode(monkeypatch):
     """A function that runs the command `decode` on a job and returns the shard that it wrote."""
 
     def run_command(job: Job, **flags: Any) -> Shard:
+        """Write the job's files and run the command on them; `flags` are arguments of `make_arguments`."""
         command_line = job.make_arguments(**flags)
         monkeypatch.setattr(sys, "argv", ["decode", *command_line])
         main()

@@ -72,7 +72,7 @@ def test_look_alikes_of_a_rejected_candidate_are_rejected():
     starts = torch.zeros(n, dtype=torch.int64)
     random = noise.exponential("sample", index, V), noise.uniform("accept", index[:, :1, None])
     for delta, reject, rate in ((0.2, "counted", 0.3), (0.1, "all", 0.1)):
-        # "counted": .1 and its look-alike's .2 are rejected; "all": .2 exceeds the budget, yet is rejected
+        # "counted": accepted at .1 + its look-alike's .2; "all": .2 exceeds the budget and is not counted, yet rejected
         path, drawn = descend(p, tokens, parents, starts, *random, look_alikes, delta, reject)
         accepted = path[:, 1] >= 0
         assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5

@@ -50,6 +50,7 @@ class Nets:
     """Small random networks of every kind."""
 
     def __post_init__(self) -> None:
+        """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
         self.drafter = randomize(FeatureDrafter(LLAMAGEN), 2)
         self.families = {
@@ -92,7 +93,7 @@ class Nets:
         return Pair(*(module.Model(net, labels, SAMPLING[family]) for net in self.families[family]))
 
 
-# The guidance of mar is constant: a linear schedule gives another scale on a CPU if all rows are at the last position.
+# The guidance of mar is constant: a linear one differs in scale on a CPU if the last positions of all rows coincide.
 SAMPLING = {
     "mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"),
     "xar": HeadSampling(3, guidance=2.0),

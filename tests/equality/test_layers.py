@@ -46,6 +46,7 @@ class Workplace:
     """A folder with the manifest and inputs of a few rows of a kind, in which cells are decoded and layers run."""
 
     def __init__(self, kind, folder):
+        """Write the manifest of the kind's embedded model and a few inputs to a folder."""
         self.kind, self.folder = kind, folder
         self.manifest = fetch.make_manifest(kind, kind, MODELS[kind], folder)
         write_json(folder / "manifest.json", self.manifest)
@@ -80,8 +81,8 @@ class Workplace:
         return folder
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
-        """Run a layer on the files of a cell that it declares to read, with the shard of `baseline` where it compares.
-        Return its entries, and the arrays of laws that it wrote."""
+        """Run a layer on the files of a cell that it declares to read, against the cell in folder `baseline` where it
+        compares. Return its entries, and the arrays of laws that it wrote."""
         layer = layer.replace("-", "_")
         declared = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
         names = (*declared["READS"], *declared["WRITES"])

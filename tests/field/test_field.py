@@ -71,7 +71,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_row(folder: Path, name: str) -> dict:
-    """Read the only row of an implementation's verdict, and whether its script reproduced the fault."""
+    """Read the only row of an implementation's verdict, with what its script that shows the fault gave."""
     verdict = json.loads((folder / "field" / name / "verdict.json").read_text())
     assert len(verdict["rows"]) == 1
     return verdict["rows"][0] | {"reproduction": verdict["reproduction"]}

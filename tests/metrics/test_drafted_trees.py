@@ -11,6 +11,7 @@ class Target:
     """A target with random features, a codebook, and itself as a drafter whose law is always the same."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
+        """Draw the features of `rows` images of `length` tokens with guidance, and a codebook."""
         g = torch.Generator().manual_seed(0)
         self.model = self
         self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are behind the others

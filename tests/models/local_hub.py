@@ -17,6 +17,7 @@ class Hub(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, files):
+        """Start to serve these files, bytes by name, in a thread, without a fault."""
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = files
         self.fault = ""

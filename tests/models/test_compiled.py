@@ -51,6 +51,8 @@ def test_compiled_passes_are_timed_only_where_they_compile(monkeypatch, tmp_path
     spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float32"}
 
     def compile_nothing(function, **settings):
+        """Return the function uncompiled; it raises Unsupported when it is called, if `fails`."""
+
         def run(*arguments):
             if fails:
                 raise torch._dynamo.exc.Unsupported("no compiler")

@@ -13,7 +13,7 @@ RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "
 
 
 def list_needs(**image):
-    """List what the experiment RAW needs, such as downloads and memory, with other keys in its image section."""
+    """Return the needs (download, memory, images) of the model of RAW, with other keys in its image section."""
     config = checks.load({"image": RAW["image"] | image})
     return plan.list_needs(config, {})[0]
 

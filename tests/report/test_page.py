@@ -37,6 +37,7 @@ class Page(HTMLParser):
     """Parse a page: its tags, addresses, handlers of events, visible text, sections, packed data and table rows."""
 
     def __init__(self, html: str):
+        """Parse a page's HTML."""
         super().__init__()
         self.tags, self.links, self.handlers, self.text = [], [], [], []
         self.feed(html)

@@ -31,6 +31,8 @@ class Clone:
     """A copy of the project with an experiment of plain decoding alone: two cells of two shards."""
 
     def __init__(self, folder):
+        """Copy the project to a folder of odd name, with two configurations, and prepare an environment without a
+        home."""
         self.folder = copy_project(folder / ODD)
         captions = (ROOT / "prompts/scenes.txt").read_text().splitlines()[:4]
         (self.folder / "prompts" / f"{ODD}.txt").write_text("\n".join(captions))
