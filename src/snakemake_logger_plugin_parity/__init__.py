@@ -5,8 +5,7 @@
 
 On a terminal the lines of running jobs move, with the images and passes a job has done and the time left; elsewhere, in
 a file or a pipe, a finished job is one line. A failed job shows the error that it ended with and the end of its log. A
-dry run, `--verbose` and everything that runs no job are printed as Snakemake does.
-"""
+dry run, `--verbose` and everything that runs no job are printed as Snakemake does."""
 
 import sys
 from dataclasses import dataclass, field
@@ -72,6 +71,7 @@ class LogHandler(LogHandlerBase):
             self.plain.handle(record)
 
     def close(self) -> None:
+        """Print the run's last lines."""
         if self.run is not None:
             self.run.end()
         super().close()

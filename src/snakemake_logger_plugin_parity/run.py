@@ -102,6 +102,7 @@ class Run:
             self.print_as.handle(record)
 
     def on_workflow_started(self, event: dict[str, Any]) -> None:
+        """Note that jobs begin, so messages are filtered from now on."""
         self.started = True
 
     def on_run_info(self, event: dict[str, Any]) -> None:
@@ -148,6 +149,7 @@ class Run:
         self.say("\n  ".join([f"FAILED {job.name}", reason, *(f"| {text}" for text in tail), *logs]))
 
     def on_progress(self, event: dict[str, Any]) -> None:
+        """Update how many jobs there are."""
         self.total = event["total"]
 
     def ignore(self, event: dict[str, Any]) -> None: ...
@@ -207,6 +209,7 @@ class Run:
         self.live.start()
 
     def stop_live(self) -> None:
+        """Stop the moving lines if they move."""
         if self.live is not None:
             self.live.stop()
             self.live = None

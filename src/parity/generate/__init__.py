@@ -5,8 +5,7 @@
     (made,) = parity.load("scenes").generate(["a large red circle on a blue background"], method="mtj", seed=2)
     made.image.save("circle.png")
 
-A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts.
-"""
+A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,6 +60,7 @@ class Generator:
     """A model of a configuration, ready to make pictures or texts."""
 
     def __init__(self, case: Case, config: Config):
+        """Choose the device, a GPU if there is one; files and networks are loaded when they are needed."""
         self.case = case
         self.kind = case.kind
         self.config = config

@@ -21,5 +21,4 @@ has a standard error, and beside them
     continuous   drafted, accepted_drafts, is_sd, test_seconds, target_network_seconds, target_head_seconds,
                  real_accuracy, reference_n
 features.npz holds ids and, as far as the cell has them: discrete captions, features, cosine, logp; anysubset logp;
-continuous features, by_place and by_cell (share of drafts accepted). The report compares cells with each other.
-"""
+continuous features, by_place and by_cell (share of drafts accepted). The report compares cells with each other."""

@@ -1,8 +1,7 @@
 """How well a picture fits its caption: CLIP-score, and two scores that were trained on what people preferred.
 
 HPSv2 (Wu et al. 2023) is the cosine under a CLIP-H; which version is in the weights (v2.1: HPS_v2.1_compressed.pt).
-PickScore (Kirstain et al. 2023) is the scaled cosine: its authors' logits, before any softmax.
-"""
+PickScore (Kirstain et al. 2023) is the scaled cosine: its authors' logits, before any softmax."""
 
 from typing import Any
 

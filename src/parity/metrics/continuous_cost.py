@@ -1,8 +1,7 @@
 """Cost of images of continuous tokens: steps and calls of the networks, drafts accepted, and seconds by part.
 
 The depth is how many calls an image waits for, one after another: of network and head, of target and draft. Counts are
-the same on any machine.
-"""
+the same on any machine."""
 
 from typing import Any
 

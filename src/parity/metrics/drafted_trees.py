@@ -1,6 +1,5 @@
 """Similarity of a drafter's trees and of the target's features, on which verification skipping rests (VVS, sec. 3,
-figs. 2, 3), along images of plain sampling: two figures for the report (`report.figures.Extra`).
-"""
+figs. 2, 3), along images of plain sampling: two figures for the report (`report.figures.Extra`)."""
 
 import argparse
 from typing import Any

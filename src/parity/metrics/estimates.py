@@ -1,7 +1,6 @@
 """A figure with its error as one value, standard errors and intervals, and the t-tests that papers print.
 
-Images of one prompt are not independent: where prompts repeat, a function takes `groups`, the prompt of each image.
-"""
+Images of one prompt are not independent: where prompts repeat, a function takes `groups`, the prompt of each image."""
 
 import math
 from collections.abc import Callable, Mapping

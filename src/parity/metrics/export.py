@@ -7,8 +7,7 @@ dpg            <item_id>.png, the pictures of a prompt as a square of four, or o
 t2i_compbench  samples/<prompt>_<number>.png (Huang et al. 2023); results: vqa_result.json of BLIP-VQA
 
 LAYOUTS has for each a function that names the pictures of one prompt, and one that reads results: figures between 0 and
-1, and how many pictures they are of (of dpg: prompts). Figures of a part of the cell's pictures say so.
-"""
+1, and how many pictures they are of (of dpg: prompts). Figures of a part of the cell's pictures say so."""
 
 import argparse
 import json

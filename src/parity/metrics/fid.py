@@ -6,8 +6,7 @@ dimensions the n x n Gram matrix has the same eigenvalues and is smaller. The va
 a fraction of its time.
 
 CMMD (Jayasumana et al. 2024) is the distance in CLIP's features under a Gaussian kernel. The Inception Score (Salimans
-et al. 2016) rewards predictions that are confident and diverse.
-"""
+et al. 2016) rewards predictions that are confident and diverse."""
 
 from typing import Any, NamedTuple
 
@@ -153,8 +152,7 @@ def measure_cmmd(sample: Any) -> dict[str, Any]:
 
 
 def measure_inception_score(sample: Any) -> dict[str, Any]:
-    """Measure the Inception Score (a split every hundred images, ten at most) and its sd; the reason, if it is
-    missing."""
+    """Measure the Inception Score (a split every hundred images, ten at most) and its sd; if missing, the reason."""
     if "logits" not in sample.outputs:
         return explain_absent(sample, "logits", ["is"])
     logits = torch.from_numpy(sample.outputs["logits"])

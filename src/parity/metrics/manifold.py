@@ -1,8 +1,7 @@
 """KID, and precision and recall of the k-nearest-neighbour manifolds (Kynkaanniemi et al. 2019).
 
 The kernel distance (Binkowski et al. 2018) is unbiased, also where n is below the dimension and FID's covariance is
-singular. Sharpening raises precision and lowers recall: a lossy decoder can improve FID that way.
-"""
+singular. Sharpening raises precision and lowers recall: a lossy decoder can improve FID that way."""
 
 from typing import Any
 

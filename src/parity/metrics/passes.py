@@ -8,8 +8,7 @@ A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and
 acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among those with j or
 more. The last pass of an image is left out, because the end of the picture cut it short. A window of W in which all is
 accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the start of a picture,
-a short tree) count as not accepted there.
-"""
+a short tree) count as not accepted there."""
 
 from typing import Any
 

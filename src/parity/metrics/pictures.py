@@ -1,8 +1,7 @@
 """Pictures that quality is compared with, from a folder or an .npz, and what networks see in them.
 
 Embedded models are compared with fresh renderings, or a folder of the user's; published models with a folder or an .npz
-of the user's, as the declared networks see it. Without one there is no FID, and the file says so.
-"""
+of the user's, as the declared networks see it. Without one there is no FID, and the file says so."""
 
 import argparse
 import importlib

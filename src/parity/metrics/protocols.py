@@ -18,8 +18,7 @@ digest stands in the results and under each table. A recipe has
 Sources: SJD's evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score of
 pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
 cosines are not scaled. Precision and recall are of Inception's features (ADM's evaluation), LANTERN's of VGG16's (its
-eval_prec_recall.py).
-"""
+eval_prec_recall.py)."""
 
 from typing import Any
 

@@ -7,8 +7,7 @@ resource limits.
 The program sees the interpreter, an empty /tmp, and nothing of the user's. It passes if a secret number comes back
 after the last test, so a program that leaves early or redefines the check fails. Tests see the program's functions
 alone, under builtins saved before it ran. A program that searches the interpreter's frames could find the number: it
-would cheat the score, not reach the machine.
-"""
+would cheat the score, not reach the machine."""
 
 import json
 import os

@@ -1,8 +1,7 @@
 """How long a cell took, on the clock of the job that decoded it.
 
 Seconds of two jobs do not compare, because the machine may have done other work. `speedup` does: some batches, and some
-rows alone, were decoded by the method and plainly, one right after the other, who is first in turn.
-"""
+rows alone, were decoded by the method and plainly, one right after the other, who is first in turn."""
 
 from typing import Any
 

@@ -1,8 +1,7 @@
 """How likely rows of text are: under the any-subset model itself, and under a judge, another language model.
 
 `logp` is of the missing part of a row, in one pass. `perplexity`, the generative perplexity, is of the whole row,
-prompt included (Guo & Ermon 2025, Eq. 21).
-"""
+prompt included (Guo & Ermon 2025, Eq. 21)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,8 +1,7 @@
 """What a page is made of: sections of blocks, and text as a reader sees it.
 
 A string is a paragraph; the macro of its class in templates/blocks.html.j2 draws any other block. Blocks hold text,
-never markup: Jinja escapes all of it.
-"""
+never markup: Jinja escapes all of it."""
 
 import base64
 import gzip

@@ -7,8 +7,7 @@ draft model). The cost model (after Leviathan et al. 2023, sec. 3.3, and Chen et
 
 in units of a pass of plain decoding, over one node. The share is of the target's parameters: a network that is bound by
 reading its weights takes time in proportion to them. What a method computes beside its networks is left out: the points
-that were measured have it.
-"""
+that were measured have it."""
 
 import math
 from collections.abc import Iterator, Mapping

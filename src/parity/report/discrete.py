@@ -48,6 +48,7 @@ def make_slot_column(j: int) -> Column:
     """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
     def show(row: Row) -> Entry:
+        """Show the share; "n/a" for a row that recorded fewer slots."""
         shares = json.loads(row["acceptance_by_slot"])
         return tables.show_percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE
 

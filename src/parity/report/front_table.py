@@ -139,6 +139,7 @@ def show_passes(row: Row) -> Entry:
 
 
 def show_nodes(row: Row) -> Entry:
+    """Show how many tokens the target evaluates in a pass."""
     count = row.get("nodes_per_pass")
     return ABSENT if is_missing(count) else Entry(f"{count:.1f}")
 
@@ -207,6 +208,7 @@ def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
 
 
 def show_task(row: Row) -> Entry:
+    """Show a text task's name, beneath it its settings in words."""
     return Entry(TASKS[row["task"]], describe_task(row["task"], parse_settings(row["settings"])))
 
 

@@ -2,8 +2,7 @@
 
 Prompts and options are other people's text: everything reaches the page through Jinja's autoescape or as packed data
 that its one script shows as text. The page's own policy (CSP) names that script by its digest, and forbids every other
-script, markup made by scripts, and everything from elsewhere.
-"""
+script, markup made by scripts, and everything from elsewhere."""
 
 import base64
 import hashlib

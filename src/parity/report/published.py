@@ -3,8 +3,7 @@
 A published row has: kind, paper, table, model, method, options, conditions, metric, value. `options` and `conditions`
 are JSON; a list stands for any of its values, null for any at all. An option that is not stated is the default, which
 is the papers'. Conditions that a cell has too (its model, task and the task's settings, cache, batch,
-"sampling.<field>", "guided") must agree with it; the others (prompts, device) are shown to the reader.
-"""
+"sampling.<field>", "guided") must agree with it; the others (prompts, device) are shown to the reader."""
 
 import math
 from collections.abc import Mapping, Sequence

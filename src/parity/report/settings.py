@@ -1,8 +1,7 @@
 """What a row of the summary was asked for: its settings as one flat dict, and the name that tells it from other rows.
 
 A summary row holds them as JSON and in columns of their own: `options` of its method, `sampling`, a text task's
-`settings`, and model, task, cache, batch and seed.
-"""
+`settings`, and model, task, cache, batch and seed."""
 
 import ast
 import json

@@ -126,6 +126,7 @@ def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -
         return Column(heading, show, meaning)
 
     def make_figure_column(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
+        """Make a column of the figure in column `name`; "n/a" where it is missing."""
         return Column(heading, lambda r: NONE if is_missing(r[name]) else show_number(r[name], digits), meaning)
 
     columns = [

@@ -3,8 +3,7 @@
 The configuration asks for a figure (`schema.FigureSpec`); one is drawn by itself over each setting that takes three
 values. Ratios that count passes or drafts mean the same in a paper and here, so the paper's points are drawn among
 ours. FID, CLIP-score, perplexity and the rest depend on networks, vocabularies and prompts: the paper's have a panel of
-their own.
-"""
+their own."""
 
 import json
 import math

@@ -130,6 +130,7 @@ def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[st
     """List the labels of rows whose predicted gain is below the best one's by less than the error of both's passes."""
 
     def compute_spread(row: dict[str, Any]) -> float:
+        """Compute the half-width of a predicted gain's interval from the error of the passes."""
         passes = estimate_of(row, "nfe")
         return Z * (passes.error or 0) / passes.value * row["predicted_gain"]
 
@@ -258,6 +259,7 @@ def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
             users.setdefault(network, []).append(row["method"])
 
     def describe(network: str) -> str:
+        """Write a network's size, and of a companion the methods that need it."""
         note = "" if network == "target" else f" ({', '.join(dict.fromkeys(users[network]))})"
         return f"{NETWORKS.get(network, network)} {shorten_count(sizes[network])}{note}"
 
@@ -295,9 +297,8 @@ def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Make the gallery of the first prompts' pictures: by plain decoding with each seed (with the methods' seed as
-    drawn by a method that shares its noise), the best lossless method of other pictures, and the lossy one that gains
-    most."""
+    """Make the gallery of the first prompts' pictures: by plain decoding with each seed (the methods' seed as drawn by
+    a method that shares its noise), by the best lossless method of other pictures, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]

@@ -1,7 +1,6 @@
 """Tables from declared columns: numbers as a reader sees them, and the columns that kinds of model share.
 
-Figures are never blank, never p = 0.00, with as many digits as the error warrants.
-"""
+Figures are never blank, never p = 0.00, with as many digits as the error warrants."""
 
 import math
 import re
@@ -303,6 +302,7 @@ def show_speed(name: str) -> Maker:
     """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
 
     def show(row: Row) -> Entry:
+        """Show a row's speed, beneath it the interval and the doubt."""
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
         shown = show_ratio(figure.value)
@@ -353,6 +353,7 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
     """Make a function that shows a figure by `form`; if a test lacks it "n/a", if the test was not run "not run"."""
 
     def show(row: Row) -> Entry:
+        """Show a test's figure."""
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
         return absent if is_missing(row.get(name)) else Entry(form(row[name]))
 

@@ -2,8 +2,7 @@
 
 Images are judged cell by cell. A text variant is judged once, on all tasks: its tests are one family. A decoder of
 continuous tokens is judged on mixtures, whose law is known, and beside that on each model, where one token's law is
-sampled.
-"""
+sampled."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

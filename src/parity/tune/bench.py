@@ -96,9 +96,8 @@ def list_candidates(case: Case) -> Iterator[Variant]:
             sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
             sized = {name: min(value, bounds.get(name, value)) for name, value in sized.items()}
             try:
-                chosen = tuned.complete_lossless(
-                    kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec
-                )
+                sized = {**declaration(kind, method).EXACT_WITH, **sized}
+                chosen = tuned.complete_lossless(kind, method, sized, case.spec)
             except ConfigError:
                 continue  # the variant is lossy, or the model lacks a network that it needs
             if (name := f"{method} {dump_canonical(chosen)}") not in names:
@@ -110,6 +109,7 @@ class Bench:
     """A model on this machine. rows(first, count): so many rows from a number on, whose ids are no experiment's."""
 
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        """Choose device and dtype; networks are loaded when they are needed."""
         self.case = case
         self.manifest = manifest
         self.config = config
@@ -127,10 +127,8 @@ class Bench:
     def load_networks(self, companion: str, fast: bool) -> Any:
         """Load the networks that decode, with the companion that a method needs ("" for none), once; fast: compiled."""
         if (companion, fast) not in self.models:
-            spec = {
-                "method": next(m for m in methods(self.kind) if needs(self.kind, m) == companion),
-                "dtype": self.dtype,
-            }
+            method = next(m for m in methods(self.kind) if needs(self.kind, m) == companion)
+            spec = {"method": method, "dtype": self.dtype}
             self.models[companion, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast)
         return self.models[companion, fast]
 
@@ -161,6 +159,7 @@ class Numbered(Bench):
     """Images of a continuous model."""
 
     def rows(self, first: int, count: int) -> Rows:
+        """Make rows that are numbered from FIRST on."""
         return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
 
 
@@ -168,6 +167,7 @@ class Texts(Bench):
     """Texts of the first task that is decoded."""
 
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        """Build the task of the case, whose rows are decoded."""
         super().__init__(case, manifest, config)
         task = next(t for t in list_text_tasks(config) if t["key"] == case.setting["task"])
         self.task = tasks.build(task["kind"], task["settings"], tasks.load_vocabulary(manifest))
@@ -184,6 +184,7 @@ class Prompted(Bench):
     """Images of a model of image tokens, captions read. What passes cost is timed; what a method needs is counted."""
 
     def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        """Read and encode the captions, and load the target with every companion that a candidate needs."""
         super().__init__(case, manifest, config)
         assert config.image is not None
         captions = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
@@ -200,6 +201,7 @@ class Prompted(Bench):
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
 
     def rows(self, first: int, count: int) -> Rows:
+        """Take the captions in turn, under ids of their own."""
         numbers = np.arange(first, first + count)
         ids = np.array([f"tune-{number}" for number in numbers])
         return {"ids": ids, **{k: v[numbers % len(v)] for k, v in self.columns.items()}}

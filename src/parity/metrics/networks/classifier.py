@@ -20,6 +20,7 @@ class Classifier(nn.Module):
     """Pictures [B, 3, 64, 64] in [-1, 1] to logits [B, 60]."""
 
     def __init__(self):
+        """Build the convolutions, each halving the side, their norms, and the layers behind them."""
         super().__init__()
         widths = (3, *CHANNELS)
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
@@ -34,6 +35,7 @@ class Classifier(nn.Module):
         return (x + F.silu(self.mix(x))).amax((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute logits [B, 60] of pictures [B, 3, 64, 64]."""
         return self.out(self.features(x))
 
     @torch.inference_mode()

@@ -1,8 +1,7 @@
 """The embedded CLIP (Radford et al. 2021), of our own sizes: the network of CLIP-score, FID, precision and recall.
 
 open_clip trains the network (`build`). Jobs that measure use the modules below instead, which have the same parameter
-names and give the same features to the bit: importing open_clip takes longer than all that such a job measures.
-"""
+names and give the same features to the bit: importing open_clip takes longer than all that such a job measures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +46,7 @@ class Block(nn.Module):
         self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Add attention and then the MLP to x [B, S, width]; mask [S, S] is added to the attention's scores."""
         normed = self.ln_1(x)
         x = x + self.attn(normed, normed, normed, need_weights=False, attn_mask=mask)[0]
         return x + self.mlp(self.ln_2(x))
@@ -58,6 +58,7 @@ class Blocks(nn.Module):
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Run x [B, S, width] through all blocks, in order."""
         for block in self.resblocks:
             x = block(x, mask)
         return x
@@ -76,6 +77,7 @@ class Vision(nn.Module):
         self.proj = nn.Parameter(torch.zeros(width, d))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute features [B, d] of pictures [B, 3, SIDE, SIDE]."""
         patches = self.conv1(x).flatten(2).mT
         x = torch.cat([self.class_embedding.expand(len(x), 1, -1), patches], 1) + self.positional_embedding
         return self.ln_post(self.transformer(self.ln_pre(x)))[:, 0] @ self.proj
@@ -83,6 +85,7 @@ class Vision(nn.Module):
 
 class CLIP(nn.Module):
     def __init__(self) -> None:
+        """Build both towers with the sizes of MODEL_CONFIG; weights are placeholders until loaded."""
         super().__init__()
         d, text = MODEL_CONFIG["embed_dim"], MODEL_CONFIG["text_cfg"]
         self.visual = Vision(d, **MODEL_CONFIG["vision_cfg"])

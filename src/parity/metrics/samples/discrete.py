@@ -20,6 +20,7 @@ class Sample(Files):
 
     @cached_property
     def labels(self) -> dict[str, Any]:
+        """The caption of every row, a further column of the records."""
         return {"caption": self.shard.captions}
 
     @cached_property
