@@ -28,6 +28,8 @@ def split_rows(rows: Rows, count: int) -> list[Rows]:
 
 
 def main() -> None:
+    """Decode the rows of the command line's inputs and write them to the file --out. Shards that the store holds whole
+    are taken from it; the others are decoded and stored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--code", required=True, help="digest of the sources that the samples depend on")
@@ -63,7 +65,7 @@ def main() -> None:
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
         origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for piece, stored in missing:
-            paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed once a job
+            paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed in a job's first shard alone
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
                     shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, paced, refill)

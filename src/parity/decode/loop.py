@@ -36,11 +36,11 @@ UNTIMED = dict.fromkeys(
     ("plain_seconds", "single_seconds", "plain_single_seconds", "single_pass_cost", "compiled_speedup", "load"),
     float("nan"),
 )
-Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
-PACED = 3  # batches of a job that are paired with plain decoding of the same rows
-ALONE, ALONE_SECONDS = 4, 30.0  # rows of a job that are timed alone; no further one begins after so many seconds
-WARM = 2  # steps that are made and forgotten before anything is timed
-REFILL_FRACTION = 8  # 1/8 of a batch at most begins at once, since each row has its cache until it has joined
+Begun = tuple[Any, Any, Any]  # a model, what its decoder starts from, and the iterator of the decoder's steps
+PACED = 3  # number of a job's batches that are timed beside plain decoding of the same rows
+ALONE, ALONE_SECONDS = 4, 30.0  # number of rows that are timed alone; none begins after so many seconds
+WARM = 2  # number of steps that are run and discarded before anything is timed
+REFILL_FRACTION = 8  # at most 1/8 of a batch begins at once, to bound the memory of new rows' temporary caches
 
 
 class Queue:
@@ -51,13 +51,13 @@ class Queue:
     `parity_decoders.sequence_buffer` or `window`, which reset a row, or depends on the row's `age`. Noise is keyed by a
     row's id and its own passes, so its tokens are the same in any batch.
 
-    of    [B] the row in each place of the batch
-    next  the first row that waits
+    of    [B] index of the row that each place of the batch holds
+    next  index of the first row that waits
     """
 
     def __init__(self, model: Any, noise: Noise, keys: Tensor, make_model: Callable[[slice], Any]):
-        """model, noise: of the batch, whose places hold the first rows; keys [N] of all rows' noise; make_model(rows):
-        a         model that has read the prompts of these, as for a batch of their own."""
+        """Start with the first rows in the places of a batch of this model and noise. keys [N]: noise keys of all rows.
+        make_model(rows) makes a model that has read the prompts of these rows, as for a batch of their own."""
         self.model, self.noise, self.keys, self.make_model = model, noise, keys, make_model
         self.next = len(noise.keys)
         self.of = torch.arange(self.next, device=keys.device)
@@ -67,8 +67,8 @@ class Queue:
         return self.next < len(self.keys)
 
     def fill(self, done: Tensor) -> Tensor | None:
-        """Begin waiting rows in places that are `done`, [B] bool on the CPU. Returns these places, [B] bool; None for
-        none."""
+        """Put waiting rows into places whose rows are `done`, [B] bool on the CPU: model and noise change in place.
+        Returns the places that were filled, [B] bool; None if none was."""
         freed = done.nonzero()[: len(self.keys) - self.next, 0]
         if not len(freed):
             return None
@@ -87,20 +87,21 @@ class Call(NamedTuple):
 
     network: str  # "target", or the companion: "drafter", "draft"
     seconds: float
-    tokens: int  # evaluated for a row; 0 where the call says nothing of them
+    tokens: int  # number of tokens evaluated for a row; 0 if the call's first argument is no tensor
 
 
 @contextmanager
 def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> Iterator[Callable[[], list[Call]]]:
-    """Time the calls (a network, the name of its method, and which network it is) that are made meanwhile, unknown to
-    decoder and network. Yields a function that gives the calls so far. On a GPU the ends of a call are events of its
-    stream, which nothing waits for."""
+    """Context manager: time the calls of methods, each (network, name of its method, role of the network), which are
+    wrapped until the end. Yields a function that lists the calls so far; calls inside a timed call are left out. On a
+    GPU the ends of a call are events of its stream, which nothing waits for."""
     spans: list[tuple[str, Any, Any, int]] = []
     cuda = device.type == "cuda"
     is_nested = False
     watched = list(calls)
 
     def stamp() -> Any:
+        """Return the time now: seconds on a CPU, else a recorded CUDA event."""
         if not cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -108,9 +109,12 @@ def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> I
         return event
 
     def wrap(network: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a function that does what `call` does and records when each call began and ended."""
+
         def run(*inputs: Any) -> Any:
+            """Return call(*inputs); record its span, unless a timed call makes it."""
             nonlocal is_nested
-            if is_nested:  # a call that another one makes
+            if is_nested:
                 return call(*inputs)
             started = stamp()
             is_nested = True
@@ -128,17 +132,17 @@ def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> I
         yield lambda: [Call(role, a.elapsed_time(b) / 1000 if cuda else b - a, n) for role, a, b, n in spans]
     finally:
         for network, name, _ in watched:
-            delattr(network, name)  # the class's own again
+            delattr(network, name)  # this uncovers the class's method
 
 
 def import_kind(kind: str) -> Any:
-    """Import the module of this folder for a kind."""
+    """Import the module of this folder for a kind of model."""
     return importlib.import_module(f"parity.decode.{kind}")
 
 
 def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu", fast: bool = False) -> Any:
-    """Load the networks that decode a cell, in its dtype, with the companion that its method needs; passes compiled if
-    `fast`."""
+    """Load the networks of `manifest` that decode a cell of specification `spec`, in its dtype, with the companion that
+    its method needs; passes are compiled if `fast`."""
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
     return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
@@ -154,12 +158,13 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
 
 
 def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
-    """Make, of a method on the models of a job, a function of rows and their noise that gives what `record` takes.
-    Rows that do not fit in the batch are queued."""
+    """Make a function of (rows, noise) that starts the method of `spec` on a job's loaded networks: it gives what
+    `record` takes. Rows beyond those of the noise, which do not fit in the batch, are queued."""
     decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
     def start(rows: Rows, noise: Noise) -> Begun:
+        """Start decoding the rows; the model gets a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
         model, starts = begin_rows(slice_rows(rows, slice(n)), noise)
         if n < len(rows["ids"]):
@@ -171,7 +176,7 @@ def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Ro
 
 
 def make_column(value: Any, n: int) -> np.ndarray:
-    """Make a column of n rows from a value for each or one number for all."""
+    """Make a column of n rows from a tensor or array of values, or from one number for all rows."""
     if isinstance(value, Tensor):
         return value.cpu().numpy()
     return value if isinstance(value, np.ndarray) else np.full(n, value)
@@ -187,7 +192,7 @@ class Run:
     calls: list[Call]
 
     def pass_seconds(self) -> float:
-        """Average the seconds of a pass of the target; NaN where its calls are not timed."""
+        """Compute the mean seconds of a pass of the target; NaN where its calls are not timed."""
         target = [call.seconds for call in self.calls if call.network == "target"]
         return float(np.mean(target)) if target else float("nan")
 
@@ -195,8 +200,8 @@ class Run:
 def run_decoder(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done_of: tuple[int, int] | None = None
 ) -> Run:
-    """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. done_of: see
-    `decode_batch`, None for no report of progress."""
+    """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. Progress is
+    reported if done_of is given (see `decode_batch`)."""
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
     model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
     if done_of:
@@ -207,7 +212,7 @@ def run_decoder(
 
 
 def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows) -> None:
-    """Make the first steps of each specification, of all rows and of one: they are slower than others."""
+    """Run and discard the first WARM steps of each specification on all rows and on one: they are the slowest."""
     for spec in specs:
         for some_rows in (rows, slice_rows(rows, slice(1))):
             steps = start_decoding(kind, loaded, spec)(some_rows, noise_of(some_rows, loaded, spec))[2]
@@ -218,7 +223,8 @@ def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows)
 def time_alone(
     kind: str, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: Rows, n: int
 ) -> dict[str, np.ndarray]:
-    """Time the first rows decoded alone, as columns [n], by the method and plainly, who is first in turn."""
+    """Time the first rows, ALONE at most, decoded one by one by the method (spec) and plainly, who is first in turn.
+    Returns seconds of both and the ratio of their seconds a pass, as columns [n]; NaN for other rows."""
     names = ("single_seconds", "plain_single_seconds", "single_pass_cost")
     columns = {name: np.full(n, np.nan) for name in names}
     started = time.monotonic()
@@ -252,8 +258,8 @@ def time_compiled(kind: str, loaded: Any, compiled: Any, spec: dict[str, Any], r
 
 
 def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:
-    """Yield the steps and print at each how many rows are done of `total`: n_done before them, and those that
-    `queue`, if rows wait, has replaced."""
+    """Yield the steps unchanged and print at each how many rows of `total` are done: the n_done before this batch, and
+    those that `queue`, if there is one, has replaced."""
     for passes, step in enumerate(steps, 1):
         n_now = n_done if queue is None else n_done + queue.next - len(queue.of)
         note(f"{n_now} of {total} done, pass {passes}")
@@ -263,11 +269,12 @@ def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue 
 def decode_batch(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, done_of: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Decode the columns of a batch. pair: its number among those that are paired with plain decoding, None for no
-    pair; done_of: how many rows of how many are done before it. See `decode`.
+    """Decode a batch of rows, at_once of them at a time, and return the columns of a shard. pair: its number among the
+    batches that are timed beside plain decoding, None if it is not one; done_of: how many rows of how many are done
+    before it. The first pair also times single rows (see `time_alone`).
 
     The batch and plain decoding of the same rows go first in turn. If the cell is itself plain decoding, its own time
-    is the baseline. Where rows wait, as many as are decoded at once are timed, for all of the rows."""
+    is the baseline. If rows wait, plain decoding of the first at_once is timed and scaled to all."""
     n = len(rows["ids"])
     first_rows = slice_rows(rows, slice(at_once))
     plain = {**spec, "method": find_plain_method(kind), "options": make_plain_options(kind)}
@@ -302,9 +309,9 @@ def decode_batch(
 def batches(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int, refill: bool
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Decode the batches one after the other, or one that is refilled. If memory is too little for one, halves of it
-    from there on: a row's noise is keyed by its id, so its tokens are the same. ParityError if it is too little for a
-    row."""
+    """Yield the columns of batches of `batch` rows, one after another, or, if `refill`, of all rows as one batch that
+    is refilled. If memory is too little, batches are half as large from there on: a row's tokens stay the same, because
+    its noise is keyed by its id. Raises ParityError if it is too little for one row."""
     first = number = 0
     while (remaining := len(rows["ids"]) - first) > 0:
         batch = min(batch, remaining)
@@ -324,18 +331,18 @@ def batches(
             first += len(batch_rows["ids"])
             number += 1
             continue
-        if torch.cuda.is_available():  # behind the handler, which holds what the failed batch had
+        if torch.cuda.is_available():  # not inside the handler, where the error still holds the failed batch's memory
             torch.cuda.empty_cache()
 
 
 def decode(
     kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0, refill: bool = False
 ) -> Shard:
-    """Decode the tokens and records of `rows` under `spec`, `batch` of them at once. refill: where a row is done the
-    next takes its place, of a method that declares REFILLS.
+    """Decode all rows by the method of `spec`, `batch` of them at once; return the shard, without provenance. refill: a
+    waiting row takes the place of one that is done, if the method declares REFILLS.
 
-    Seconds depend on what else the machine does, so the first `paced` batches are paired with plain decoding of the
-    same rows, and some rows are decoded alone, by both. This changes no token, because noise is keyed by a row's id.
+    Seconds depend on what else the machine does, so the first `paced` batches are timed beside plain decoding of the
+    same rows, and a few rows are decoded alone, by both. This changes no token, because noise is keyed by a row's id.
     """
     refill = refill and declaration(kind, spec["method"]).REFILLS
     decoded = batches(kind, loaded, spec, rows, batch, paced, refill)
