@@ -85,15 +85,15 @@ def draft_tree(
 
 class RaceDrafter:
     """A drafter whose logits rank tokens by their chance to win the race they will be drawn by, not by their
-    probability.
-
-    exponential [B, D, V]: the races of the positions from `first` [B] on; sharp: temperature of log(law / exponential),
-    small where the drafter's laws are close to the target's. The candidates then depend on the noise, so only decoders
-    whose tokens do not depend on their candidates may use it.
-    """
+    probability. The candidates then depend on the noise, so only decoders whose tokens do not depend on their
+    candidates may use it."""
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
-        """Wrap a drafter; the arguments are those above."""
+        """Wrap a drafter.
+
+        exponential [B, D, V]: the races of the positions from `first` [B] on; sharp: temperature of log(law /
+        exponential), small where the drafter's laws are close to the target's.
+        """
         self.drafter = drafter
         self.log = exponential.log()
         self.first = first
@@ -182,7 +182,8 @@ def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
 def draw_tree(
     drafter: Drafter, logits: Tensor, root: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> Drawn:
-    """Draw the children of each node from the drafter's law without replacement (LANTERN++, Park et al. 2025).
+    """Draw the children of each node from the drafter's law without replacement (LANTERN++, Park et al. 2025); a child
+    is not `valid` if its parent's law has no other token left.
 
     logits [B, V]: the drafter's law after the last final token, which is at position `root` [B]; tree: the levels of
     the shape; step [B, 1] numbers the row's pass.

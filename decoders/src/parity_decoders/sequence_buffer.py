@@ -35,7 +35,7 @@ class SequenceBuffer:
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
-        """Start the rows from the prompts' last tokens `start` [B]."""
+        """Start the rows from the prompts' last tokens `start` [B]. spare: columns for tokens past the end."""
         self.model = model
         self.step = 0
         self.newest = 0
@@ -107,7 +107,8 @@ class ByPosition:
         self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
 
     def take_next(self, n: int) -> Tensor:
-        """Return the numbers [B, n, ...] of the next n positions of each row."""
+        """Return the numbers [B, n, ...] of the next n positions of each row; on a CPU they are drawn only if those of
+        earlier calls do not cover them."""
         line = self.line
         if line.frontier.device.type != "cpu":
             return self._draw_next(n)

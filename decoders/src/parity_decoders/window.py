@@ -79,7 +79,8 @@ class Window:
         self.stored: Tensor | None = None
 
     def has_open_slots(self) -> bool:
-        """Move the window to the first open position of every row; return whether any row has one."""
+        """Move the window to the first open position of every row, with new `positions` and `index`; return whether any
+        row has an open position. Rows that the model's queue has replaced begin without earlier passes."""
         remaining = self.line.count_remaining()
         line = self.line
         if line.step and line.newest == 0:
@@ -167,7 +168,8 @@ class Window:
         return self._force_tokens(tokens, q, point)
 
     def _find_sources(self) -> tuple[Tensor, Tensor]:
-        """Find the positions [B, W] that `init` copies from, and whether each has been written."""
+        """Find the positions [B, W] that `init` copies from, in steps of 1 to the left or of a row upwards, and [B, W]
+        bool whether each has been written."""
         back = self.model.width if self.init.endswith("above") else 1
         source = self.positions - back * (-((self.end[:, None] - 1 - self.positions) // back)).clamp(min=1)
         return source.clamp(min=0), (source >= 0) & (source < self.end[:, None])

@@ -69,7 +69,8 @@ class Rule(NamedTuple):
 
 
 def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
-    """Draw the walks of all ranks under the prior prediction, none of their steps verified."""
+    """Draw the walks of B images' L ranks, [B, L, ...], under the prior prediction, with none of their steps
+    verified."""
     T = chain.steps
     device = noise.keys.device
     z = noise.normal("sample", torch.arange(L * (T + 1), device=device).expand(B, -1), dim).view(B * L, T + 1, dim)

@@ -117,8 +117,9 @@ class Laws(NamedTuple):
 def correct(
     new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, ranks: Tensor, tries: int, inner: float, give_up: str
 ) -> tuple[Tensor, Tensor]:
-    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual. Returns the draws made
-    [N], and how often none was accepted [N]. Raises DecodingError if that happens under `give_up` "error"."""
+    """Replace, in place, the tokens `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual. Where
+    none of `tries` draws is accepted, give_up says what is taken: the last draw ("target"), zeros, or a DecodingError.
+    Returns the draws made [N], and how often none was accepted [N]."""
     n_draws, failed = torch.zeros_like(ranks[:, 0]), torch.zeros_like(ranks[:, 0])
     for j, column in enumerate(rejected.T.tolist()):
         if not any(column):

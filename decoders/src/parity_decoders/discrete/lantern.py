@@ -36,7 +36,8 @@ def lantern(
     space: Literal["unit", "raw"] = "unit",
     reject: Literal["counted", "all"] = "counted",
 ) -> Iterator[Step]:
-    """Run `eagle` with the relaxed acceptance; `delta: 0` gives `eagle`'s tokens.
+    """Verify a tree of the drafter's likeliest tokens, as `eagle` does, but accept a candidate also by the probability
+    of tokens that look like it. `delta: 0` gives `eagle`'s tokens.
 
     total, depth, top_k  as in `eagle`
     k       look-alikes of a token: those nearest in the tokenizer's codebook (the paper: 1000 of 16,384)

@@ -146,7 +146,8 @@ class LastLaws:
     def predict_chain(
         self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
-        """Predict the winners of the chain's slots. See Foresight."""
+        """Predict the winner of each slot [B, W] from the law of the last pass, and log-probabilities [B, W, V] of
+        winning, flatter where `changed`. See Foresight."""
         ratio = law / e
         log = ratio.log()
         self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
@@ -154,7 +155,8 @@ class LastLaws:
         return pick_winners(ratio, slots.positions), chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """Predict the winners after branches. See Foresight."""
+        """Predict the winners [B, m, K + 1] after each of the last m branches as those of the chain's next slots,
+        flatter where the token to the left or above differs from the chain's. See Foresight."""
         history = branches.replaced[:, -m:]
         next_slots = branches.slots[:, -m:] + 1
         moved = (history | history >> min(self.width - 1, 62)) & 1

@@ -61,8 +61,9 @@ class Parareal:
     def predict_chain(
         self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
-        """Predict the winners of the chain's slots in `rounds` passes of the draft model. See Foresight. In a row's
-        first pass no law changes."""
+        """Predict the winner of each slot [B, W], and log-probabilities [B, W, V] of winning, in `rounds` passes of the
+        draft model, each over the winners of the one before. In a row's first pass the law stays as it is. See
+        Foresight."""
         line = slots.line
         ratio = (law / e).log()
         draft = first_draft = pick_winners(ratio, slots.positions)
@@ -81,7 +82,8 @@ class Parareal:
         return draft, chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """Predict the winners after branches in a pass of the draft model. See Foresight."""
+        """Predict the winners [B, m, K + 1] after each of the last m branches in a pass of the draft model. See
+        Foresight."""
         slots = self.slots
         root = self.slots.line.read_last_token()
         parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1: the draft model has read the chain

@@ -45,7 +45,8 @@ def sjd_pp(
     law: Literal["printed", "drawn"] = "printed",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """Run SJD, but keep drafts after the first rejection where the new law finds them likely.
+    """Decode like `sjd`, by a window of drafts, but keep drafts after the first rejected one if the new law finds them
+    likely.
 
     window  W, tokens per pass
     tau     a draft is kept if p / q exceeds it: 0 keeps all that are possible, a large value none, which is `sjd`

@@ -64,7 +64,7 @@ def sjd_sv(
     verify: Literal["suffix", "block"] = "suffix",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """Run SJD, but verify drafts in runs.
+    """Decode like `sjd`, by a window of drafts, but accept drafts jointly, in runs of rising probability.
 
     window  W, tokens per pass
     alpha   the share of a run's probabilities that its tested suffix holds; 1 tests every draft

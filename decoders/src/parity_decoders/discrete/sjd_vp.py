@@ -31,8 +31,8 @@ def sjd_vp(
     law: Literal["target", "drawn"] = "drawn",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """Run SJD, but draw the next drafts from p (p / p')^strength, normalised, where p' is the slot's law in the pass
-    before.
+    """Decode like `sjd`, by a window of drafts, but draw the next drafts from p (p / p')^strength, normalised, where p'
+    is the slot's law in the pass before.
 
     window    W, tokens per pass
     strength  how far drafts follow the change of probability; 0 is `sjd`

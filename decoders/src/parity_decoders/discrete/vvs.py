@@ -73,9 +73,9 @@ def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Te
 
 
 def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
-    """Write a sequence, nodes `path` [B, depth], without verification in the given rows [B] bool; return how many
-    tokens [B] were written. With `truncate`, no more than the sequences' mean length (eq. 1). The image's last token is
-    never written, so that it is verified."""
+    """Write the tokens of a sequence, nodes `path` [B, depth], into the buffer without verification, in the given rows
+    [B] bool; return how many tokens [B] were written. With `truncate`, no more than the sequences' mean length (eq. 1).
+    The image's last token is never written, so that it is verified."""
     leaf = find_leaves(tree)
     depth = path.shape[1]
     mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.frontier, depth)
@@ -152,8 +152,9 @@ def vvs(
     k: Annotated[int, Interval(ge=1, le=65536), Counts("tokens", most="vocab - 1")] = 100,
     delta: Annotated[float, Interval(ge=0, le=1)] = 0.2,
 ) -> Iterator[Step]:
-    """Run `lantern` (with `delta: 0`, `eagle`), but skip verifications. A skipped step and the next, verified one share
-    a pass: the target reads the unverified tokens and, below them, the next tree, so its keys and values are exact.
+    """Verify a drafter's tree like `lantern` (with `delta: 0`, `eagle`), but skip verifications: in some steps a draft
+    sequence is taken unverified. Such a step and the next, verified one share a pass: the target reads the unverified
+    tokens and, below them, the next tree, so its keys and values are exact.
 
     total, depth, top_k, k, delta  as in `lantern`
     schedule   "uniform": every `interval`-th step is not verified. "dynamic": a step whose drafts are alike by
