@@ -41,13 +41,13 @@ PROMPT_LENGTH = 8  # so many last tokens of a prompt are read; those that begin 
 CAPTION = "a red ball"
 SAMPLING = TokenSampling(guidance=2.0, top_k=3)
 SQUARE = {"rows": SIDE, "columns": SIDE}
-WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": PROMPT_LENGTH, "caption_dim": 32}  # LlamaGen's
+WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": PROMPT_LENGTH, "caption_dim": 32}  # for LlamaGen
 STAND_INS: dict[str, dict[str, Any]] = {  # `sizes` of the files, `network` of the entry, format of a drafter
     "llamagen": {
         "family": "llamagen", "sizes": {"side": SIDE, "prefix": PROMPT_LENGTH}, "network": WIDTHS,
         "drafter": {"eagle_drafter": {"grid": SIDE}},
     },
-    "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # the family of Lumina-mGPT
+    "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # Lumina-mGPT is of this family
     "anole": {
         "family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE | {"line": 0},
         "drafter": {"anole_drafter": {}},

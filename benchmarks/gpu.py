@@ -183,7 +183,7 @@ def compare_tokens(device: str) -> list[Row]:
     results = []
     for method in methods("discrete"):
         if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
-            continue  # the small grid has no companion
+            continue  # the embedded model of the small grid has no companion
         chosen = options("discrete", method, {})
         chosen = cap_small("discrete", method, chosen) if cpu else chosen
         spec = {"method": method, "options": chosen, "sampling": TOKENS, "seed": 0, "dtype": "float64"}

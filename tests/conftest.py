@@ -28,7 +28,7 @@ LONG = [
 ] + ["certify/tests/test_transformers.py"]  # fmt: skip
 
 
-@pytest.hookimpl(optionalhook=True)  # tests run without xdist, too
+@pytest.hookimpl(optionalhook=True)  # optional, as tests run without xdist, too
 def pytest_xdist_auto_num_workers(config):
     """Return how many workers `-n auto` means: one more than there are cores, at most 8, as many tests wait for
     processes that they start; each takes up to 2 GB."""

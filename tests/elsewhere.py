@@ -101,7 +101,7 @@ class SimulatedDevice(TorchDispatchMode):
         out = func(*unwrapped[0], **unwrapped[1])
         if to_cpu:
             return out.clone() if any(out is x.inner for x in device_tensors) else out
-        if isinstance(out, Tensor) and any(out is x.inner for x in device_tensors):  # an op in place
+        if isinstance(out, Tensor) and any(out is x.inner for x in device_tensors):  # an op in place returns its input
             return next(x for x in device_tensors if x.inner is out)
         return tree_map(lambda x: wrap(x) if isinstance(x, Tensor) else x, out)
 

@@ -19,7 +19,7 @@ from parity.stand_ins import write
 LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "janus": "janus"}
 PIXELS = 64
 ROWS = {"chameleon": {"rows": 4, "columns": 6}, "emu3": {"rows": 5, "columns": 3}}  # some pictures are not square
-CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # of different lengths
+CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # captions of different lengths
 
 
 def make_manifest(layout: str, folder: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def load_pair(layout: str, folder: Path) -> FamilyPair:
         if type(module).__name__.endswith("RMSNorm"):
             keep_dtype(module)
     inputs = load_encoder(manifest)(CAPTIONS)
-    longest = 2 + int(inputs["valid"].sum(1).max())  # the padding of a thousand places costs time
+    longest = 2 + int(inputs["valid"].sum(1).max())  # most of the padding is cut, as a thousand places cost time
     short = {k: v[:, -longest:] for k, v in inputs.items()}
     return FamilyPair(layout, loaded, theirs, short)
 

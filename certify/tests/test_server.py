@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         if request.get("model") == "odd":
             text = "xyz"
         one = {"text": text}
-        if request.get("model") == "ids":  # an engine that leaves letters out of its text
+        if request.get("model") == "ids":  # as an engine that leaves letters out of its text
             one = {"text": text.replace("a", ""), "token_ids": [LETTERS.index(c) for c in text]}
         choices = [] if request.get("model") == "empty" else [one]
         body = {"choices": choices, "timings": {"draft_n": 3, "draft_n_accepted": 2 if self.server.accepts else 0}}
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        with contextlib.suppress(BrokenPipeError):  # who asked has stopped waiting
+        with contextlib.suppress(BrokenPipeError):  # the client has stopped waiting
             self.wfile.write(data)
 
     def log_message(self, *arguments):

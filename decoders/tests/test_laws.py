@@ -12,7 +12,7 @@ from parity_decoders import transformers as decoders
 
 VOCAB = 4
 LENGTH = 3
-PROMPTS = [[3, 1, 3, 2, 1, 3, 3, 2, 1], [1, 3, 3, 3, 2, 2, 1, 1, 3]]  # longer than the sliding windows
+PROMPTS = [[3, 1, 3, 2, 1, 3, 3, 2, 1], [1, 3, 3, 3, 2, 2, 1, 1, 3]]  # prompts are longer than sliding windows
 CASES = [
     ("sjd", "llama", {}, None),
     ("sjd_coupled", "gpt2", {"temperature": 0.7, "top_k": 3}, None),

@@ -6,7 +6,7 @@ from decoders.tests.architectures import CONFIGURATIONS, make_model
 
 from parity_decoders.slots import SlotNetwork
 
-PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first padded on the left
+PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first is padded on the left
 LENGTH = 12  # tokens behind the prompts, beyond the sliding windows of 6
 
 

@@ -16,7 +16,7 @@ def test_noise_of_a_row_does_not_depend_on_its_batch():
     single = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
     assert torch.equal(batched, torch.cat(single))
     prefix = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
-    assert torch.equal(batched[..., :3], prefix)  # a shorter draw is a prefix
+    assert torch.equal(batched[..., :3], prefix)  # a shorter draw has the first numbers of a longer one
 
 
 def test_noise_streams_differ():
@@ -48,7 +48,7 @@ def test_numbers_are_equal_on_every_device_and_in_every_release(dtype):
     keys = torch.tensor([5, 9 - 2**63])
     index = torch.tensor([[0, 2**40, -3]])
     on_cpu, on_device = Noise(keys, dtype), Noise(keys, dtype)
-    on_device.array = False  # now it draws as on other devices
+    on_device.array = False  # now it draws by torch's ops, as on devices other than the CPU
     assert torch.equal(on_cpu._uniform("accept", index, 8), on_device._uniform("accept", index, 8))
     expected = [[0.2401369240738141, 0.7572628740332044, 0.5153020076902035]]
     expected += [[0.2234756194797734, 0.9119565085514199, 0.8262191115458966]]

@@ -18,7 +18,7 @@ def test_every_method_but_plain_decoding_has_a_row(tmp_path):
     lines = table(tmp_path / "summary.csv").splitlines()
     row = {name: next((line for line in lines if name in line), "") for name in ("sjd", "cspd", " ar ")}
     assert row["sjd"].split() == ["scenes", "sjd", "window=16", "lossless", "certified", "lossless", "2.00", "passes"]
-    assert "[red]cspd[/red]" in row["cspd"]  # a name is text, never markup
+    assert "[red]cspd[/red]" in row["cspd"]  # a method's name is printed as text, never read as markup
     assert row["cspd"].split()[-4:] == ["not", "tested", "0.21", "calls"]
     assert not row[" ar "]
 

@@ -164,7 +164,7 @@ def test_a_cached_repository_in_two_formats_is_read(tmp_path):
     assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
 
 
-OPEN = {  # names of files from which the weights cannot be told
+OPEN = {  # folders whose file names do not tell which file holds the weights
     "two files": (["a.safetensors", "b.safetensors"], "both a.safetensors and b.safetensors"),
     "shards of two": (["a-1-of-1.safetensors", "b-1-of-1.safetensors"], "shards of two networks"),
     "half": (["a-1-of-2.safetensors"], "half a checkpoint: 1 of 2 shards"),

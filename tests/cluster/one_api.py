@@ -65,7 +65,7 @@ class Pods:
         workdir.mkdir()
         with self.room:
             with (self.folder / f"{name}.log").open("wb") as log, self.lock:
-                if name not in self.specs:  # deleted while it waited
+                if name not in self.specs:  # the job was deleted while it waited
                     return
                 self.running[name] = subprocess.Popen(
                     [*container["command"], *container["args"]], cwd=workdir, env=self.make_environment(container),

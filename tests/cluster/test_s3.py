@@ -107,7 +107,7 @@ def check_bucket(client, local, remote, tmp_path):
     assert list(local_parts) == list(remote_parts)
     assert len(local_parts) > 10
     different = {k for k in local_parts if local_parts[k] != remote_parts[k]}
-    assert different <= {"image-cost", "published", "environment"}  # sections that show times or the command
+    assert different <= {"image-cost", "published", "environment"}  # only these sections show times or the command
     return page
 
 

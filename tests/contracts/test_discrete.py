@@ -62,7 +62,7 @@ def check_rows_are_whole_and_counts_add_up(method: Decoder, variant: Variant):
     L = 7
     decoded = decode_table(
         method, make_table(3, L), L, 40, width=3, **variant.options
-    )  # the picture's last row is short
+    )  # at this width the picture's last row is short
     assert (decoded.step > 0).all()
     assert (decoded.kept.sum(1) == L).all()
     assert torch.equal((decoded.kept > 0).sum(1), decoded.nfe)

@@ -12,7 +12,7 @@ from parity.decode.shard_io import read_shard
 from parity.experiment.options import KINDS
 
 every_kind = pytest.mark.parametrize("job", list(KINDS), indirect=True)
-NOWHERE = "no/manifest.json"  # a checkpoint that does not exist: a job that loads its model fails
+NOWHERE = "no/manifest.json"  # no such checkpoint: a job that loads its model fails
 
 
 def is_same(one, two, kind):
@@ -29,7 +29,7 @@ def test_rows_do_not_depend_on_their_batch(job, run_decode):
     assert np.array_equal(single.step, batched.step)
     assert single.batch.tolist() == [1, 1, 1]
     assert batched.batch.tolist() == [3, 3, 3]
-    if job.kind == "anysubset":  # only of this kind, whose decoding is the fastest
+    if job.kind == "anysubset":  # checked for this kind alone, which decodes the fastest
         assert not is_same(run_decode(job.replace_spec(seed=3)).tokens, batched.tokens, job.kind)
     assert all(len(c) == 3 for c in single.columns.values())
     assert single.ids.dtype.kind == "U"
@@ -77,7 +77,7 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, run_decode, damage):
     shard = run_decode(job)
     (file,) = job.store.iterdir()
     data = bytearray(file.read_bytes())
-    for i in range(len(data) // 2, len(data) // 2 + 200):  # more bytes than the header between two columns has
+    for i in range(len(data) // 2, len(data) // 2 + 200):  # damage more bytes than the header between two columns has
         data[i] ^= 0x5A
     if damage == "other":
         np.savez(file, ids=shard.ids)  # a readable file that is no shard

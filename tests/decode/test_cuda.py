@@ -75,7 +75,7 @@ def test_a_step_of_a_head_is_of_its_predictions_device(family):
     """Coefficients of one step are scalars of the CPU: as wide tensors they could not meet those of a GPU."""
     sampling = diffusion.HeadSampling(5)
     steps = {"mar": diffusion.Steps(None, sampling, None), "xar": xar.Flow(None, sampling, 4, None)}[family]
-    width = {"mar": 6, "xar": 3}[family]  # numbers that a head predicts for 3: MAR's gives variances, too
+    width = {"mar": 6, "xar": 3}[family]  # a head's outputs for tokens of 3 numbers: MAR's gives variances, too
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.zeros(4, 3, device="cuda")
         step = steps.gaussian(2, torch.zeros(4, width, device="cuda"))

@@ -72,7 +72,7 @@ def test_batches_are_paired_with_plain_decoding_in_turn(paced):
 def test_single_rows_are_timed_by_both_in_turn():
     loaded = Loaded()
     shard = decode("discrete", loaded, make_spec(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
-    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # without the first two runs, which warm up
+    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # without two that warm up
     passes = shard.nfe.tolist()
     assert single_runs == [L, passes[0], passes[1], L, L, passes[2], passes[3], L][: 2 * ALONE]
     for name in ("single_seconds", "plain_single_seconds", "single_pass_cost"):

@@ -73,7 +73,7 @@ def test_a_step_calls_the_target_once():
     assert models.target.counts["passes"] == 16
     models = make_pair(TARGET, 2)
     decode(models, ["a", "b"], cspd, gamma=4, prefill=0.0)
-    assert models.target.counts["passes"] == 4  # a pass each for 5 + 5 + 5 + 1 tokens
+    assert models.target.counts["passes"] == 4  # four passes give 5 + 5 + 5 + 1 tokens
     assert models.draft.counts["conditions"] == 2 * (4 + 4 + 4 + 1)
 
 

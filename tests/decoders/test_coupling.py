@@ -146,7 +146,7 @@ def test_the_image_is_plain_decoding_with_the_moved_noise(family, method, method
     tokens, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
     assert (decode_plainly(target, start, moved) - tokens).abs().max() < 1e-9
     original = noise.normal("sample", torch.arange(moved[0, :, :, 0].numel()).view(moved.shape[1:3])[None], target.dim)
-    assert (moved != original).any()  # otherwise the test would compare nothing
+    assert (moved != original).any()  # the decoder did move noise, so that the test compares something
 
 
 @torch.inference_mode()
@@ -172,7 +172,7 @@ def test_the_moved_noise_is_normal_and_independent(method, method_options):
     _, moved = collect_with_noise(method(Pair(target), start, noise=noise, **method_options), target, start)
     flat = moved.flatten(1).numpy()
     assert stats.kstest(flat.ravel(), "norm", method="asymp").pvalue > 1e-3
-    correlations = stats.spearmanr(flat).statistic  # between all pairs of position, step and component
+    correlations = stats.spearmanr(flat).statistic  # correlations between all pairs of position, step and component
     off_diagonal = correlations[~torch.eye(len(correlations), dtype=torch.bool).numpy()]
     assert abs(off_diagonal).max() < 5 / 2000**0.5
 

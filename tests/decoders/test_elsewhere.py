@@ -42,7 +42,7 @@ def randomize(net: Any, seed: int = 0, spread: float = 0.3) -> Any:
     return net
 
 
-Put = Callable[[Any], Any]  # moves tensors to a device, or leaves them
+Put = Callable[[Any], Any]  # a function that moves tensors to a device, or leaves them
 
 
 @dataclass

@@ -27,7 +27,7 @@ CASES = [
     for v in LOSSLESS
     if not options.is_coupled(
         "discrete", v.method, v.options
-    )  # without the coupled ones, which draw the tokens of plain decoding: tests/contracts
+    )  # coupled variants are left out: tests/contracts compares their tokens with plain decoding's
 ]
 CASES += [
     ("sjd", {"window": 3, "init": "sample_above", "refine": False}),

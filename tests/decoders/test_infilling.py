@@ -19,7 +19,7 @@ from parity.equality.faults import patch_module
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
 from tests.tables import compute_p_value, draw_prompts, make_text_model
 
-# --- the order
+# --- the order in which texts are decoded
 
 
 def test_order_is_prompt_then_the_rest_left_to_right():
@@ -35,7 +35,7 @@ def test_order_is_prompt_then_the_rest_left_to_right():
     assert slots.asked.tolist() == [[3, 4], [3, 6]]
 
 
-# --- laws
+# --- decoded texts have the law of the model
 
 
 def compute_method_p_value(method, n=20_000, consistent=False, **method_options):
@@ -88,7 +88,7 @@ def test_a_lossy_decoder_is_rejected(method, method_options):
     assert compute_method_p_value(method, **method_options) < 1e-6
 
 
-# --- Theorem 1 and Lemma 1
+# --- the paper's Theorem 1 and Lemma 1: no more passes than missing tokens
 
 
 @pytest.mark.parametrize("k", [2, 3, 5])
@@ -129,7 +129,7 @@ def test_the_controls_break_the_theorem():
     assert (decoded.aux == decoded.nfe).all()
 
 
-# --- bad prompts
+# --- prompts that are refused
 
 
 @pytest.mark.parametrize(

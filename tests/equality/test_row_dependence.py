@@ -80,7 +80,7 @@ def make_paired_noise(rows, loaded, spec):
     return share_noise(NOISE_OF(rows, loaded, spec))
 
 
-CAPTIONS = np.random.default_rng(0).standard_normal((32, 24, 128), np.float32)  # in place of encoded captions
+CAPTIONS = np.random.default_rng(0).standard_normal((32, 24, 128), np.float32)  # stand for encoded captions
 IMAGES = {"captions": np.array(["a ring"] * 32), "embeddings": CAPTIONS, "valid": np.ones((32, 24), int)}
 
 

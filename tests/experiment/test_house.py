@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parity.experiment import code_digest
 
-STAGES = (  # from the top: a module imports its own stage or those behind it
+STAGES = (  # stages from the top: a module may import from its own stage and from those listed after it
     "recipes", "new", "generate", "tune", "compare", "report", "certify", "measure", "equality", "stand_ins", "metrics",
     "decode", "inputs", "models", "experiment", "embedded", "base", "parity_decoders", "parity_certify",
 )  # fmt: skip

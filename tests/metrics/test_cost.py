@@ -80,7 +80,7 @@ def test_speed_counts_a_batch_once():
 
 def test_speed_is_measured_on_paired_batches_alone():
     figures = columns_of(speed.measure(decode_cell()))
-    assert figures["speedup"] == pytest.approx(1.5)  # by the one batch that plain decoding was timed beside
+    assert figures["speedup"] == pytest.approx(1.5)  # only one batch was timed beside plain decoding
     assert figures["speedup_single"] == pytest.approx(3)
     assert figures["speedup_compiled"] == pytest.approx(3)  # the geometric mean of 1.5 and 6
     assert figures["network_share"] == 0.5

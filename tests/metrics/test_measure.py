@@ -31,7 +31,7 @@ MODELS = {
 }
 # figures that metrics declare, but that these cells do not have
 UNUSED = {"rouge1", "rouge2", "rougeL", "passed", "draft_conditions", "draft_share"}
-PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # figures by published networks
+PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmmd"}}  # figures of published networks
 
 
 def make_columns(length: int) -> dict[str, np.ndarray]:
@@ -135,7 +135,7 @@ def test_every_declared_figure_is_given(measured):
     assert declared <= {name for name, value in figures.items() if value is not None}
     assert figures["n"] == N
     assert figures["speedup"] == pytest.approx(2**0.5)
-    assert figures["batches"] == 2  # one 2 times as fast as plain decoding and one as fast
+    assert figures["batches"] == 2  # plain decoding took 2 and 1 times as long beside these two batches
     assert not any(isinstance(value, list | dict) for value in figures.values())
 
 

@@ -159,7 +159,8 @@ def test_inception_equals_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     sjd = published.read_inception(net, iter(a), protocols.recipe("sjd"))["features"]
     assert np.abs(sjd - expected).max() < 1e-4 * np.abs(expected).max()
 
-    def layers(x):  # clean-fid's wrapper of the network, without its file
+    def layers(x):
+        """Compute features of pictures of 0 to 255 by the stand-in, in place of clean-fid's downloading wrapper."""
         return torch.from_numpy(run_layers(net, (x - 128) / 128))
 
     expected = clean.get_files_features(names, layers, mode="clean", **device)

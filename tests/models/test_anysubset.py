@@ -90,7 +90,7 @@ def test_a_cache_that_misses_a_change_is_noticed(net, start):
     class Stale(CachedXLNet):
         def laws(self, tokens, order, starts, ranks, known_ranks):
             if self.order.shape == order.shape:
-                self.line = torch.where(self.line >= 0, tokens, self.line)  # takes changed tokens for cached ones
+                self.line = torch.where(self.line >= 0, tokens, self.line)  # takes changed tokens for cached
             return super().laws(tokens, order, starts, ranks, known_ranks)
 
     model = Comparison(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))

@@ -18,7 +18,7 @@ from parity.embedded.tokenizer import encode_ids
 from parity.experiment import weights
 from parity.models.discrete.t5 import clean, make_t5_encoder, pad_left, read_encoder
 
-FOLDER, WIDTH = "flan-t5", 32  # width of the embeddings
+FOLDER, WIDTH = "flan-t5", 32  # the second is the width of the embeddings
 WORDS = ("▁a", "▁red", "▁circle", "▁on", "▁blue", "▁photo", "▁of", "▁the", "▁dog", "▁cat", "▁")
 # Captions and what the published cleaning makes of them; it also agreed with ours on 60,000 random captions.
 CLEANED = {

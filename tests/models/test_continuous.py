@@ -316,7 +316,7 @@ def test_only_settings_that_a_family_reads_change_its_law(embedded):
     plain = law()
     changed = {"temperature": 0.5, "clip": 0.5, "sampler": "ddim", "guidance": 3.0}
     if embedded.family.FAMILY["causal"]:
-        del changed["sampler"]  # these families have one sampler or none
+        del changed["sampler"]  # causal families have one sampler or none
     for name, value in changed.items():
         assert torch.equal(law(**{name: value}), plain) == (name not in reads), name
 

@@ -88,7 +88,7 @@ def test_published_files_are_verified_and_converted(tmp_path):
 def test_files_of_different_models_are_one_line(tmp_path, all_weights):
     _, spec = write_published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
-    assert models.picture_side(manifest) == 4 * 4  # 4 codes a side times the tokenizer's stride
+    assert models.picture_side(manifest) == 4 * 4  # 4 codes a side, each of 4 pixels, the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
     swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}

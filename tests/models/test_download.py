@@ -15,7 +15,7 @@ from parity.stand_ins.discrete import janus
 from parity.stand_ins.text import gpt2, xlnet
 from tests.models.local_hub import COMMIT, REPO, Hub
 
-BODY = bytes(range(256)) * 4000  # 1 MB
+BODY = bytes(range(256)) * 4000  # about 1 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
 SHARDS = {"model-1-of-2.safetensors": BODY, "model-2-of-2.safetensors": BODY[::-1]}
 FOLDER = combine_digests({name: hashlib.sha256(body).hexdigest() for name, body in SHARDS.items()})

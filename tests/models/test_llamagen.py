@@ -103,7 +103,7 @@ def test_the_laws_of_other_rows_stay_as_finished_rows_leave(net, embedded_captio
     L, rows = 16, len(CAPTIONS)
     tokens = torch.randint(64, (rows, L), generator=torch.Generator().manual_seed(5))
     line = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens], 1)
-    pace = torch.tensor([4, 1, 2])[:rows, None]  # tokens a step: the first row is done first, then the last
+    pace = torch.tensor([4, 1, 2])[:rows, None]  # tokens of each row a step: the first is done first, then the last
     single = [LlamaGen(net, *(x[b : b + 1] for x in embedded_captions), guided=False) for b in range(rows)]
     model = LlamaGen(net, *embedded_captions, guided=False)
     for step in range(L):

@@ -22,7 +22,7 @@ def test_an_embedded_model_needs_no_download():
     spec = ModelSpec(family="llamagen")
     files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
     n = list_needs()
-    cells = len(RAW["image"]["methods"]) + 1  # and the control of plain decoding
+    cells = len(RAW["image"]["methods"]) + 1  # each method has a cell, plain decoding a control too
     assert n.download == 0
     assert n.held == sum(f.stat().st_size for f in files) > 10**6
     assert n.images == 8 * cells

@@ -96,7 +96,7 @@ def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys,
         assert shown.shape == (2, side, side, 3)
         assert (shown[0] != shown[1]).any()
     named = ["a dog on the left {and} a cat", "a pink stop sign"] if model == "harmon" else ["0", "7"]
-    assert [loaded.class_of(i) for i in range(2)] == named  # captions or numbers of classes, not the classes of Scenes
+    assert [loaded.class_of(i) for i in range(2)] == named  # not the names of Scenes' classes
 
 
 def list_files(files):

@@ -19,7 +19,7 @@ HELD_OUT = {
     "TOKENS_TESTED": 8,
     "CLASSES_TESTED": 8,
     "TEXTS_TESTED": 8,
-}  # enough for a finite loss
+}  # so many held-out examples give a finite loss
 SHARED = {  # sizes that a draft must share with its target, and a model of another grid with the first
     "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
     "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),

@@ -99,7 +99,7 @@ def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
             assert page.requests == []
     page.evaluate("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 9999px'}))")
     assert page.evaluate(OUTSIDE)  # the test does see what overflows
-    with page.expect_console_message():  # and what is fetched
+    with page.expect_console_message():  # the test does see what is fetched
         page.evaluate("document.body.append(Object.assign(new Image(), {src: 'https://localhost/picture.png'}))")
     assert page.complaints
 
@@ -157,7 +157,7 @@ def test_a_screen_reader_finds_its_way(open_page, written, dark):
     more_of_the_same = "document.querySelectorAll('tbody tr:nth-child(n+5)')"
     page.evaluate(f"{more_of_the_same}.forEach((row) => row.remove())")
     page.evaluate(axe)
-    only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # nothing else depends on colours
+    only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # only contrast depends on the colours
     assert page.evaluate(SERIOUS.replace("resultTypes", only)) == []
     page.evaluate(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
     violations = page.evaluate(SERIOUS.replace("document,", "document.querySelector('.lead'),"))

@@ -78,7 +78,7 @@ def gather_text(tmp_path, repeat, p):
     """Write and gather an experiment on texts, with p-values by method; the exact and long layers have no rows."""
     settings = made.write_results(tmp_path, {"text": TEXT, "repeat": repeat}, p)
     for file in tmp_path.glob("results/equality/anysubset/*.json"):
-        write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # so that the layer on samples alone decides
+        write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # so that the layer on samples decides alone
     return gather(settings, [], root=tmp_path)
 
 

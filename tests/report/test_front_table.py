@@ -45,7 +45,7 @@ def test_methods_that_drew_the_same_are_named_once_and_why():
     assert "plain decoding with their seed, 2: a and c" in line
     assert "one figure" in line
     assert not follows_plain([rows[1]])
-    assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # a lossy verdict says that it does not
+    assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # a lossy method does not follow plain decoding
 
 
 def test_calls_count_those_of_a_companion():

@@ -275,7 +275,7 @@ def test_the_first_screen_names_moved_figures_and_options(gathered, undrawn):
     html = page.build_page("t", [summary_page.make_verdicts_section(g)])[0]
     assert html.count("9.0") >= 3
     assert "sjd: perplexity under the target 41.2 → 9.0" in html
-    assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # it is not grey
+    assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # the change is not grey
     assert "<dt>sjd init</dt>" in html
     assert "Default: random" in html
 

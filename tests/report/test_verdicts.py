@@ -129,7 +129,7 @@ ROW = {
 def test_a_column_says_which_network_is_missing():
     assert show_measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
     assert show_measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
-    assert show_measured("recall")(ROW) == ABSENT  # an absent figure without a reason
+    assert show_measured("recall")(ROW) == ABSENT  # a figure that is missing without a reason
     blocks = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
     [table] = [block for details in blocks for block in details.body]
     lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
@@ -164,7 +164,7 @@ REMARK = "in this run {} accepted, so nothing was saved"
 NONE = REMARK.format("no draft was")
 UNDRAFTED = [
     (make_run("continuous", "cspd", accepted_drafts=0, drafted=1440), REMARK.format("0 of 1,440 drafts were")),
-    (make_run("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target drew all places
+    (make_run("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # nothing was drafted
     (make_run("continuous", "coupled", accepted_drafts=0, drafted=0), NONE),
     (make_run("anysubset", "assd", accepted_drafts=0), NONE),
     (make_run("discrete", "sjd"), NONE),

@@ -107,7 +107,7 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     assert "times plain" in first
     assert entry["method"] in first
     methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
-    assert entry["options"] in methods[entry["method"]]  # where `auto` takes it from
+    assert entry["options"] in methods[entry["method"]]  # `auto` finds the choice there
     assert "as tuned.yaml has it" in capsys.readouterr().err
 
     monkeypatch.setattr(command, "BENCHES", {})  # from here on, measuring raises KeyError
@@ -115,7 +115,7 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     assert second.count("\n") == 1
     assert entry["method"] in second
     assert "--again" in second
-    with pytest.raises(KeyError):  # with --again it would be measured anew
+    with pytest.raises(KeyError):  # with --again it is measured anew, which raises
         tune(monkeypatch, capsys, "--batch", "2", "--again")
     monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
     with pytest.raises(KeyError):

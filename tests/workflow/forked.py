@@ -42,7 +42,7 @@ def run_snakemake(request: dict) -> None:
 
 def serve() -> None:
     """Fork a run for each request on stdin and print its exit code."""
-    get_argument_parser()  # imports the plugins of this environment
+    get_argument_parser()  # called because it imports Snakemake's plugins
     assert not any(name.partition(".")[0] == "parity" for name in sys.modules)
     for line in sys.stdin:
         pid = os.fork()

@@ -23,11 +23,11 @@ equality: {n: 10000, long: 0, swaps: 99}
 def test_a_new_decoder_takes_five_steps_and_one_file(tmp_path):
     """As CONTRIBUTING.md has them, on texts, whose jobs are the shortest. An edit then makes the decoder wrong, and the
     page says so."""
-    # 1. a clone, 2. an environment
+    # Steps 1 and 2: clone the project and make an environment; here a copy
     project = copy_project(tmp_path / "parity")
     (project / "few.yaml").write_text(FEW)
     files = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-    # 3. begin a decoder
+    # Step 3: begin a decoder by `parity new`
     created = subprocess.run(
         [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset", "--rule"],
         cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src:{project}/decoders/src"},
@@ -38,11 +38,11 @@ def test_a_new_decoder_takes_five_steps_and_one_file(tmp_path):
     decoder = project / "decoders/src/parity_decoders/anysubset/mine.py"
     rule = project / "workflow/methods/mine.smk"
     assert written == {decoder, project / "tests/decoders/test_mine.py", rule}
-    # 4. edit it: here a decoder that draws from another law, and says that it does not
+    # Step 4: edit it, here so that it draws from another law, but still claims to be lossless
     text = decoder.read_text()
     decoder.write_text(text.replace("race(p,", "race(p.sqrt(),"))
     assert decoder.read_text() != text
-    # 5. run
+    # Step 5: run an experiment with it
     finished = make_runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml")
     assert finished.returncode == 0, finished.stderr
     lines = finished.stderr.strip().splitlines()

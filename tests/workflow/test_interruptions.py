@@ -100,7 +100,7 @@ def test_killed_runs_continue_and_damaged_shards_are_named(tmp_path):
     shard = next(f for f in clone.list_shards() if f.name == "0-of-2.npz")
     data = bytearray(shard.read_bytes())
     data[data.index(b"\0tokens.npy") + 120] ^= 1  # a byte of the tokens: bytes between members mean nothing
-    shard.unlink()  # the store holds the same file
+    shard.unlink()  # the store still holds the same file
     shard.write_bytes(data)
     finished = clone.run(str(shard.parents[1].relative_to(clone.folder) / "metrics.json"))
     assert finished.returncode != 0

@@ -58,7 +58,7 @@ def test_a_decoder_is_added_by_one_file(project, snakemake):
     wrong = snakemake("-n", config="toy.yaml")
     assert wrong.returncode != 0
     assert "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
-    # with a rule of its own; the other methods keep the common one
+    # Now the method has a rule of its own; the other methods keep the common one.
     (project / "workflow/methods/mine.smk").write_text(RULE.format(name="toy", kind="discrete"))
     (project / "toy.yaml").write_text(ALL_KINDS.replace("mtj: [{}]", "toy: [{}]"))
     decoded = {(rule, file) for rule, file in read_jobs(snakemake("-n", config="toy.yaml")) if "/shards/" in file}
@@ -100,7 +100,7 @@ def test_a_layer_is_added_by_one_file(project, snakemake):
     planned = snakemake("-n", "-p", config="every.yaml")
     commands = [line for line in planned.stdout.splitlines() if "--layers" in line and '"toy":{"alpha"' in line]
     assert planned.returncode == 0
-    assert len(commands) == 3  # plain decoding's reference and two methods; not the control
+    assert len(commands) == 3  # those of plain decoding and of two methods, not of the control
     (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER.replace("def rows", "def lines"))
     wrong = snakemake("-n", config="every.yaml")
     assert "layers/discrete/toy.py" in wrong.stderr

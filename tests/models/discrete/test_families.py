@@ -67,7 +67,7 @@ def test_laws_need_the_mask_and_the_positions(family, pictures):
     assert compute_distance(feed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
     assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), pictures, 0, 3), theirs) > 1e-3
     moved = family.make_model(guided=False)
-    moved.shift = moved.shift - 1  # now pictures are one position further from the prompt
+    moved.shift = moved.shift - 1  # moves pictures one position away from the prompt
     assert compute_distance(feed(moved, pictures, 0, 3), theirs) > 1e-3
 
 

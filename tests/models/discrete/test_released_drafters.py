@@ -37,7 +37,7 @@ def compute_three_laws(target, tokens, rows):
     target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), positions[:, :10] - 1)
     fed = [(tokens[:, a:b], positions[:, a:b], positions[:, a:b] - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
     fed_laws = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
-    first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # two guesses of token 9
+    first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # the drafter's two likeliest guesses of token 9
     guess_laws = target.drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
     third = guess_laws[:, 1, :64].argmax(-1)[:, None]
     next_laws = target.drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
@@ -89,7 +89,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
     checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
-    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle was converted
+    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle was converted to safetensors
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
     loaded = models.load(manifest, needs="drafter")
     start = torch.zeros(2, dtype=torch.int64)
