@@ -21,7 +21,7 @@ from parity.experiment.options import KINDS
 
 
 def split_rows(rows: Rows, count: int) -> list[Rows]:
-    """Split rows into contiguous shards whose sizes differ by one at most; none of them empty."""
+    """Split rows into `count` contiguous shards whose sizes differ by one at most; empty ones are left out."""
     n = len(rows["ids"])
     bounds = [n * k // count for k in range(count + 1)]
     return [{k: v[first:end] for k, v in rows.items()} for first, end in pairwise(bounds) if first < end]

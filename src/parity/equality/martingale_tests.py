@@ -275,8 +275,8 @@ def make_spread_row(layer: str, sums: np.ndarray, expected: np.ndarray, **column
 
 
 def make_neighbour_row(layer: str, tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray, **columns: Any) -> Row:
-    """Test whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd
-    with the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
+    """Test by two z-scores whether sequences next to each other agree as often as independent ones do: the 1st with the
+    2nd, the 3rd with the 4th, ..., and the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
     free = is_drawn.any(0)
     moves, errors = [], []
     for first in range(2):

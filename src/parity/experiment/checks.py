@@ -115,8 +115,8 @@ def load(raw: dict[str, Any]) -> Config:
 
 
 def refuse_old_form(raw: dict[str, Any]) -> None:
-    """Raise ConfigError for a section that names its models itself, as configurations did before `models:`, and for
-    sizes of self-tests."""
+    """Raise ConfigError for keys of older configurations: models named in a section and not under `models`, and sizes
+    of self-tests under `equality`. Do nothing otherwise."""
     for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
         if isinstance(raw.get(section), dict) and key in raw[section]:
             allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
@@ -315,7 +315,7 @@ def check_studies(value: Config) -> None:
 
 
 def check_sources(value: Config, published: Sequence[Any]) -> None:
-    """Raise ConfigError for a figure whose paper, or table, is not in the CSV files `published`."""
+    """Raise ConfigError for a figure of a study whose paper, or a table of it, has no row in the files `published`."""
     rows = [row for file in published for row in read_table(Path(file).read_text(encoding="utf-8"), ",")[1]]
     for kind in kinds(value):
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):

@@ -66,7 +66,7 @@ def put_in_section(key: str, value: Any) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], overlay: Mapping[str, Any]) -> None:
-    """Lay `overlay` over `base`, in place and deep; None takes a key out."""
+    """Change `base` in place by the values of `overlay`, mapping by mapping; a value of None removes a key."""
     for key, value in overlay.items():
         if value is None:
             base.pop(key, None)

@@ -190,7 +190,7 @@ def read_target_sizes(path: Path) -> dict[str, Any]:
 
 
 def check_text_folders(model: str, files: dict[str, str]) -> None:
-    """Check that the folders of a text model, by component, are as transformers saves them."""
+    """Check that a text model's folders, by component, hold config.json and tokenizer; those in repositories pass."""
     for component, folder in files.items():
         if folder.startswith(HUB):
             continue
@@ -204,7 +204,7 @@ def check_text_folders(model: str, files: dict[str, str]) -> None:
 
 
 def check_tokenizer(folder: Path, label: str) -> None:
-    """Check that a folder has a readable tokenizer. The error begins with `label`."""
+    """Check that a folder holds tokenizer.json or vocab.json. `label` begins the message of the ConfigError."""
     if not any(Path(folder, name).is_file() for name in ("tokenizer.json", "vocab.json")):
         hint = " of its spiece.model (docs/howto/checkpoint.md says how)" if list(folder.glob("spiece.model")) else ""
         raise ConfigError(f"{label} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{hint}")
@@ -214,7 +214,7 @@ def check_tokenizer(folder: Path, label: str) -> None:
 
 
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
-    """Check that a model that reads captions has them, and that one that reads none has none."""
+    """Check that captions are given if a model reads them, and none if it does not, as embedded models do not."""
     is_embedded = spec.source == "embedded"
     reads = not is_embedded and read_constant("models/continuous", spec.family, "PROMPT") is not None
     if reads and captions is None:
@@ -225,7 +225,8 @@ def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> 
 
 
 def check_pair(model: str, has_draft: bool, spec: ModelSpec) -> None:
-    """Check that a continuous model and, if a method drafts, its draft model are there, of sizes that fit."""
+    """Check that the files of a continuous model and, if a method drafts, of its draft model exist or are named, and
+    that their sizes fit."""
     if spec.source != "embedded" and not spec.folder:
         check_published_pair(f"models.{model}", has_draft, spec)
     else:

@@ -193,7 +193,7 @@ def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
 
 
 def read_prompts(spec: PromptSpec, root: Path = Path(), max_words: int | None = None) -> list[str]:
-    """Read the prompts of a set. Raises ConfigError for one of more than `max_words` words."""
+    """Read the prompts of a set (see `read_rows`). Raises ConfigError also for one of more than `max_words` words."""
     prompts = [row["prompt"] for row in read_rows(spec, root)]
     for number, prompt in enumerate(prompts, 1):
         if max_words is not None and (words := len(prompt.split())) > max_words:

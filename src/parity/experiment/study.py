@@ -51,7 +51,7 @@ def format_label(text: str, unit: str, direction: str) -> str:
 
 
 def read_setting(spec: dict[str, Any], name: str) -> Any:
-    """Read a cell's value of a setting; None where its method, or its kind, has none."""
+    """Read the value of a setting from a cell's specification; None where its method, or its kind, has none."""
     if name.startswith("sampling."):
         return spec.get("sampling", {}).get(name.removeprefix("sampling."))
     return spec[name] if name in SHARED and name in spec else spec["options"].get(name)

@@ -126,7 +126,7 @@ class LongTarget(Long):
         return None if self.is_joint else self.length - SHORTER * (torch.arange(self.n) % 3)
 
     def make_start(self, seed: int) -> Infilling:
-        """Draw prompts of all rows: words of the law, at positions that depend on the seed alone."""
+        """Draw the prompts of all rows: words of the law at random positions, a function of name and seed alone."""
         generator = make_generator(f"prompts of {self.name}", seed)
         u = torch.rand(2, self.n, self.length, generator=generator, dtype=torch.float64)
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
