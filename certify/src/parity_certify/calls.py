@@ -68,7 +68,8 @@ class Drawn:
         self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
 
     def count_drafts(self) -> tuple[int | None, int | None, int | None]:
-        """Sum drafts offered, drafts accepted and rounds over all batches; None for what any batch did not count."""
+        """Sum drafts offered, accepted, and rounds over the batches. None: a batch lacks drafts (then all) or
+        rounds."""
         counted = bool(self.batches) and min(min(b.drafted, b.accepted) for b in self.batches) >= 0
         drafted, accepted, rounds = (sum(getattr(b, key) for b in self.batches) for key in COUNTS)
         if not counted:

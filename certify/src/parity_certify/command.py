@@ -37,6 +37,7 @@ class Engine:
     """A running command as a sampler; errors: the file that receives its stderr; timeout: seconds for an answer."""
 
     def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
+        """Start a thread that reads the stdout of a running process. name: the command, for messages."""
         self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
         self.number = 0
         self.lines: queue.Queue[bytes] = queue.Queue()  # lines of the engine's stdout; b"" says that it has ended

@@ -116,9 +116,10 @@ def predict_joint(
 
 class Loop:
     """n sequences that a loop of speculative sampling with a fault of TIED decodes: their tokens, what the target's
-    context holds (`memory`), and their lengths. p, q [N, V], block and offered as in `predict_joint`."""
+    context holds (`memory`), and their lengths."""
 
     def __init__(self, p: np.ndarray, q: np.ndarray, block: int, fault: str, offered: np.ndarray | None, n: int):
+        """Start n empty sequences. p, q [N, V], block and offered: as in `predict_joint`; fault: of TIED, or "none"."""
         self.p, self.q, self.block, self.fault, self.n = p, q, block, fault, n
         self.V = p.shape[-1]
         self.length = round(np.log(len(p) * (self.V - 1) + 1) / np.log(self.V))

@@ -110,7 +110,7 @@ def gather_samples(
     read_n = drawn.n  # sequences that came from the folder
 
     def limit_size(size: int, planned: int) -> int:
-        """Cut a batch's size to what n and the deadline allow, by the speed so far; the first is of 10 at most."""
+        """Cut a batch's size to what n and the deadline allow, by the speed so far; before it is known, to 10."""
         size = min(size, n - read_n - planned)
         if deadline == math.inf:
             return size

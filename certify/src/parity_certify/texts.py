@@ -131,7 +131,7 @@ class OfTarget:
         return self.cached[i]
 
     def compute_laws(self, a: int, b: int) -> Tensor | None:
-        """Compute the laws [b - a, S, V] of pieces, certain behind a text's end, and count them; None if time is up."""
+        """Compute the laws [b - a, S, V] of pieces, certain behind a text's end; count them. None if time is up."""
         if self.judged.is_over():
             return None
         laws = torch.zeros(b - a, self.size, self.vocab)

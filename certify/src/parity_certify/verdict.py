@@ -115,8 +115,7 @@ def judge_decoders(
     rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA
 ) -> list[dict[str, Any]]:
     """Judge each decoder, a (method, key) of the rows; claims: by key or method. Returns a dict each: method, key,
-    claim, minimum_detectable_effect, rejected_by, p_decoders (p by layer, corrected twice), columns of
-    `make_columns`."""
+    claim, minimum_detectable_effect, rejected_by, p_decoders (p by layer, corrected twice), `make_columns`."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
     runs: dict[tuple[str, str], dict[str, Runs]] = {d: {} for d in decoders}

@@ -52,13 +52,15 @@ def _wrap_to_int64(n: int) -> int:
 
 
 class Noise:
-    """Random numbers for a batch of rows.
+    """Random numbers for a batch of rows: a function of a row's key, the `use` and the `index`.
 
-    keys [B] int64, one a row; dtype float32 (24 random bits, the leading ones of float64's 53) or float64. `use` is one
-    of USES; `index` is int64 [B, ...], or [1, ...] for all rows: a step, a position, or both in one number.
+    `use` is one of USES; `index` is int64 [B, ...], or [1, ...] for all rows: a step, a position, or both in one
+    number.
     """
 
     def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
+        """Set keys [B] int64, one a row, and dtype: float32 (24 random bits, the leading ones of float64's 53) or
+        float64."""
         self.keys, self.dtype = keys, dtype
         self.bits = 53 if dtype == torch.float64 else 24
         self.array = keys.device.type == "cpu"

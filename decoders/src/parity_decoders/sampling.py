@@ -41,6 +41,7 @@ class Sampled:
     """A model under sampling settings: the same protocol, but its logits are those of the law that is drawn from."""
 
     def __init__(self, model: Any, sampling: TokenSampling):
+        """Wrap a model. Its codebook and embeddings are passed on, None where it has none."""
         self.model, self.sampling = model, sampling
         self.vocab = model.vocab
         self.length = model.length
