@@ -27,9 +27,9 @@ def adjust_over_targets(rows: list[Row]) -> list[Row]:
 
 
 def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Decoder:
-    """Make a decoder that decodes likewise and, after each batch, appends to `counts` (accepted drafts, passes), each
-    summed over rows; passes are None unless it is of discrete tokens, and nothing is appended if it does not draft. A
-    pass of a discrete decoder draws one token itself, so what it makes final beyond that are accepted drafts."""
+    """Make a decoder that decodes likewise and, after each batch, appends to `counts` (accepted drafts, passes), summed
+    over rows. A pass of a discrete decoder draws one token itself, so what it makes final beyond that are accepted
+    drafts. For other kinds passes are None, and nothing is appended if the decoder does not draft."""
 
     def decode(model: Any, start: Any, **options: Any) -> Iterator[Any]:
         """Yield the decoder's steps unchanged and append the counts when it has ended."""
