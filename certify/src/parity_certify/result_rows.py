@@ -63,8 +63,8 @@ def clean_number(value: Any) -> float | None:
 
 
 def make_row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
-    """Make the row of a test with all columns, `values` among them. Its verdict is of p <= `get_alpha()`, "not run"
-    without a p-value; numbers that are not finite become None."""
+    """Make the row of a test with all columns, `values` among them. Its verdict says whether p <= `get_alpha()`, "not
+    run" without a p-value; a p-value of 0 is raised to SMALLEST, and floats that are not finite become None."""
     p = None if p_value is None else max(float(p_value), SMALLEST)
     columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
