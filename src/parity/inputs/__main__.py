@@ -22,7 +22,7 @@ def prompts(a: argparse.Namespace) -> None:
 
 
 def captions(a: argparse.Namespace) -> None:
-    """Encode the captions of such a JSON file with the text encoder of a model; write them to the .npz `--out`."""
+    """Encode the captions of a JSON file of prompts with a model's text encoder; write them to the .npz `--out`."""
     from parity.base.devices import take_device
     from parity.inputs.prompts import write_captions
 

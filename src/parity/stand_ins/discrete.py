@@ -161,7 +161,8 @@ def write_drafter(folder: Path, config: dict[str, Any], heads: int, norms: Itera
 
 
 def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODES, hidden: int = 96) -> dict[str, str]:
-    """Write a drafter of Anole for a target of these sizes, with norms of queries and keys as in Chameleon's layers.
+    """Write a drafter of Anole for a target of these sizes, with norms of queries and keys as in Chameleon's layers;
+    return {"drafter": its folder's name}.
 
     Source: the code that makes and reads it (jadohu/LANTERN, models/drafters/cnets_anole.py and data/configs/
     anole_config.json).
@@ -180,10 +181,11 @@ def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODE
 def eagle_drafter(
     folder: Path, dim: int = 64, heads: int = 1, codes: int = CODES, grid: int = GRID, hidden: int = 256
 ) -> dict[str, str]:
-    """Write a drafter of LlamaGen for a target of these sizes, without a norm before its attention.
+    """Write a drafter of LlamaGen for a target of these sizes, without a norm before its attention; return {"drafter":
+    its folder's name}.
 
     Source: jadohu/llamagen_drafter and the code that reads it (jadohu/LANTERN, models/drafters/cnets_llamagen.py). The
-    released configuration has no `block_size`, which follows from `input_type`: it stands here for small pictures.
+    released configuration has no `block_size`, which follows from `input_type`; here it is for small pictures.
     """
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": dim,

@@ -64,7 +64,8 @@ class Parity:
     independent."""
 
     def __init__(self, base: Tensor, total: Tensor, period: int, length: int):
-        """Compute the weights of the sum of a block's known words, by the number of unknown ones; see the class."""
+        """Store blocks of `period` words drawn from base [V] and weighted by total [V] at their sum, and compute how
+        the sum of a block's known words is weighted, by the number of unknown ones."""
         self.words = len(base)
         self.base = base
         self.period = period

@@ -18,7 +18,7 @@ class TabularAnySubset:
     """
 
     def __init__(self, table: Tensor):
-        """Convert the table of logits, see the class, to laws."""
+        """Convert the logits of every position after every partial text, table [(V + 1)^N, N, V], to laws."""
         self.words, self.length = table.shape[2], table.shape[1]
         self.vocab = self.words + 1
         self.mask = self.words

@@ -155,7 +155,7 @@ class HeadNet(nn.Module):
     """The head's network: x_t [N, D], t [N], z [N, W] to [N, 2 D], the noise and where the variance is in its range."""
 
     def __init__(self, dim: int, condition: int, width: int, depth: int):
-        """Build a head of `depth` blocks for tokens of `dim` and conditions of `condition` numbers; its output is 0."""
+        """Build a head of `depth` blocks for tokens of `dim` numbers and z of `condition`; at first its output is 0."""
         super().__init__()
         self.time_embed = TimeEmbedding(width)
         self.cond_embed = nn.Linear(condition, width)

@@ -70,7 +70,7 @@ class GMMNet(nn.Module):
         return self.norm(x)
 
     def law(self, z: Tensor) -> MixtureLaw:
-        """Compute the laws of conditions z [N, width]."""
+        """Compute the laws of N tokens, mixtures of K Gaussians, from conditions z [N, width]."""
         c = self.config
         numbers = self.head(z).to(self.head.weight.dtype)
         shape = (c.components, c.dim)

@@ -28,7 +28,8 @@ class Regimes:
     """The laws of a chain of K regimes: begin [K], step [K, K]; means, scales [K, D] of the tokens in each."""
 
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
-        """Store the laws, see the class."""
+        """Store a chain of K regimes, begin [K], step [K, K], and Gaussians of the tokens in each, means, scales [K,
+        D]."""
         self.begin = begin
         self.step = step
         self.means = means
@@ -55,11 +56,11 @@ class Regimes:
 
 
 class Turning:
-    """x_i = turn x_{i - stride} + noise; turn [D, D] is a rotation times `keep` < 1, the noise such that a token's law
-    is N(0, I) wherever nothing is known."""
+    """x_i = keep * turn x_{i - stride} + noise, where turn [D, D] is a rotation, keep < 1, and the noise such that a
+    token's law is N(0, I) wherever nothing is known."""
 
     def __init__(self, keep: float, turn: Tensor, stride: int):
-        """Store the law, see the class."""
+        """Store the law of x_i = keep * turn x_{i - stride} + noise; turn [D, D] is a rotation."""
         self.keep = keep
         self.turn = turn
         self.stride = stride

@@ -56,7 +56,7 @@ class KL(nn.Module):
         return mean, log_variance.clamp(-30, 20)
 
     def encode(self, pictures: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Encode pictures to tokens: the mean of the latents, or with `noise` [B, D, h, w] a sample of them."""
+        """Encode pictures [B, 3, H, W] to tokens [B, L, D]: the latents' mean or, with noise [B, D, h, w], a sample."""
         mean, log_variance = self.moments(pictures)
         z = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self.config.scale * z.flatten(2).transpose(1, 2)

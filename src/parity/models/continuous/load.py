@@ -137,7 +137,8 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the target of a manifest and `needs`, "draft" or "". Raises ParityError if one is not there."""
+    """Load the target of a manifest, and the companion `needs`, "draft", unless it is "". fast: compile their heads.
+    Raises ParityError if a network is not in the manifest."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
     for component in ("target", *([needs] if needs else [])):
         loaded.network(component)

@@ -60,7 +60,7 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """Read the same tensors on the device "meta", without their numbers."""
+    """Read the tensors of a published file, or a folder, by plain name, on the device "meta", without numbers."""
     return {strip_wrappers(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
 
 
@@ -135,7 +135,8 @@ def read_tokenizer(path: Path, family: Any) -> Any:
 def check_loads(
     model: str, target: Path, draft: Path | None, vae: Path | None, tokenizer: Path | None, grid: int
 ) -> None:
-    """Raise ParityError for files that `convert` would refuse, judged by shapes; for the arguments see there."""
+    """Raise ParityError for files that `convert`, which has the same arguments, would refuse, judged by shapes
+    alone."""
     family = importlib.import_module(f"parity.models.continuous.{model}")
     words = None if tokenizer is None else read_tokenizer(tokenizer, family)
     for file in (target, draft):

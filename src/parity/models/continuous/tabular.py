@@ -127,7 +127,8 @@ class MixtureWalk:
         return torch.cat([torch.full((2 * D,), 0.5), torch.zeros(D), torch.ones(D)]).to(self.law.means)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """Compute r g(x) / x, (1 - r^2)^1/2, mean and scale of the chosen component: [..., 4 D]."""
+        """Compute at points x [N, D] or [N, K, D] of steps i what `gaussian` needs, [..., 4 D]: slope and deviation of
+        a step, mean and scale of the component that the point chooses."""
         N, D = x.shape[0], x.shape[-1]
         step = (x.new_full(x.shape[:-1], i) if isinstance(i, int) else i.to(x.dtype)).reshape(N, -1)
         points = x.reshape(N, -1, D)

@@ -92,7 +92,7 @@ def list_codes(words: Mapping[str, int], folder: Path) -> list[int]:
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """Read the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
+    """Return the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
     prompt. Raises ParityError if the number of codes is not the manifest's."""
     folder = Path(manifest["files"]["model"])
     s = sizes(manifest)

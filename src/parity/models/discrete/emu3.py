@@ -60,7 +60,7 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
 
 
 def read_vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """Read the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
+    """Return the tokenizer; the ids of the codes, then of the forced tokens; and ids by name of the tokens that frame a
     prompt. Raises ParityError if the number of codes is not the manifest's."""
     folder = Path(manifest["files"]["model"])
     s = sizes(manifest)

@@ -43,7 +43,7 @@ class Loaded:
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
-        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3]."""
+        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` pictures at a time."""
         batches = torch.as_tensor(tokens).long().split(batch)
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
         return np.concatenate(

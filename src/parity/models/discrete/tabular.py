@@ -134,7 +134,8 @@ class TabularModel(StateModel):
         forced: Tensor | None = None,
         drafts: Tensor | None = None,
     ):
-        """Set up the model; see the class. Raises ValueError unless the table has a row for each prefix."""
+        """Set up the model of `rows` sequences. table: [N, V] logits after each of N prefixes, or [2, N, V]; drafts:
+        the same of the draft model, None for a flatter table. Raises ValueError for another N."""
         V, N = table.shape[-1], count_prefixes(table.shape[-1], length)
         if table.shape[-2] != N:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {N} for V={V}, L={length}")
@@ -176,7 +177,8 @@ class HiddenMarkov(StateModel):
     """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
 
     def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
-        """Set up the model; for arguments see StateModel. drafts: the law of the draft model."""
+        """Set up the model of `rows` sequences; width: tokens in a row of the picture; drafts: the draft model's
+        law."""
         line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
         initial, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
         super().__init__(initial.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
