@@ -52,7 +52,7 @@ class Job:
         return min(1.0, float(counts[1]) / int(counts[2])) if counts and int(counts[2]) else 0.0
 
     def read_error(self) -> tuple[str, list[str]]:
-        """Read the line that tells why a job failed, and the end of its log, [] if the line is an error of ours."""
+        """Read the line that tells why a job failed, and the end of its log, [] if the line begins with "error:"."""
         lines = [line for log in self.logs for line in read_text(Path(log)).splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith("cost:")]
         ours = [line for line in lines if line.startswith("error:")]

@@ -143,13 +143,13 @@ def test_results_are_read_back(tmp_path, run_export, cell):
 def test_results_of_a_part_of_the_pictures_say_so(tmp_path, cell, layout):
     text, value, reason = PART[layout]
     (tmp_path / "r").write_text(text)
-    export.keep(layout, tmp_path / "r", cell)
+    export.store_results(layout, tmp_path / "r", cell)
     row = read_json(cell / "benchmarks.json")
     assert {row[name] for name in row if name.endswith("_why")} == {reason}
     entry = tables.show_measured(layout)(row)
     assert (float(entry.text), entry.detail, entry.style) == (value, reason, "few")
     (tmp_path / "r").write_text(RESULTS[layout][0])
-    export.keep(layout, tmp_path / "r", cell)
+    export.store_results(layout, tmp_path / "r", cell)
     assert tables.show_measured(layout)(read_json(cell / "benchmarks.json")).style != "few"
 
 
@@ -166,7 +166,7 @@ def test_results_of_a_part_of_the_pictures_say_so(tmp_path, cell, layout):
 def test_results_of_other_pictures_are_refused(tmp_path, cell, layout, text, problem):
     (tmp_path / "r").write_text(text)
     with pytest.raises(ParityError, match=problem):
-        export.keep(layout, tmp_path / "r", cell)
+        export.store_results(layout, tmp_path / "r", cell)
     assert not (cell / "benchmarks.json").exists()
 
 

@@ -66,7 +66,7 @@ def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Pa
     write_arrays(folder / "pictures.npz", ids=make_columns(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
     arguments = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
-    pictures.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
+    pictures.write_reference(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
     return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
 
 

@@ -352,7 +352,7 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels)
         Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
     out = tmp_path / "real.npz"
     flags = {"protocol": "clean", "reference": tmp_path / "real", "count": 0, "device": "cpu", "out": out}
-    pictures.look(argparse.Namespace(networks=networks, **flags))
+    pictures.write_reference_features(argparse.Namespace(networks=networks, **flags))
     figures = measure_cell(folder, networks, out)
     assert figures["cmmd"] > 0
     assert figures["fid_why"] == "no network: networks.inception"

@@ -28,11 +28,11 @@ def parser() -> argparse.ArgumentParser:
         add_arguments(added, *flags, "threads", "device")
         return added
 
-    reference = command("reference", "pictures.draw", "prompts*", "out", "checkpoint")
+    reference = command("reference", "pictures.write_reference", "prompts*", "out", "checkpoint")
     reference.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     reference.add_argument("--folder", default="", help="of the user's own pictures")
     reference.add_argument("--count", type=int, required=True)
-    compared = command("reference-features", "pictures.look", "networks*", "out")
+    compared = command("reference-features", "pictures.write_reference_features", "networks*", "out")
     compared.add_argument("--reference", default="", help="a folder of pictures, or an .npz; '' for none")
     compared.add_argument("--count", type=int, default=0, help="pictures of it; 0 for all")
     compared.add_argument("--protocol", default="", help="how pictures of published models are measured")

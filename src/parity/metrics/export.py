@@ -52,7 +52,7 @@ def count_distinct(names: Sequence[str]) -> int:
 
 
 def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
-    """Name the files of a prompt's pictures and row as GenEval expects them. Raises ParityError for no tag."""
+    """List GenEval's files of a prompt, pictures and row, by name. Raises ParityError for a row without a tag."""
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
         raise ParityError(f"geneval: row {number} of the prompts has no tag; allowed: {allowed}")
@@ -71,8 +71,8 @@ def read_geneval(text: str) -> Results:
 
 
 def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
-    """Name the file of a prompt's picture as DPG-Bench expects it, four pictures joined to a square. Raises ParityError
-    for an item_id that is no such name, or for another number of pictures."""
+    """List DPG-Bench's file of a prompt by name: its picture, or its four joined to a square. Raises ParityError for an
+    item_id that names no file, or for another number of pictures."""
     name = str(row.get("item_id", ""))
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
         key = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
@@ -94,8 +94,8 @@ def read_dpg(text: str) -> Results:
 
 
 def name_t2i_compbench(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
-    """Name the files of a prompt's pictures as T2I-CompBench expects them, numbered from `first` over all prompts.
-    Raises ParityError for a prompt that no file can be named after."""
+    """List T2I-CompBench's files of a prompt by name: its pictures, numbered from `first` over all prompts. Raises
+    ParityError for a prompt that no file can be named after."""
     prompt = row["prompt"]
     if "/" in prompt or "_" in prompt or len(prompt.encode()) > 240:
         problem = f"t2i_compbench: prompt {prompt[:40]!r} is part of a file's name"
@@ -159,7 +159,7 @@ def read_results(layout: str, file: Path) -> Results:
         raise ParityError(f"--results {file}: no results of {layout} ({cause})") from None
 
 
-def keep(layout: str, file: Path, cell: Path) -> dict[str, float | str]:
+def store_results(layout: str, file: Path, cell: Path) -> dict[str, float | str]:
     """Add a benchmark's figures to benchmarks.json in a cell's folder, in place of its former ones, and return them;
     summaries show them. `<figure>_why` says of how many of the cell's pictures a figure is, if not of all.
 
@@ -197,7 +197,7 @@ def read_images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
 def run(a: argparse.Namespace) -> None:
     """Run `export`: add a benchmark's `--results` to a cell if they are given, else write the cell's pictures."""
     if a.results is not None:
-        print(f"{a.cell}: {keep(a.layout, a.results, a.cell)}")
+        print(f"{a.cell}: {store_results(a.layout, a.results, a.cell)}")
         return
     if a.out is None or a.prompts is None:
         raise ParityError("export: --prompts and --out are needed to write, --results to read back")

@@ -120,8 +120,8 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_fid(sample: Any) -> dict[str, Any]:
-    """Measure FID against the reference file: its features, whose number is `reference_n`, or its statistics. The
-    reason, if there are too few images or no reference."""
+    """Measure FID against the reference file: its features, whose number is `reference_n`, or its statistics. An
+    estimate with the reason, if there are too few images or no reference."""
     features, real = sample.outputs.get("features"), sample.reference_outputs
     if features is None or not {"mu", "features"} & set(real):
         return explain_absent(sample, "features", ["fid"])
@@ -136,7 +136,7 @@ def measure_fid(sample: Any) -> dict[str, Any]:
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:
     """Compute 1000 times the squared MMD of features of unit length over every pair (the biased estimate, as
-    published), and its standard error over generated pictures; the reason, if features are missing."""
+    published), and its standard error over generated pictures; an estimate with the reason, if features are missing."""
     features, real = sample.outputs.get("cmmd"), sample.reference_outputs.get("cmmd")
     if features is None or real is None:
         return explain_absent(sample, "cmmd", ["cmmd"])
@@ -152,7 +152,8 @@ def measure_cmmd(sample: Any) -> dict[str, Any]:
 
 
 def measure_inception_score(sample: Any) -> dict[str, Any]:
-    """Measure the Inception Score (a split every hundred images, ten at most) and its sd; if missing, the reason."""
+    """Measure the Inception Score, a split for every hundred images, ten at most, and its standard deviation over
+    splits; an estimate with the reason, if the network's logits are missing."""
     if "logits" not in sample.outputs:
         return explain_absent(sample, "logits", ["is"])
     logits = torch.from_numpy(sample.outputs["logits"])

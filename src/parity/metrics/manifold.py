@@ -94,7 +94,7 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_kid(sample: Any) -> dict[str, Any]:
-    """Measure KID with its standard error; the reason where a side has no features, or fewer than FEWEST pictures."""
+    """Measure KID with its error; an estimate with the reason, if features lack or a side has too few pictures."""
     features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
         return explain_absent(sample, "features", ["kid"])
@@ -104,8 +104,9 @@ def measure_kid(sample: Any) -> dict[str, Any]:
 
 
 def measure_manifold(sample: Any) -> dict[str, Any]:
-    """Measure precision and recall of the first MOST pictures of either side, because each is compared with each; with
-    `manifold_n` if there are more. The protocol says of which network's features. The reason where they are missing."""
+    """Measure precision and recall of the first MOST pictures of either side, as each is compared with each; with
+    `manifold_n` if there are more. The protocol says of which network's features. If missing, estimates with
+    reasons."""
     column = recipe(sample.protocol).get("manifold", "features") if sample.protocol else "features"
     features, real = sample.outputs.get(column), sample.reference_outputs.get(column)
     if features is None or real is None:

@@ -16,7 +16,7 @@ from parity.inputs.picture_files import read_pictures, read_statistics
 from parity.metrics import judges
 
 
-def draw(a: argparse.Namespace) -> None:
+def write_reference(a: argparse.Namespace) -> None:
     """Write to `--out` pixels uint8 [n, H, W, 3] that an embedded model is compared with, and what its network sees in
     them: pictures of `--folder`, or else drawn for the prompts. Raises ParityError for pictures of several sizes."""
     kind = importlib.import_module(f"parity.metrics.samples.{a.kind}")
@@ -48,7 +48,7 @@ def measure_reference(
     return columns | {"why": np.array(path.name if number else f"{path.name} holds statistics alone")}
 
 
-def look(a: argparse.Namespace) -> None:
-    """Write what the declared networks see in the pictures that published models are compared with."""
+def write_reference_features(a: argparse.Namespace) -> None:
+    """Write what the declared networks see in `--reference`, the pictures that published models are compared with."""
     path = Path(a.reference) if a.reference else None
     write_arrays(a.out, **measure_reference(path, judges.read_manifests(a.networks), a.protocol, a.count, a.device))

@@ -105,7 +105,7 @@ def choose_look(rows: pd.DataFrame) -> Look:
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
-    """Find, row by row, which are of plain decoding: the reference and its control."""
+    """Mark the rows of plain decoding, the reference and its control, by True."""
     return rows["role"].isin(["reference", "control"])
 
 

@@ -140,7 +140,7 @@ def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[st
 
 
 def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Answer the questions that a reader comes with, for one kind of model, as pairs of question and answer."""
+    """Answer a reader's questions on one kind of model, such as "How sure": pairs of a question and its answer."""
 
     def list_names(*ranks: int) -> str:
         """Join the names of the methods whose verdict has one of these ranks (`rank_verdict`)."""

@@ -191,7 +191,7 @@ def show_value(name: str, digits: int = 4) -> Maker:
 
 
 def explain_missing(figure: Estimate) -> Entry:
-    """Write the entry for a missing figure: what its metric lacked, if it recorded that."""
+    """Show the reason why a figure is missing, as its metric recorded it, or "not run"."""
     lacking, _, which = (figure.why or NOT_RUN).partition(": ")
     return Entry(lacking, which, "none")
 
@@ -255,12 +255,12 @@ def find_mark(row: Row) -> str:
 
 
 def state_claim(row: Row) -> str:
-    """Write a claim with whose it is: "its paper says lossless"."""
+    """Write what is claimed and by whom, "its paper says lossless"; "no claim" without one."""
     return "no claim" if is_missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
 
 
 def show_claim(row: Row) -> Entry:
-    """Show the claim with whose it is, and whether the tests contradict it."""
+    """Show what is claimed and by whom, beneath it whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(state_claim(row), *((broken, "wrong") if is_mismatch(row) else ()))
 
@@ -353,7 +353,7 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
     """Make a function that shows a figure by `form`; if a test lacks it "n/a", if the test was not run "not run"."""
 
     def show(row: Row) -> Entry:
-        """Show a test's figure."""
+        """Show the figure of a test, or which of the two it is."""
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
         return absent if is_missing(row.get(name)) else Entry(form(row[name]))
 

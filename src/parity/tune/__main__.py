@@ -47,7 +47,7 @@ ROW = {"discrete": "an image", "anysubset": "a text", "continuous": "an image"}
 PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in sequence"}
 
 
-def show(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
+def write_options(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
     """Write a method's options as text: those that are no defaults, and those that grow with the size of a pass."""
     fields = make_option_schema(kind, method).model_fields
     return ", ".join(f"{k}: {v}" for k, v in chosen.items() if k in SHARES[kind] or v != fields[k].default)
@@ -59,7 +59,12 @@ def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
     counted = {PASSES[kind]: round(variant.passes, 1), "predicted s": round(variant.predicted, 4)}
     seconds, times = (median(variant.seconds), variant.times(plain)) if variant.seconds else (None, None)
     measured = {f"s {ROW[kind]}": seconds and round(seconds, 4), "times plain": times and round(times, 3)}
-    return {"method": variant.name, "options": show(kind, variant.method, variant.options), **counted, **measured}
+    return {
+        "method": variant.name,
+        "options": write_options(kind, variant.method, variant.options),
+        **counted,
+        **measured,
+    }
 
 
 def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
@@ -81,7 +86,7 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     for variant in progress(order_variants(), len(variants), "counting passes"):
         if time.time() > until and len(gains) == len({v.method for v in variants}):
             break
-        if not fits(partial(bench.pilot, variant), variant is variants[0], variant.name):
+        if not try_in_memory(partial(bench.pilot, variant), variant is variants[0], variant.name):
             gains.setdefault(variant.method, inf)
             continue
         piloted.append(variant)
@@ -90,7 +95,7 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     return piloted
 
 
-def fits(run: Callable[[], None], plain: bool, label: str) -> bool:
+def try_in_memory(run: Callable[[], None], plain: bool, label: str) -> bool:
     """Run a function that needs memory and return whether there was enough. If not, print a line; if `plain`, that is
     of plain decoding, raise ParityError."""
     try:
@@ -134,7 +139,7 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
         print(f"batch {batch}: round {turn + 1}, {len(turns)} in turn", file=sys.stderr, flush=True)
         for variant in list(turns if turn % 2 == 0 else turns[::-1]):
             run = partial(time_row, bench, variant, number, batch)
-            if not fits(run, variant is plain, f"batch {batch}: {variant.name}"):
+            if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
                 turns.remove(variant)
         number += batch
     return turns
@@ -149,21 +154,23 @@ def choose(turns: list[Variant]) -> Variant | None:
     return max(turns, key=lambda v: v.times(plain))
 
 
-def tell(case: Case, entry: Mapping[str, Any]) -> str:
+def describe_choice(case: Case, entry: Mapping[str, Any]) -> str:
     """Describe a choice, an entry of tuned.yaml, in a line: the method, its gain, and what to set."""
     kind = case.kind
     label = f"{case.model}, batch {case.batch}"
     unit = ROW[case.kind]
     if entry["method"] == find_plain_method(kind) and not entry["compiled"]:
         return f"{label}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s {unit}; none is faster"
-    choice = f"{entry['method']}: [{{{show(kind, entry['method'], entry['options'])}}}]"
+    choice = f"{entry['method']}: [{{{write_options(kind, entry['method'], entry['options'])}}}]"
     choice += " with passes compiled" if entry["compiled"] else ""
     gain = f"{entry['times']:.2f} times plain decoding, {entry['seconds']:.3g} s {unit}"
     settings = f"{KINDS[kind]}.methods: {{auto: [{{}}]}}" + (" and compile: on" if entry["compiled"] else "")
     return f"{label}: {choice}, {gain}. Set {settings}"
 
 
-def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
+def time_cases(
+    bench: Bench, cases: list[Case], until: float
+) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
     """Pilot and time a model's variants until the time `until`. Yields for every batch its case, the variants that were
     timed in turns (plain decoding first), and a table's rows: these, and the best predicted of each other method."""
     start = time.time()
@@ -181,7 +188,7 @@ def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case
 def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
     """Choose the fastest variant for every batch (case) of a model until the time `until`, print the tables, and write
     the choices into the file `out`, unless the machine is too busy to tell."""
-    for case, turns, rows in tables(bench, cases, until):
+    for case, turns, rows in time_cases(bench, cases, until):
         plain = turns[0].seconds
         table = pd.DataFrame(rows).to_string(index=False, na_rep="")
         print(f"\n{case.model}, batch {case.batch}, {machine.identify_machine()}\n{table}")
@@ -194,7 +201,7 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
         entry |= {"times": times, "table": rows}
         entries = {**tuned.read(out), case.key: entry}
         publish(out, yaml.safe_dump(entries, width=120, sort_keys=False).encode())
-        print(tell(case, entry), flush=True)
+        print(describe_choice(case, entry), flush=True)
 
 
 def main() -> None:
@@ -231,7 +238,7 @@ def is_answered(case: Case) -> bool:
     """Return whether tuned.yaml has a valid entry for the case. Prints the entry, or why it is ignored."""
     entry, problem = tuned.find(case)
     if entry:
-        print(f"{tell(case, entry)} ({tuned.FILE}; --again measures)")
+        print(f"{describe_choice(case, entry)} ({tuned.FILE}; --again measures)")
     elif "ignored" in problem:
         print(f"{case.model}, batch {case.batch}: {problem}", file=sys.stderr)
     return entry is not None
