@@ -33,8 +33,8 @@ def functions(path: str, *names: str, replace: dict[str, str] | None = None, **s
 
 
 def look_up_laws(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Look up the laws [n, V] behind prefixes [n, L] in a table by prefix: the empty one, then those of one token, of
-    two, ...; uniform behind prefixes that are longer than the table's."""
+    """Look up the laws [n, V] after prefixes [n, L] in a table by prefix: the empty one, then those of one token, of
+    two, ...; uniform after prefixes that are longer than the table's."""
     n, length = prefixes.shape
     V = table.shape[1]
     if V**length > len(table):
@@ -100,7 +100,7 @@ class TableModel:
         self.table, self.skip, self.shift, self.calls = table, skip, shift, 0
 
     def logits_behind(self, tokens: Any) -> Any:
-        """Compute logits [n, V + shift] behind tokens [n, L]."""
+        """Compute logits [n, V + shift] after tokens [n, L]."""
         import torch
 
         laws = look_up_laws(self.table, tokens[:, self.skip :].numpy() - self.shift)
@@ -108,7 +108,7 @@ class TableModel:
         return torch.cat([low, torch.tensor(laws).float().log()], 1)
 
     def __call__(self, input_ids: Any, past_key_values: Any = None, **_: Any) -> SimpleNamespace:
-        """Compute logits [n, S, V + shift] behind each of input_ids [n, S], which follow the tokens in the cache."""
+        """Compute logits [n, S, V + shift] after each of input_ids [n, S], which follow the tokens in the cache."""
         import torch
 
         self.calls += 1

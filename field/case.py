@@ -75,7 +75,7 @@ def make_correct_sampler(law: Law) -> Any:
     """Make a sampler that draws from the law, and counts a draft a row, accepted."""
 
     def sample(prompts: np.ndarray, seed: int) -> Sampled:
-        """Draw tokens [n, L] behind prompts [n, P]."""
+        """Draw tokens [n, L] after prompts [n, P]."""
         rng, V = np.random.default_rng(seed), law.vocab
         numbers = np.array([int((law.prompts == prompt).all(1).argmax()) for prompt in prompts])
         codes = np.array([rng.choice(V**law.length, p=law.joint[k]) for k in numbers])

@@ -208,7 +208,7 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 def write_models(out: Path) -> None:
     """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's law of 3
-    tokens behind two prompts of 3 and of 10 tokens."""
+    tokens after two prompts of 3 and of 10 tokens."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers

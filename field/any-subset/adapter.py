@@ -11,7 +11,7 @@ CPU = {".cuda()": ".cpu()", 'device="cuda"': 'device="cpu"'}
 
 class Network:
     """Logits of the places that are asked for: the table's law where all tokens before a place in ORDER are visible,
-    else the draft's law behind those that are."""
+    else the draft's law after those that are."""
 
     def __init__(self, law):
         self.law, self.passes = law, 0

@@ -8,7 +8,7 @@ from parity_certify.laws import count_prefixes
 
 
 class Table(torch.nn.Module):
-    """Logits by prefix, addressed by position as their cache is; flat behind the table's last level."""
+    """Logits by prefix, addressed by position as their cache is; flat after the table's last level."""
 
     max_seq_length = 64
 
@@ -17,7 +17,7 @@ class Table(torch.nn.Module):
         self.rows, self.length, self.held = torch.from_numpy(np.log(rows)).float(), length, {}
 
     def forward(self, idx, input_pos, input_pos_maxp1=None):
-        """Compute logits [1, n, 4] behind tokens idx [1, n] at positions input_pos [n], which are stored there."""
+        """Compute logits [1, n, 4] after tokens idx [1, n] at positions input_pos [n], which are stored there."""
         self.held |= dict(zip(input_pos.tolist(), idx[0].tolist(), strict=True))
         out = torch.zeros(1, len(input_pos), self.rows.shape[1])
         for i, position in enumerate(input_pos.tolist()):  # the prompt is one token, at position 0

@@ -44,7 +44,7 @@ class Network(borrowed.TableModel):
 
 
 def sampler(law, models):
-    """Make a sampler by their `jacobi_sample_multilevel`, behind PROMPT, whatever the prompts."""
+    """Make a sampler by their `jacobi_sample_multilevel`, after PROMPT, whatever the prompts."""
     scope = {"torch": torch, "random": random, **vars(typing), **vars(transformers.generation)}
     scope |= {"LogitsProcessorList": transformers.LogitsProcessorList, "COLOR_PRINT": 0, "dist": None}
     scope["CONFIG_MAP"] = {"LEVEL": LEVEL, "WINDOW_SIZE": WINDOW, "GUESS_SET_SIZE": 3, "POOL_FROM_PROMPT": 1}

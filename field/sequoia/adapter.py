@@ -17,7 +17,7 @@ FIRST = {MOVE: "", COUNT: COUNT + MOVE}  # the mend of the first fault
 
 
 class Engine(borrowed.TableModel):
-    """A table behind a store of tokens; the attention mask says what stands before a node."""
+    """A table that reads a store of tokens; the attention mask says what stands before a node."""
 
     dtype, max_length = torch.float32, SIZE
 
@@ -30,7 +30,7 @@ class Engine(borrowed.TableModel):
         self.stored[:, start : start + len(positions)] = self.stored[:, positions]
 
     def inference(self, input_ids, storage_ids, position_ids, attn_mask):
-        """Store tokens and positions in the slots storage_ids, and compute logits [1, n, V] behind what attn_mask
+        """Store tokens and positions in the slots storage_ids, and compute logits [1, n, V] after what attn_mask
         shows."""
         self.calls += 1
         self.stored[:, storage_ids] = torch.stack([input_ids[0], position_ids[0]])

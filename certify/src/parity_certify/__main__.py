@@ -187,7 +187,7 @@ def run_server(a: Arguments) -> int:
 
 
 def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
-    """Compute the law of the model in --target behind the prompts, under these sampling options of `generate`."""
+    """Compute the law of the model in --target after the prompts, under these sampling options of `generate`."""
     from parity_certify.adapters import transformers as adapter
 
     model = adapter.load_model(a.target)

@@ -1,4 +1,4 @@
-"""The result of a certification: the verdict, the rows behind it, and what a maintainer needs to see a fault again."""
+"""The result of a certification: the verdict, its rows, and what a maintainer needs to see a fault again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -89,7 +89,7 @@ class Certificate:
 
     @property
     def where(self) -> str:
-        """One line on the prompt and prefix behind which a lossy sampler's next tokens differ most; "" if it is not
+        """One line on the prompt and prefix after which a lossy sampler's next tokens differ most; "" if it is not
         lossy, or if it is only that its rows depend on each other."""
         prefix = self.details.get("where")
         if self.exit_code != 1 or self.verdict.dependent:

@@ -99,7 +99,7 @@ class Engine:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
-        """Ask the engine for tokens behind prompts [n, P]. A ParityError names the command and the request."""
+        """Ask the engine for tokens after prompts [n, P]. A ParityError names the command and the request."""
         request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
         try:
             sampled = self.parse_answer(self.send_request(request), len(prompts))

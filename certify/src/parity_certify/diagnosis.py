@@ -32,7 +32,7 @@ TIED = (
     "seed reused",  # every block is drafted and verified with the same random numbers
     "shared uniform",  # one acceptance number decides on a whole block
     "cache not rolled back",  # a rejected draft stays in the target's context
-    "unverified kept",  # the draft behind the rejected one is kept
+    "unverified kept",  # the draft after the rejected one is kept
     "nothing verified",  # all drafts are accepted
 )
 
@@ -84,9 +84,9 @@ def predict_joint(
 
     p, q [N, V]  laws of target and draft by prefix; drawn, recorded: what drafts are drawn from and judged by, if not q
     correct      function of p and the recorded law: the law that replaces a rejected draft
-    bonus        behind a block that stands: "target", the "draft"'s law, or the target's law of the "row before"
+    bonus        after a block that stands: "target", the "draft"'s law, or the target's law of the "row before"
     surplus      added to the acceptance probability
-    offered [N]  bool, prefixes behind which the engine drafts at all; elsewhere a block ends, and the bonus law draws
+    offered [N]  bool, prefixes after which the engine drafts at all; elsewhere a block ends, and the bonus law draws
     """
     V = p.shape[-1]
     length = round(np.log(len(p) * (V - 1) + 1) / np.log(V))
@@ -217,17 +217,17 @@ def list_suspects(
     """List the faults that a sampler of `law` may have, as suspects, with drafts of the law `draft`, `block` at a time.
 
     bare     the target's law without guidance (and other processors), suspected if it differs
-    offered  [K, N] bool, prefixes behind which drafts are offered; None: all
+    offered  [K, N] bool, prefixes after which drafts are offered; None: all
     """
     V, L = law.vocab, law.length
     drafting = np.ones(law.tables.shape[:2], dtype=bool) if offered is None else offered
 
     def make_suspect(name: str, make: Callable[..., np.ndarray], variants: int = 1) -> Suspect:
-        """Make a suspect whose law behind a prompt is make(p, q, loop), where loop(...) is `predict_joint` with the
+        """Make a suspect whose law after a prompt is make(p, q, loop), where loop(...) is `predict_joint` with the
         faults in its keywords; variants: how many suspects share the name."""
 
         def predict() -> np.ndarray:
-            """Predict the fault's law behind each prompt, [K, V^L]."""
+            """Predict the fault's law after each prompt, [K, V^L]."""
             tables = zip(law.tables, draft.tables, drafting, strict=True)
             return np.stack([make(p, q, partial(predict_joint, p, q, block=block, offered=o)) for p, q, o in tables])
 

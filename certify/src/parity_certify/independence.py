@@ -2,7 +2,7 @@
 
     measure_dependence(batches, law) -> log e-value, and where it is largest
 
-Rows are taken in the order in which they were drawn, and, behind several prompts, also prompt by prompt. For each lag d
+Rows are taken in the order in which they were drawn, and, with several prompts, also prompt by prompt. For each lag d
 and each pair of rows (i, j = i + d) two products are summed over positions t, both with mean zero given everything
 before row j's token t, if that token has the target's law p:
 

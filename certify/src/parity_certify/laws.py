@@ -1,11 +1,11 @@
-"""Laws: the probability of every sequence behind every prompt, by enumeration; and laws in files.
+"""Laws: the probability of every sequence after every prompt, by enumeration; and laws in files.
 
     law(f, vocab=4, length=4, prompts=...)     f: prefixes [n, P + t] -> probabilities [n, V]
     write_law(law, "law.json", draft=tables)   a small table model that an engine in any language reads and serves
     read_law("law.json")                       its draft is law.extra["draft"]
 
 A law is a table of conditionals, a row for each prefix in this order: the empty one, those of one token, of two, ...,
-first token most significant. Behind the end token stands the end token again, with certainty. A file is
+first token most significant. After the end token stands the end token again, with certainty. A file is
 
     {"format": "parity-law", "version": 1, "vocab": 4, "length": 3, "prompts": [[0]], "end": null,
      "target": [[row], [V rows], [V^2 rows]], "draft": the same, or null}
@@ -33,8 +33,8 @@ FORMAT = {"format": "parity-law", "version": 1}
 
 @dataclass(frozen=True)
 class Law:
-    """Next-token laws: tables [K, N, V] behind each of the prompts [K, P], a row for each prefix; a sequence is over
-    behind the token `end`. extra: the draft model's table ("draft"), the digest of the law's file ("sha256")."""
+    """Next-token laws: tables [K, N, V] after each of the prompts [K, P], a row for each prefix; a sequence is over
+    after the token `end`. extra: the draft model's table ("draft"), the digest of the law's file ("sha256")."""
 
     name: str
     prompts: np.ndarray
@@ -55,7 +55,7 @@ class Law:
 
     @cached_property
     def joint(self) -> np.ndarray:
-        """Law of whole sequences behind each prompt [K, V^L]."""
+        """Law of whole sequences after each prompt [K, V^L]."""
         return np.stack([compute_joint(table, self.length) for table in self.tables])
 
     @cached_property

@@ -120,7 +120,7 @@ def randomise_weights(model: Any) -> None:
 
 
 def measure_entropy(model: Any, vocab: int) -> float:
-    """Measure the mean entropy of the next token behind prefixes of one and two tokens, as a share of log(vocab)."""
+    """Measure the mean entropy of the next token after prefixes of one and two tokens, as a share of log(vocab)."""
     p = compute_conditionals(model, 2)
     return float(-(p * np.log(np.maximum(p, 1e-30))).sum(-1).mean() / math.log(vocab))
 
@@ -146,7 +146,7 @@ def scale_output(model: Any, vocab: int) -> None:
 
 
 def compute_conditionals(model: Any, length: int = 3) -> np.ndarray:
-    """Compute the conditionals [V, N, V] behind each one-token prompt, of the next `length` tokens by prefix."""
+    """Compute the conditionals [V, N, V] after each one-token prompt, of the next `length` tokens by prefix."""
     return compute_law(model, np.arange(get_vocab_size(model))[:, None], length).tables
 
 

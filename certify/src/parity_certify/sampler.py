@@ -2,7 +2,7 @@
 
     certify_sampler(sample, law, margin=0.05)      sample(prompts [n, P], seed) -> tokens [n, L], or `Sampled`
 
-Prompts are drawn evenly from the law's, so a fault that shows behind some prompts alone is seen.
+Prompts are drawn evenly from the law's, so a fault that shows after some prompts alone is seen.
 """
 
 import math

@@ -49,7 +49,7 @@ def wrap_law(p: Tensor) -> Law:
 
 
 def assign_slots(step: np.ndarray) -> np.ndarray:
-    """Assign each position its slot [n, L]: how far it lies behind the first position that became final in the same
+    """Assign each position its slot [n, L]: how far it lies after the first position that became final in the same
     pass. step [n, L]: the pass that made a position final; 0 if forced, which gives slot 0."""
     i = np.arange(step.shape[1])
     previous = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)

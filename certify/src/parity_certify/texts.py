@@ -96,7 +96,7 @@ class Judged:
 
 
 class OfTarget:
-    """The texts under the target, cut to pieces whose laws fit into memory. tokens [n, S]: of the pieces, 0 behind the
+    """The texts under the target, cut to pieces whose laws fit into memory. tokens [n, S]: of the pieces, 0 after the
     end of a text; pieces: text and first position of each."""
 
     def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged):
@@ -131,7 +131,7 @@ class OfTarget:
         return self.cached[i]
 
     def compute_laws(self, a: int, b: int) -> Tensor | None:
-        """Compute the laws [b - a, S, V] of pieces, certain behind a text's end; count them. None if time is up."""
+        """Compute the laws [b - a, S, V] of pieces, certain after a text's end; count them. None if time is up."""
         if self.judged.is_over():
             return None
         laws = torch.zeros(b - a, self.size, self.vocab)
@@ -183,7 +183,7 @@ class OfEngine:
 
 
 def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
-    """Raise ParityError if a text is a copy: the same tokens behind the same prompt, where independent texts would
+    """Raise ParityError if a text is a copy: the same tokens after the same prompt, where independent texts would
     hardly be the same (P < CHANCE over all pairs, by the law)."""
     first: dict[str, int] = {}
     tried = set()

@@ -1,7 +1,7 @@
 """Certify the accept-or-resample function of speculative sampling alone: no model, no engine.
 
     certify_verifier(verify)                   verify(draft_tokens, draft_probs, target_probs) -> tokens, one row
-    certify_verifier(verify, shape="batch")    the same with a batch axis in front, -1 behind the last token of a row
+    certify_verifier(verify, shape="batch")    the same with a batch axis in front, -1 after the last token of a row
     certify_verifier(verify, shape="tree")     verify(tokens, parents, draft_probs, target_probs) -> tokens, one row
 
 Draft laws q and target laws p are tables by prefix. Drafts are drawn from q; what the verifier returns is completed
@@ -40,7 +40,7 @@ WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that oc
 
 @dataclass(frozen=True)
 class Problem:
-    """The laws that a verifier is tested on: draft [N, V] behind all prefixes shorter than K, target [M, V] behind all
+    """The laws that a verifier is tested on: draft [N, V] after all prefixes shorter than K, target [M, V] after all
     shorter than K + 1: the empty one, those of one token, of two, ..., first token most significant."""
 
     name: str
@@ -116,7 +116,7 @@ class Drafted:
 
     def run(self, n: int, rng: np.random.Generator, seed: int) -> tuple[np.ndarray, int, int]:
         """Draw drafts for n rows and run the verifier on them, after seeding all generators that it may use. Returns
-        tokens [n, K + 1], -1 behind the last, and the drafts accepted and offered."""
+        tokens [n, K + 1], -1 after the last, and the drafts accepted and offered."""
         random.seed(seed)
         np.random.seed(seed % 2**32)
         if "torch" in sys.modules:
@@ -155,7 +155,7 @@ class Drafted:
         return out
 
     def check_batch(self, answer: Any, n: int) -> np.ndarray:
-        """Return the answer to a batch as tokens [n, K + 1], -1 behind the last of each row, or raise ParityError."""
+        """Return the answer to a batch as tokens [n, K + 1], -1 after the last of each row, or raise ParityError."""
         tokens = np.asarray(answer)
         K = self.drafts
         if tokens.ndim != 2 or len(tokens) != n or not 1 <= tokens.shape[1] <= K + 1:

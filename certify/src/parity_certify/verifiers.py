@@ -3,7 +3,7 @@
 chain, block, sample_and_match    (draft_tokens [n, K], draft_probs [n, K, V], target_probs [n, K + 1, V], rng)
 tree                              (tokens [N], parents [N], draft_probs [N, V], target_probs [N + 1, V], rng)
 
-A batch returns tokens [n, K + 1] with -1 behind the last one, a tree the tokens of one row. `FAULTS` and `CORRECT` name
+A batch returns tokens [n, K + 1] with -1 after the last one, a tree the tokens of one row. `FAULTS` and `CORRECT` name
 each with the shape that `certify_verifier` takes.
 """
 
@@ -101,7 +101,7 @@ def tree(
     tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = ""
 ) -> list[int]:
     """Verify a tree by recursive rejection sampling: each sibling against the residual that its elder ones leave. Node
-    i was drawn from q[i]; p[i + 1] is the target's law behind it, p[0] that behind the root."""
+    i was drawn from q[i]; p[i + 1] is the target's law after it, p[0] that after the root."""
     node = -1
     out: list[int] = []
     while True:

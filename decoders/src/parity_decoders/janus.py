@@ -32,7 +32,7 @@ class PictureHead(nn.Module):
 def make_picture_model(janus: Any) -> Any:
     """Make a causal model that reads the prompts of a JanusForConditionalGeneration and draws its pictures.
 
-    Token k of a picture is `first_token` + k, behind those of the text. The layers are shared, the embeddings copied.
+    Token k of a picture is `first_token` + k, after those of the text. The layers are shared, the embeddings copied.
     """
     text = copy.copy(janus.model.language_model)
     text._modules = dict(text._modules)  # a copy, so that the Janus keeps its own embeddings

@@ -1,4 +1,4 @@
-"""The law that `generate` samples: the model's logits behind guidance and the logits processors of transformers."""
+"""The law that `generate` samples: the model's logits after guidance and the logits processors of transformers."""
 
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Guidance(NamedTuple):
 def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, LogitsProcessorList]:
     """Split logits processors into classifier-free guidance (None if there is none), whose unconditional rows are
     decoded beside the others, and the rest in order. Raises DecodingError for a processor that keeps a state, and for
-    guidance behind another processor."""
+    guidance after another processor."""
     guidance = None
     remaining = LogitsProcessorList()
     for processor in processors:
@@ -101,6 +101,6 @@ class Law:
 
     @staticmethod
     def ask(processor: Any, ids: Tensor, scores: Tensor, row: int, rows: int) -> Tensor:
-        """Ask a processor for the scores [V] of one slot of batch row `row` of `rows`, behind ids [n], in a batch of
+        """Ask a processor for the scores [V] of one slot of batch row `row` of `rows`, after ids [n], in a batch of
         copies, because a processor may depend on the row's number."""
         return processor(ids.expand(rows, -1), scores.expand(rows, -1).clone())[row]

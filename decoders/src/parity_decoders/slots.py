@@ -1,7 +1,7 @@
 """A causal network of transformers as a token model: keys and values stand at slots of a cache, addressed by position.
 
 The prompt takes the first P slots, padded on the left. Position i of the new tokens stands in slot P + i, so a position
-that is fed again replaces what stood there, and rolling back costs nothing. The nodes of a tree stand behind all that
+that is fed again replaces what stood there, and rolling back costs nothing. The nodes of a tree stand after all that
 was fed until `keep` copies those that are final.
 """
 
@@ -91,7 +91,7 @@ class SlotCache(Cache):
                 store[rows, targets] = store[rows, sources]
 
     def widen(self, more: int) -> None:
-        """Add `more` empty slots behind the last."""
+        """Add `more` empty slots after the last."""
         self.size += more
         for layer in self.slot_layers:
             if layer.is_initialized:
@@ -176,7 +176,7 @@ class SlotNetwork:
         window = next(filter(None, self.windows), None)
         if window is None:
             return self.add_heads(visible)
-        # the place of a key is its slot, except for the nodes of a tree, which are stored behind all others
+        # the place of a key is its slot, except for the nodes of a tree, which are stored after all others
         key_places = torch.arange(visible.shape[2], device=slots.device).repeat(len(slots), 1).scatter(1, slots, places)
         near = self.add_heads(visible & (key_places[:, None] > places[..., None] - window))
         if None not in self.windows:
@@ -201,7 +201,7 @@ class SlotNetwork:
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute the logits [R, S, V] that follow the nodes of a tree: tokens, positions, parents [R, S]. They are
-        stored behind all slots fed so far, until `keep` copies them; the cache grows if they do not fit. See
+        stored after all slots fed so far, until `keep` copies them; the cache grows if they do not fit. See
         TokenModel."""
         self.places = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.first_node = max(self.fed, int(self.places[:, 0].max()) + 1)

@@ -223,7 +223,7 @@ class Result:
     """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
     def __init__(self, prompts: Tensor, length: int, criteria: Any, stream: Any, pad: int):
-        """Make room for `length` new tokens behind the prompts [B, P], and send the prompts to the streamer `stream`,
+        """Make room for `length` new tokens after the prompts [B, P], and send the prompts to the streamer `stream`,
         if any.
 
         criteria: transformers' stopping criteria; pad: the token that fills a row after its end.

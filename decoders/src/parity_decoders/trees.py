@@ -22,7 +22,7 @@ class Candidates(NamedTuple):
 class Tree:
     """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
 
-    tokens, parents, positions [B, S]; offset [B, S] how far a node stands behind node 0
+    tokens, parents, positions [B, S]; offset [B, S] how far a node stands after node 0
     missing  [B, S] bool, nodes that do not exist, or None: all do
     follows  [B, S] parents, S where a node is missing
     """

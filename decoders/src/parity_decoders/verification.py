@@ -6,7 +6,7 @@ Words, for a window of W positions:
     p          the target's law at the position, given the tokens that were fed (final ones, then drafts)
     accepted   a draft that is kept; the run of accepted drafts ends at the first rejection
     corrected  the token drawn instead of the first rejected draft
-    fresh      tokens behind the correction, drawn from p: the drafts of the next pass, with this p as their q
+    fresh      tokens after the correction, drawn from p: the drafts of the next pass, with this p as their q
 
 Accepted and corrected tokens are final, and their law is p. A fresh token's q is this p, never an older law: published
 code that stores the old law of a kept token is measurably biased.

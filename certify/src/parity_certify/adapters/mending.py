@@ -32,7 +32,7 @@ class Replayed:
         self.first, self.start = copy_processor(processor), start
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores [B, V] behind input_ids [B, P + t] of a fresh copy, called on each shorter prefix
+        """Return the scores [B, V] after input_ids [B, P + t] of a fresh copy, called on each shorter prefix
         before."""
         processor = copy_processor(self.first)
         for t in range(self.start, input_ids.shape[1]):

@@ -40,7 +40,7 @@ class Server:
 
         length: tokens to draw; tokenizer: gives the letter of each token; model: name in requests, "" leaves it out;
         timeout: seconds for an answer; options: fields of the request, where `prompt_as` ("text" or "ids") and
-        `parallel` (8) are read here and not sent; end: the end token that is put behind shorter answers.
+        `parallel` (8) are read here and not sent; end: the end token that is put after shorter answers.
         """
         fields = dict(options or {})
         self.url, self.length, self.timeout, self.end = url.rstrip("/"), length, timeout, end
@@ -95,7 +95,7 @@ class Server:
         return [self.letters.index(c) for c in text]
 
     def complete_prompt(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
-        """Complete one prompt [P]. Returns its tokens, with `end` behind them if they are fewer than `length`, and
+        """Complete one prompt [P]. Returns its tokens, with `end` after them if they are fewer than `length`, and
         drafts offered and accepted (-1: not counted). Raises ParityError for an answer without choices."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:

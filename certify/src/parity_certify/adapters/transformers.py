@@ -139,7 +139,7 @@ def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
 
 def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
     """Compute the laws of plain sampling along given tokens, by one forward of the model: a list of L tensors [B, V],
-    the law at each position of paths [B, L] behind inputs [B, P]. Options that only say how to draft are ignored.
+    the law at each position of paths [B, L] after inputs [B, P]. Options that only say how to draft are ignored.
     Raises ParityError for options that `generate` refuses."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
@@ -147,7 +147,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
         """Append the law at each position to `laws`, in place of sampling: the model's logits along the paths, after
-        the logits processors, called step by step as in sampling. Returns the paths behind the inputs."""
+        the logits processors, called step by step as in sampling. Returns the paths after the inputs."""
         start = input_ids.shape[1]
         sequences = torch.cat([input_ids, paths], 1)
         fed = sequences[:, :-1]
@@ -174,7 +174,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
 def compute_law(
     model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None
 ) -> Law:
-    """Enumerate the law of plain sampling with the options, behind prompts [K, P], on a float64 copy of the model.
+    """Enumerate the law of plain sampling with the options, after prompts [K, P], on a float64 copy of the model.
     Raises ParityError if there are too many sequences of `length` tokens to enumerate."""
     V = get_vocab_size(model)
     prompts = check_prompts(prompts, V)
@@ -262,7 +262,7 @@ class Generate:
             del self.model._get_candidate_generator
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        """Sample behind prompts [n, P] on one thread, after seeding torch's global generator. Returns n token arrays,
+        """Sample after prompts [n, P] on one thread, after seeding torch's global generator. Returns n token arrays,
         which may stop at the end token; as `Sampled`, with the counts of drafts, if the model drafts."""
         torch.manual_seed(seed)
         torch.set_num_threads(1)
@@ -284,7 +284,7 @@ class Continuous(Generate):
     `generate_batch`, whose requests share steps. Pages are so few that requests wait and pages are reused."""
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
-        """Sample behind prompts [n, P]; returns a list of n token arrays. Drafts are not counted."""
+        """Sample after prompts [n, P]; returns a list of n token arrays. Drafts are not counted."""
         import transformers
 
         keywords = {"eos_token_id": -1} | make_keywords(self.options, self.length, self.end)
@@ -301,7 +301,7 @@ class Continuous(Generate):
 
 def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
     """Record what the engine drafts in about n more runs. Returns the law that it records for its drafts by prefix (a
-    mean if it depends on where the block began; the target's where it drafts nothing), bool [K, N] the prefixes behind
+    mean if it depends on where the block began; the target's where it drafts nothing), bool [K, N] the prefixes after
     which it drafts, and the most drafts of a round."""
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1

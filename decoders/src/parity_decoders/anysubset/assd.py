@@ -34,7 +34,7 @@ def assd(
     k          tokens drafted per loop; 2 cannot be faster than one at a time (two passes, two tokens)
     tolerance  epsilon, added to every acceptance probability. 0 is exact
 
-    The first draft is final at once, because its draft law is its law (Lemma 1); only the drafts behind it are
+    The first draft is final at once, because its draft law is its law (Lemma 1); only the drafts after it are
     verified. A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens
     (Theorem 1).
     """

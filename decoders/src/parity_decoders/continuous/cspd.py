@@ -178,7 +178,7 @@ def cspd(
     sigma              of eq. 8, or its inverse, as released
     inner_temperature  divides the residuals in the acceptance ratio; 42 as released
     resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
-    truncate           a rejected draft removes those behind it; false, as released: each is judged by itself
+    truncate           a rejected draft removes those after it; false, as released: each is judged by itself
     tries              most draws of the residual sampler
     give_up            used when none was accepted: a draw of the target (counted, and shown), a zero vector, as
                        released, or an error

@@ -42,7 +42,7 @@ def eagle(
 
     total  nodes of the tree
     depth  nodes on its longest path
-    top_k  nodes expanded per level, and tokens tried behind each
+    top_k  nodes expanded per level, and tokens tried after each
     rank   which candidates come first: the drafter's likeliest, or those likeliest to win their race
     sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
     """

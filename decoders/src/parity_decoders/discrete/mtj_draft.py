@@ -27,7 +27,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinic
 
 
 class Nodes(NamedTuple):
-    """The laws behind the nodes of the last pass."""
+    """The laws after the nodes of the last pass."""
 
     positions: Tensor  # [B, S] the position whose law a node gives
     p: Tensor  # [B, S, V] log-probabilities of the target after the node
@@ -138,7 +138,7 @@ def mtj_draft(
     window, branches, depth, ranks  as in `mtj`
     rounds  passes of the draft model over the window between two passes of the target; beside these one for each level
             of the branches, and one over the tree
-    sure    temperature of a slot's race if the draft model's law is the same behind the new tokens as behind the old
+    sure    temperature of a slot's race if the draft model's law is the same after the new tokens as after the old
     unsure  the same if these laws are far from each other
     doubt   how much less p / q is trusted the further they are
     """

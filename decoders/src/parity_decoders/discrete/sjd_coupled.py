@@ -38,7 +38,7 @@ def sjd_coupled(
 
     window    W, tokens per pass
     coupling  "gumbel": one race per position in all passes, so the tokens are those of `ar` under the same noise.
-              "maximal": every draft, also behind a rejection, is kept with probability min(1, p / q) and otherwise
+              "maximal": every draft, also after a rejection, is kept with probability min(1, p / q) and otherwise
               redrawn from the residual
     init      as in `sjd`
     warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
@@ -46,7 +46,7 @@ def sjd_coupled(
     store     the law remembered for a draft that was kept under maximal coupling: p, or the old q, as released, which
               is biased
     correct   under maximal coupling, what replaces the first rejected draft: a draw from the residual or, as released
-              without maximal coupling, one from p, as for all drafts behind it, which is biased
+              without maximal coupling, one from p, as for all drafts after it, which is biased
     """
     shared = coupling == "gumbel"
     slots = Window(model, start, noise, window, init, warm=warm, shared=shared)

@@ -1,4 +1,4 @@
-"""SJD-PAC: coupled Jacobi with a tree of candidates at the place of rejection and verification continued behind it."""
+"""SJD-PAC: coupled Jacobi with a tree of candidates at the place of rejection and verification continued after it."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple

@@ -1,4 +1,4 @@
-"""SJD++: speculative Jacobi decoding that keeps likely drafts behind a rejection instead of drawing them anew."""
+"""SJD++: speculative Jacobi decoding that keeps likely drafts after a rejection instead of drawing them anew."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -50,7 +50,7 @@ def sjd_pp(
 
     window  W, tokens per pass
     tau     a draft is kept if p / q exceeds it: 0 keeps all that are possible, a large value none, which is `sjd`
-    law     the law stored for a slot behind the correction. "printed": p, also for a kept draft, which is biased.
+    law     the law stored for a slot after the correction. "printed": p, also for a kept draft, which is biased.
             "drawn": the law that the token in the slot really has, which is exact
     init    as in `sjd`
     """

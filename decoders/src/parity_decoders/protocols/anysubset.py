@@ -42,7 +42,7 @@ def invert_order(order: Tensor) -> Tensor:
 
 def make_lattice(is_known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Order positions by `is_known` [B, N] bool: known ones from left to right, then the others (Eq. 4), then those
-    behind the row's `end` [B] (None: N). Returns order [B, N], the number of known ones [B], and end [B]."""
+    after the row's `end` [B] (None: N). Returns order [B, N], the number of known ones [B], and end [B]."""
     B, N = is_known.shape
     end = torch.full((B,), N, device=is_known.device) if end is None else end
     position = torch.arange(N, device=is_known.device).expand(B, N)
