@@ -82,7 +82,7 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
     for None. source: "ours" or "paper"."""
     marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     for spec, row in rows:
-        options = row["own options"] if "own options" in row else spec["options"]  # not a paper's device and prompts
+        options = row["own options"] if "own options" in row else spec["options"]  # no device and prompts of a paper
         marks.append((name_line(spec, figure.by), options, spec, row))
     points = []
     for label, options, spec, row in marks:

@@ -363,7 +363,7 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
     seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
-    fastest_last = sorted(rows, key=lambda r: -r[seconds])  # compiled and not: the faster replaces the slower
+    fastest_last = sorted(rows, key=lambda r: -r[seconds])  # of eager and compiled, the faster row replaces the other
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 

@@ -44,6 +44,7 @@ PILOT_SHARE = 0.2  # new pilots begin in this share of the time
 NEAR = 1.3  # a variant is timed if it is predicted to take at most NEAR times plain decoding's seconds
 JUMP = 1.3  # if timings of plain decoding differ by this factor, the machine is too busy to tell
 ROW = {"discrete": "an image", "anysubset": "a text", "continuous": "an image"}
+Timed = tuple[Case, list[Variant], list[dict[str, Any]]]
 PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in sequence"}
 
 
@@ -59,12 +60,8 @@ def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
     counted = {PASSES[kind]: round(variant.passes, 1), "predicted s": round(variant.predicted, 4)}
     seconds, times = (median(variant.seconds), variant.times(plain)) if variant.seconds else (None, None)
     measured = {f"s {ROW[kind]}": seconds and round(seconds, 4), "times plain": times and round(times, 3)}
-    return {
-        "method": variant.name,
-        "options": write_options(kind, variant.method, variant.options),
-        **counted,
-        **measured,
-    }
+    options = write_options(kind, variant.method, variant.options)
+    return {"method": variant.name, "options": options, **counted, **measured}
 
 
 def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
@@ -168,9 +165,7 @@ def describe_choice(case: Case, entry: Mapping[str, Any]) -> str:
     return f"{label}: {choice}, {gain}. Set {settings}"
 
 
-def time_cases(
-    bench: Bench, cases: list[Case], until: float
-) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
+def time_cases(bench: Bench, cases: list[Case], until: float) -> Iterator[Timed]:
     """Pilot and time a model's variants until the time `until`. Yields for every batch its case, the variants that were
     timed in turns (plain decoding first), and a table's rows: these, and the best predicted of each other method."""
     start = time.time()
