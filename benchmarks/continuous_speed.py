@@ -39,7 +39,8 @@ def list_variants(model: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Time each variant on the same images in turn and print how many times faster than the target alone it is."""
+    """Time each variant on the same images, print times faster than the target alone, and keep the table with
+    --keep."""
     models = ("mar", "xar", "harmon", "gmm")
     a = parse_flags(__doc__, model=models, batch=[1, 16], rounds=5, steps=25, device="cpu", keep="")
     manifest = make_manifest("continuous", a.model)

@@ -23,7 +23,7 @@ COMPILED = "ar, compiled"
 
 
 def main() -> None:
-    """Time every lossless method, eager and compiled, and print images a second and the ratio, the fastest first."""
+    """Time every lossless method, eager and compiled; print images a second, the fastest first; keep with --keep."""
     a = parse_flags(__doc__, batch=1, rounds=3, keep="")
     manifest, captions = encode_captions((a.rounds + 1) * a.batch)
     specs = {name: make_spec("discrete", name, 0, sampling=make_sampling(1.8)) for name in methods("discrete")}

@@ -70,7 +70,7 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
 
 
 def main() -> None:
-    """Time the decoders in turn at each batch and print tokens per CPU-second and the ratio to `generate`."""
+    """Time the decoders at each batch, print tokens per CPU-second and ratios, and keep the table with --keep."""
     a = parse_flags(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"), keep="")
     table: list[dict[str, Any]] = []
     runs = {"generate()": make_transformers_run(), "plain": make_parity_run(False)}

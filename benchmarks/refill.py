@@ -19,7 +19,7 @@ VARIANTS = ["jacobi: {window: 16}", "mtj: {window: 24, branches: 24}", "sjd_coup
 
 
 def main() -> None:
-    """Decode the captions by each variant with and without refilling; print seconds and passes of both."""
+    """Decode by each variant with and without refilling; print seconds and passes of both; fail if a token differs."""
     a = parse_flags(__doc__, VARIANTS, batch=32, images=64, rounds=2)
     manifest, rows = encode_captions(a.images)
     print(f"{a.images} images, {a.batch} at once, {a.threads} thread(s), least of {a.rounds} rounds")

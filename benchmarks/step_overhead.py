@@ -22,7 +22,7 @@ from parity.experiment.options import methods, needs
 
 
 def main() -> None:
-    """Decode captions by every method in turn and print the share of a step that is not spent in networks."""
+    """Time every method's steps, print the share outside the networks, and keep the table with --keep."""
     a = parse_flags(__doc__, batch=1, rounds=5, keep="")
     names = methods("discrete")
     manifest, captions = encode_captions((a.rounds + 1) * a.batch)

@@ -86,7 +86,8 @@ class FamilyPair:
 
     @torch.inference_mode()
     def compute_logits(self, tokens: Tensor, which: str = "words", rows: Any = slice(None)) -> Tensor:
-        """Compute transformers' logits [B, n + 1, C] of positions 0 to n, given tokens [B, n], in one forward pass."""
+        """Compute transformers' logits [B, n + 1, C] of positions 0 to n in one pass, given tokens [B, n] behind the
+        captions `rows`, or behind negative prompts if `which` is "negative"."""
         valid = self.inputs["valid" if which == "words" else f"{which}_valid"][rows]
         words = self.language.get_input_embeddings()(self.inputs[which][rows])
         mask = torch.cat([valid, torch.ones_like(tokens)], 1)

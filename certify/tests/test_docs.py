@@ -27,12 +27,8 @@ def run_console(text: str) -> None:
     for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *expected = block.strip().splitlines()
         words = shlex.split(line)
-        if words[0] == "parity-certify":
-            words[:1] = [sys.executable, "-m", "parity_certify"]
-        if words[0] == "pytest":
-            words[:1] = [sys.executable, "-m", "pytest"]
-        if words[0] == "cc":
-            words[0] = str(COMPILER)
+        programs = {name: [sys.executable, "-m", name.replace("-", "_")] for name in ("parity-certify", "pytest")}
+        words[:1] = (programs | {"cc": [str(COMPILER)]}).get(words[0], words[:1])
         completed = subprocess.run(words, capture_output=True, text=True, check=False)
         for one in expected:
             assert one in completed.stdout, (line, one, completed.stdout, completed.stderr)

@@ -50,6 +50,7 @@ def copy_rows(share, back):
     """Make a sampler that copies a share of its rows from the row `back` before with the same prompt: a fault."""
 
     def sample(prompts, seed):
+        """Draw independent rows, then copy each with probability `share` from the row `back` before it."""
         rng = np.random.default_rng(seed)
         rows = draw_independent(prompts, seed + 1)
         for prompt in np.unique(prompts):
@@ -66,6 +67,7 @@ def share_noise(size):
     """Make a sampler of the right law whose rows `size` apart have the same random number: a fault."""
 
     def sample(prompts, seed):
+        """Draw rows, of which row b uses random number b mod `size`."""
         u = np.random.default_rng(seed).random(size)
         return invert_joint(prompts, u[np.arange(len(prompts)) % size])
 
@@ -114,6 +116,7 @@ class WrongAfter:
         self.n, self.drawn = n, 0
 
     def __call__(self, prompts, seed):
+        """Draw rightly while no more than n rows were asked for in all, else return the likeliest sequences."""
         self.drawn += len(prompts)
         return draw_independent(prompts, seed) if self.drawn <= self.n else pick_likeliest(prompts)
 

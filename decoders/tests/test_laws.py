@@ -28,8 +28,8 @@ class Sampler:
     the left."""
 
     def __init__(self, model, method, options, end):
-        """Choose the method, its options of `generate` and the end token, or None for no end; changes the model's
-        own."""
+        """Sample by a method with options of `generate` and a small window; `end`, or None, becomes the model's end
+        token."""
         self.model = model
         self.model.generation_config.eos_token_id = end  # no other token ends a row
         self.end = end

@@ -32,7 +32,8 @@ STARTS = torch.zeros(12, dtype=torch.int64)
 
 @torch.inference_mode()
 def decode_plainly(model: Any, start: torch.Tensor, *, noise: Noise, fault: str = "none") -> Iterator[Step]:
-    """Decode plainly, a token a pass, or with a fault that the rules must notice."""
+    """Decode plainly, a token a pass, or with a fault that the rules must notice: an early stop, a hole, another row's
+    noise, other numbers, laws that are not read, or a step too many."""
     token = start
     one = torch.ones_like(start)
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
@@ -60,9 +61,8 @@ def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
 def check_rows_are_whole_and_counts_add_up(method: Decoder, variant: Variant):
     """Assert that every position is decoded once and that kept tokens, passes and nodes agree with each other."""
     L = 7
-    decoded = decode_table(
-        method, make_table(3, L), L, 40, width=3, **variant.options
-    )  # at this width the picture's last row is short
+    # At this width the picture's last row is short.
+    decoded = decode_table(method, make_table(3, L), L, 40, width=3, **variant.options)
     assert (decoded.step > 0).all()
     assert (decoded.kept.sum(1) == L).all()
     assert torch.equal((decoded.kept > 0).sum(1), decoded.nfe)

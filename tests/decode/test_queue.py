@@ -37,7 +37,7 @@ def make_model(law: str, rows: int) -> Sampled:
 
 
 def decode_together(law: str, method: str, method_options: dict[str, Any]) -> Any:
-    """Decode N rows in one batch."""
+    """Decode N rows in one batch by a method, on the model of one of LAWS."""
     model = make_model(law, N)
     start = torch.zeros(N, dtype=torch.int64)
     noise = counted_noise(2, range(N))
@@ -45,7 +45,7 @@ def decode_together(law: str, method: str, method_options: dict[str, Any]) -> An
 
 
 def decode_refilled(law: str, method: str, method_options: dict[str, Any]) -> Any:
-    """Decode N rows in a batch of AT_ONCE that is refilled from a queue."""
+    """Decode N rows by a method, on the model of one of LAWS, in a batch of AT_ONCE that is refilled from a queue."""
     model = make_model(law, AT_ONCE)
     start = torch.zeros(AT_ONCE, dtype=torch.int64)
     noise = counted_noise(2, range(AT_ONCE))

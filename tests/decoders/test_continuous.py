@@ -159,6 +159,8 @@ class TrainedHead(torch.nn.Module):
         self.tilt = tilt
 
     def run(self, x, t, condition):
+        """Predict the noise in x [n, 4] at step t as for a clean token that depends on the condition, and a
+        variance."""
         clean = 0.3 + self.tilt * condition[:, :4]
         ab = make_schedule(TRAINED).alpha_bar[t][:, None]
         return torch.cat([(x - ab.sqrt() * clean) / (1 - ab).sqrt(), torch.tanh(self.tilt * 20 + condition[:, :4])], -1)

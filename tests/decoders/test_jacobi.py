@@ -12,7 +12,8 @@ from tests.tables import decode_table, make_table
 
 
 def advance_window(init, n_kept, forced=None, **fields):
-    """Advance a window of four over rows of two by five by one pass, which drew tokens 1, 2, 3, 4 and kept `n_kept`."""
+    """Make a window of four slots over two rows of five tokens, and advance it by one pass, which drew tokens 1, 2, 3,
+    4 and kept `n_kept` [2] of them; `init` says how drafts begin. Return the window, its laws and the step."""
     model = TabularModel(make_table(5, 5), 5, 2, width=2, forced=forced)
     slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **fields)
     assert slots.has_open_slots()

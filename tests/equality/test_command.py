@@ -46,15 +46,8 @@ def rows_at_levels():
     """Result rows of a correct decoder, sjd, and of a lossy one, gsd, at each of LEVELS: {(method, alpha): rows}. Those
     of sjd are of the exact and the long layer, those of gsd of the exact one alone."""
     rows = {}
-    settings = {
-        "kind": "discrete",
-        "options": {"window": 3},
-        "claim": "lossy",
-        "n": 2000,
-        "seeds": [3, 4],
-        "draws": 199,
-    }
-    settings |= {"models": "small", "pathwise": False, "threads": 1}
+    settings = {"kind": "discrete", "options": {"window": 3}, "claim": "lossy", "n": 2000, "seeds": [3, 4]}
+    settings |= {"draws": 199, "models": "small", "pathwise": False, "threads": 1}
     for method, alpha in itertools.product(("sjd", "gsd"), LEVELS):
         arguments = SimpleNamespace(**settings, method=method, alpha=alpha)
         rows[method, alpha] = command.run_exact(arguments)["rows"]

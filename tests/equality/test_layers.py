@@ -66,12 +66,8 @@ class Workplace:
         """Write the specification of a cell, and decode its shard if `decoded`, unless its folder exists. `overrides`
         replace default options. Return its folder."""
         folder = self.folder / f"{method}-0000000{seed}"
-        spec = {
-            "method": method,
-            "options": options(self.kind, method, overrides or {}),
-            "seed": seed,
-            **SHARED[self.kind],
-        }
+        spec = {"method": method, "options": options(self.kind, method, overrides or {}), "seed": seed}
+        spec |= SHARED[self.kind]
         if not folder.exists():
             write_json(folder / "spec.json", spec)
             if decoded:

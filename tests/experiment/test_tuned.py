@@ -21,6 +21,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write_entry(**changes):
+        """Write tuned.yaml with the entry's fields, some of them changed."""
         (case,) = tuned.list_cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))

@@ -22,7 +22,8 @@ METADATA += [{"tag": "counting", "include": [{"class": "cow", "count": 2}], "pro
 
 
 def write_cell(folder, captions, repeats):
-    """Write a cell whose pictures are of one grey each: 10 times the prompt's number, plus the repeat's."""
+    """Write a cell of `repeats` pictures for each caption, in two shards, each of one grey: 10 times the prompt's
+    number, plus the repeat's. Return its folder."""
     ids = [f"{i:05d}/{r:03d}" for i in range(len(captions)) for r in range(repeats)]
     greys = np.array([10 * i + r for i in range(len(captions)) for r in range(repeats)], dtype=np.uint8)
     pixels = np.broadcast_to(greys[:, None, None, None], (len(ids), 4, 6, 3))

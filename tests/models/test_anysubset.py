@@ -61,6 +61,7 @@ class Comparison:
     """A model that asks two models, answers with the first and keeps their largest difference."""
 
     def __init__(self, one, two):
+        """Compare two models with the same words."""
         self.one, self.two = one, two
         self.vocab, self.mask = one.vocab, one.mask
         self.largest = 0.0
@@ -89,6 +90,7 @@ def test_cached_laws_equal_transformers(net, start, decoder, options):
 def test_a_cache_that_misses_a_change_is_noticed(net, start):
     class Stale(CachedXLNet):
         def laws(self, tokens, order, starts, ranks, known_ranks):
+            """Compute laws, but from cached keys and values of tokens that have changed: a fault."""
             if self.order.shape == order.shape:
                 self.line = torch.where(self.line >= 0, tokens, self.line)  # takes changed tokens for cached
             return super().laws(tokens, order, starts, ranks, known_ranks)

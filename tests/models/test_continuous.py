@@ -215,6 +215,7 @@ def test_xar_walk_is_euler_maruyama():
         config = replace(XAR_SMALL, dim=1)
 
         def forward(self, cells, t, labels, ranks, mask, cache=None):
+            """Return the exact velocity of a Gaussian token at time t."""
             a, t = 1 - t[..., None], t[..., None]
             gap = (cells - a * m) / (a**2 * s**2 + t**2)
             return t * gap - (m + a * s**2 * gap), []

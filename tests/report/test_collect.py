@@ -75,7 +75,7 @@ def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):
 
 
 def gather_text(tmp_path, repeat, p):
-    """Write and gather an experiment on texts, with p-values by method; the exact and long layers have no rows."""
+    """Write and gather an experiment on texts, with p-values `p` by method; the exact and long layers have no rows."""
     settings = made.write_results(tmp_path, {"text": TEXT, "repeat": repeat}, p)
     for file in tmp_path.glob("results/equality/anysubset/*.json"):
         write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # so that the layer on samples decides alone

@@ -192,7 +192,8 @@ def test_nothing_is_written_if_timings_jump(tmp_path, monkeypatch, capsys):
 
 
 def choose_each(best, V, L, n):
-    """Decode n images by sjd and by jacobi; return each image's tokens of the one that `best` picks from both."""
+    """Decode n images by sjd and by jacobi; return tokens of jacobi where `best(results)` [n] is true, else those of
+    sjd."""
     results = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
     second = best(results)
     return torch.where(second[:, None], results[1].tokens, results[0].tokens)

@@ -44,7 +44,7 @@ def make_failure(number, log):
 
 
 def print_run(stream, tmp_path, live=False):
-    """Feed the logger two jobs, one of which fails, and records that only Snakemake wants; return the lines."""
+    """Feed the logger two jobs, one failing, and records that only Snakemake wants; return the lines that it prints."""
     log = tmp_path / "0.log"
     run = Run(stream, live, logging.StreamHandler(stream))
     log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
