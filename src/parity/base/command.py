@@ -25,7 +25,7 @@ from parity.base.machine import cores, describe_hardware, resolve_device
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
-MENDED = {  # errors of the operating system that the user can mend, and how
+MENDED = {  # for each error of the system that the user can mend, this says how
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let it be read and written"),
     errno.EFBIG: "allow larger files",

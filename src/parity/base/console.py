@@ -26,7 +26,7 @@ def main() -> None:
     name = (sys.argv[1:2] or [""])[0]
     if name in stages:
         sys.argv = [f"parity {name}", *sys.argv[2:]]
-        file = PACKAGE / name / "__main__.py"  # run as a file, because pytest loads our modules as a plugin's
+        file = PACKAGE / name / "__main__.py"  # a command is run as a file, because pytest may have loaded it
         exec(compile(file.read_text(encoding="utf-8"), file, "exec"), {"__name__": "__main__", "__file__": str(file)})
     elif name in ("-h", "--help"):
         print(HELP + "".join(f"  {name:<10} {description}\n" for name, description in stages.items()), end="")

@@ -12,8 +12,8 @@ import torch
 
 from parity.base.errors import ParityError
 
-HELD: dict[str, IO[str]] = {}  # the devices that this process has claimed, each with its locked file
-ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # environment variables that hold a cluster job's id
+HELD: dict[str, IO[str]] = {}  # holds the devices that this process has claimed, each with its locked file
+ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # a cluster puts a job's id into one of these
 
 
 def check(device: str, dtype: str) -> None:

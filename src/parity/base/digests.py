@@ -15,17 +15,17 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
 from parity.base.headers import PICKLED, read_tensor_names
 
-# Formats of a folder's weights; the first present is read. The file names that it has, and those that hold everything
+# The first of these formats that a folder has is read. Its file names match the key; the names listed hold everything.
 KINDS = {
     "*.safetensors": ("open_clip_model.safetensors", "model.safetensors"),
     "pytorch_model*.bin": ("pytorch_model.bin",),
 }
-INDEX = ".index.json"  # ends the name of the file that lists which shard holds which tensor
+INDEX = ".index.json"  # a file whose name ends so lists which shard holds which tensor
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.\w+")
-# matches a folder in the Hugging Face cache: repositories often hold the same weights in two formats
+# this matches a folder in the Hugging Face cache, where repositories often hold the same weights in two formats
 CACHED = re.compile(r"/models--[^/]+/snapshots/[0-9a-f]{40}(/|$)")
-LARGE = 1 << 22  # the digest of a file of so many bytes or more is cached
-SETTLED = 2 * 10**9  # nanoseconds: a file written less long ago may change again without a new modification time
+LARGE = 1 << 22  # the digest of a file of so many bytes (4 MiB) or more is cached
+SETTLED = 2 * 10**9  # a file written fewer nanoseconds ago may change again without a new modification time
 
 
 def select_weights(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:

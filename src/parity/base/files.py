@@ -19,7 +19,7 @@ from parity_certify.files import (
 
 from parity.base.errors import ParityError
 
-__all__ = [  # the certifier's functions for files too, so that the workflow imports all from here
+__all__ = [  # the certifier's functions are listed too, so that the workflow imports all functions for files from here
     "digest", "dump_canonical", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
     "read_config_as", "read_json", "replace_whole", "sums", "write_arrays", "write_json",
 ]  # fmt: skip

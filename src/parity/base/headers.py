@@ -14,10 +14,10 @@ from parity.base.errors import ParityError
 
 Shape = tuple[int, ...]
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-HELD = ("model_ema", "model", "module", "state_dict")  # keys of published pickles; the first present holds the tensors
+HELD = ("model_ema", "model", "module", "state_dict")  # the first of these keys that a pickle has holds its tensors
 WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # torch.compile, FSDP, DDP add it
-PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # starts of files that people save in place of weights
-MOST = 1 << 28  # a header may have at most so many bytes
+PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # files that people save in place of weights begin so
+MOST = 1 << 28  # a header of more bytes is not read
 LEGACY = 0x1950A86A20F9469CFC6C  # a file that torch.save wrote in its older format begins with this number, pickled
 
 
@@ -76,7 +76,7 @@ class TensorShape(tuple[int, ...]):
     """The shape of a tensor of a pickle."""
 
 
-# the only calls in a pickle that are answered: those that make tensors, and dictionaries of them
+# of the calls in a pickle only these are answered, which make tensors and dictionaries of them
 REBUILT: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor"): lambda storage, offset, size, *rest: TensorShape(size),

@@ -13,8 +13,8 @@ from typing import IO
 
 from parity.base.errors import ParityError
 
-COMMAND = "PARITY_COMMAND"  # environment variable that holds the command as it was typed; the report shows it
-SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page may show
+COMMAND = "PARITY_COMMAND"  # this environment variable holds the command as it was typed; the report shows it
+SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # no page may show values of flags that end so
 
 
 def describe_machine() -> dict[str, str | int]:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-QUOTING = {  # how a field may hold the delimiter or a line end; error messages quote this
+QUOTING = {  # error messages quote how a field may hold the delimiter or a line end
     ",": 'a field that holds a comma or a line end stands in double quotes: "a red car, photorealistic, 4k"',
     "\t": "a tab ends a field, a line end a row; quotes are characters like others",
 }

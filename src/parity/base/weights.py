@@ -74,7 +74,7 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
         raise ParityError(f"{file}: no such file")
     check_whole(file)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # some files hold the training run's arguments
+        with torch.serialization.safe_globals([argparse.Namespace]):  # some files hold arguments of the training too
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # damaged pickles raise errors of any kind: KeyError, RuntimeError, ...
         raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
@@ -163,7 +163,7 @@ def tensors(
             check_numbers(file, name, tensor)
             if not meta:
                 target_dtype = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-                # copied, so that it is aligned and does not keep the file's mapped memory
+                # the tensor is copied, so that it is aligned and does not keep the file's mapped memory
                 tensor = tensor.to(device, target_dtype, copy=tensor.device.type == "cpu")
             yield name, tensor
             del tensor

@@ -15,7 +15,7 @@ from parity.base.errors import ParityError
 SIZE = 64  # a picture has so many pixels a side
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
 TEXTURES = ("plain", "striped", "dotted", "checkered")
-SIZES = {"small": 0.13, "large": 0.22}  # the half-width of a thing, in picture sides
+SIZES = {"small": 0.13, "large": 0.22}  # things have these half-widths, in picture sides
 COUNTS = {"two": 2, "three": 3}
 RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
 BACKGROUNDS = ("plain", "gradient", "cloudy")
@@ -52,9 +52,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    things: tuple[Thing, ...]  # one thing, or two that stand in `relation`
-    relation: str  # a key of RELATIONS, or "" for one kind of thing
-    count: str  # a key of COUNTS for several of one kind, or ""
+    things: tuple[Thing, ...]  # a scene has one thing, or two that stand in `relation`
+    relation: str  # a scene of two things has a key of RELATIONS, others ""
+    count: str  # a scene of several equal things has a key of COUNTS, others ""
     background: str
     ground: str
 
@@ -104,7 +104,7 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
             return scene, rng
 
 
-COVERS = {  # shapes as functions, below 0 inside, at x, y [H, W] from the centre, where r is the half-width
+COVERS = {  # shapes are where these functions of x, y [H, W] from the centre, and r, the half-width, are below 0
     "circle": lambda x, y, r: np.hypot(x, y) - r,
     "square": lambda x, y, r: np.maximum(np.abs(x), np.abs(y)) - 0.88 * r,
     "triangle": lambda x, y, r: np.maximum(y - 0.75 * r, (2 * np.abs(x) - y - 1.05 * r) / np.sqrt(5) * 1.15),

@@ -93,13 +93,13 @@ in summer {a} could sell some at the {shop} / they grew taller than the {furnitu
 """
 
 
-HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {}  # an event's things, variants by name
+HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {}  # events by name: things, variants
 for block in EVENTS.strip().split("\n\n"):
     first, *sentences = block.split("\n")
     name, _, things = first.partition(": ")
     HAPPENINGS[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
 
-# Steps of a snippet, an expression by its words: first steps read x and y, or a list x, second steps z and a digit n.
+# These steps of snippets are expressions by their words: first ones of x and y, or a list x, second ones of z and n.
 PAIR_STEPS = {
     "add x and y": "x + y", "subtract y from x": "x - y", "multiply x and y": "x * y",
     "take the larger": "max ( x , y )", "take the smaller": "min ( x , y )",
@@ -126,13 +126,13 @@ LENGTH = 128  # a training text has so many words
 class Story:
     happening: str
     thing: str
-    sentences: tuple[tuple[str, ...], ...]  # the words of each of five sentences
+    sentences: tuple[tuple[str, ...], ...]  # a story has five sentences, each a tuple of words
 
 
 @dataclass(frozen=True)
 class Snippet:
     steps: tuple[str, str]
-    lines: tuple[tuple[str, ...], ...]  # the words of four lines: definition, comment, first step, second step
+    lines: tuple[tuple[str, ...], ...]  # four lines of words: definition, comment, first and second step
     tests: tuple[str, ...]  # the tests are Python asserts
 
 

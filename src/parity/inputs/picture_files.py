@@ -19,7 +19,7 @@ from parity.experiment import paths, weights
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config
 
-Image.MAX_IMAGE_PIXELS = 64_000_000  # a larger picture is an error
+Image.MAX_IMAGE_PIXELS = 64_000_000  # Pillow refuses a picture of more pixels
 FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM"]
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
 UNREADABLE = (
@@ -29,9 +29,9 @@ UNREADABLE = (
 ALLOWED = "a folder of pictures, or an .npz with arr_0 uint8 [n, H, W, 3], or mu [d] and sigma [d, d]"
 ONE_PICTURE = "one opaque picture of gray or RGB, 8 or 16 bits"
 GRAY_16 = {"I;16", "I;16B", "I;16L", "I;16N"}
-EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # modes of at most 8 bits a channel, or palettes
+EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # these modes have at most 8 bits, or palettes
 NAMES = {"I": "32-bit integers", "F": "floating-point numbers", "CMYK": "CMYK colours", "LAB": "Lab colours"}
-FEATURES = 2048  # how many Inception has
+FEATURES = 2048  # Inception has so many features
 FEWEST = 4  # a reference needs so many pictures, because precision and KID do
 
 

@@ -20,7 +20,7 @@ from parity.base.errors import ConfigError
 from parity.embedded import stories
 from parity.experiment.schema import MOST
 
-COLUMNS: dict[str, tuple[str, ...]] = {  # columns that a task reads of its data; "a|b" is one with two possible names
+COLUMNS: dict[str, tuple[str, ...]] = {  # a task reads these columns of its data; "a|b" is one that has either name
     "infilling": ("text",),
     "stories": (*(f"sentence{k}|InputSentence{k}" for k in range(1, 5)), "sentence5|AnswerRightEnding"),
     "code": ("prompt", "suffix", "canonical_solution", "test", "entry_point"),
@@ -28,8 +28,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # columns that a task reads of its data
     "choice": ("ctx", "endings", "label"),
 }
 SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
-KNOWN = set(stories.list_words())  # the only words that the embedded model has
-READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # columns that a model reads
+KNOWN = set(stories.list_words())  # the embedded model has no other words
+READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # models read these columns
 
 
 def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
@@ -130,7 +130,7 @@ def read_tab_separated(path: Path) -> Iterator[dict[str, Any]]:
     yield from text_files.read_table(read_text(path), "\t")[1]
 
 
-FORMATS = {  # readers by suffix; any other file is read as lines of text
+FORMATS = {  # a file with any other suffix is read as lines of text
     ".csv": read_comma_separated,
     ".tsv": read_tab_separated,
     ".jsonl": read_json_lines,

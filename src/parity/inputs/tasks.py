@@ -26,9 +26,9 @@ from parity.inputs import readers
 from parity.models.anysubset.load import load
 from parity.models.anysubset.vocabulary import Words
 
-FIRST = 20_000_000  # first seed of the tasks' texts; training and validation use smaller ones
-Row = tuple[list[int], list[bool]]  # the tokens of a row, and which of them are known
-Settings = dict[str, Any]  # the settings of a task, as its entry in the configuration has them
+FIRST = 20_000_000  # the tasks' texts have seeds from here on, training and validation smaller ones
+Row = tuple[list[int], list[bool]]  # a row is its tokens, and which of them are known
+Settings = dict[str, Any]  # a task's settings are its entry in the configuration
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Task:
     """Rows of a task, padded to one length."""
 
     ids: list[str]
-    tokens: np.ndarray  # [n, N] int64, complete
-    known: np.ndarray  # [n, N] bool
-    end: np.ndarray  # [n] positions of each row
-    extra: list[Any]  # what the task's metric needs, a JSON value a row
+    tokens: np.ndarray  # [n, N] int64, also those that are hidden from the model
+    known: np.ndarray  # [n, N] bool, False where a token is hidden
+    end: np.ndarray  # [n] how many positions each row has; the others are padding
+    extra: list[Any]  # the task's metric needs this JSON value of each row
 
 
 def write(path: Path, task: Task) -> None:

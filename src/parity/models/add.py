@@ -29,7 +29,7 @@ from parity.models.discrete import load as loading
 from parity.models.hub import download, download_folder, list_files
 
 READ = (".safetensors", *PICKLED)
-ASKED = {  # how to give a component that is not in the model's folder
+ASKED = {  # messages say so how to give a component that is not in the model's folder
     "vq": "give --vq, the file of its image tokenizer",
     "text": "give --text, the folder of a T5 encoder (a model of classes needs none)",
 }
@@ -79,7 +79,7 @@ def identify(
     """
     local = {component: path.resolve() for component, path in (elsewhere or {}).items() if component != "tokenizer"}
     for path in local.values():
-        parts(path)  # raises an error if the path has no weights
+        parts(path)  # this raises an error if the path has no weights
     listed = None
     source = {"source": "files"}
     config = Path(location, "config.json")
@@ -197,7 +197,7 @@ def identify_tensors(
     local = dict(local or {})
     files_read = read_candidates(candidates)
     identifying = list_identifying_tensors()
-    by_part: dict[str, dict[str, str]] = {}  # for each component the family of each file that may be it
+    by_part: dict[str, dict[str, str]] = {}  # this is, for each component, the family of each file that may be it
     for name, file in files_read.items():
         for family, component, tensors in identifying:
             if all(t in file.shapes for t in tensors) and not (component == "kl" and CODES in file.shapes):

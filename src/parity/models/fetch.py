@@ -28,7 +28,7 @@ from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
 FILES = (".safetensors", *PICKLED, ".json", ".model")  # a path in a repository that ends otherwise is a folder
-Files = dict[str, dict[str, str]]  # the keys "files", {part: path}, and "sha256", {part: digest}, of a manifest
+Files = dict[str, dict[str, str]]  # a manifest has "files", {part: path}, and "sha256", {part: digest}
 
 
 def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from parity.base.digests import INDEX, parts, read_index, select_weights
 from parity.base.errors import ParityError
 
 T = TypeVar("T")
-PAUSES = (1, 4)  # seconds before a request is made again
-BESIDE = (  # the configuration and tokenizer files that are downloaded with a folder's weights
+PAUSES = (1, 4)  # a request that failed is made again after each of these seconds
+BESIDE = (  # these files, configuration and tokenizer, are downloaded with a folder's weights
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", f"*{INDEX}",
 )  # fmt: skip

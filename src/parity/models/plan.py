@@ -24,7 +24,7 @@ from parity.experiment.options import LENGTHS, counts
 from parity.experiment.schema import Config, ImageSection, ModelSpec
 
 GPU = Path("gpu.json")
-WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number, by dtype
+WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # a number of each dtype has so many bytes
 COPIES = 6  # so many copies of a window's laws are held at once: logits of both halves, p, q, filtered, sorted
 CAPTION = 128  # a prompt is assumed to have so many positions if the model's sizes do not say it
 
@@ -35,9 +35,9 @@ class Needs:
 
     model: str
     download: int | None
-    held: int | None  # bytes of its weights
-    row: int | None  # bytes that each image of a batch adds: keys and values, and the laws of a window
-    images: int  # how many images all cells make
+    held: int | None  # the model's weights take so many bytes
+    row: int | None  # each image of a batch adds so many bytes: keys and values, and the laws of a window
+    images: int  # all cells together make so many images
     hours: float | None
 
     def memory(self, batch: int) -> int | None:

@@ -19,10 +19,10 @@ WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "l
 CODES = 64
 SIDE = 6  # pictures have so many codes a side, unless they are LlamaGen's
 GRID = 8  # LlamaGen's pictures have so many codes a side
-TEXT = 32  # width of the embeddings that LlamaGen's text encoder makes
-PIXELS = {"chameleon": 128, "emu3": 48}  # pixels a side of the pictures of stand-ins whose files do not say it
+TEXT = 32  # LlamaGen's text encoder makes embeddings of this width
+PIXELS = {"chameleon": 128, "emu3": 48}  # pictures of these stand-ins have so many pixels a side, which no file says
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
-CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # the line token, then sizes in 32 pixels
+CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # a line token, then sizes in units of 32 pixels
 EMU3_WORDS = [
     "<|endoftext|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>", "<|image token|>",
     "<|image start|>", "<|image end|>", "<image>",

@@ -14,7 +14,7 @@ CLIP = {
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 2},
 }
-CLIP_PREPROCESSING = {  # mean and deviation of pixels, by channel, as in the published folder
+CLIP_PREPROCESSING = {  # the published folder has these means and deviations of pixels too
     "mean": [0.48145466, 0.4578275, 0.40821073],
     "std": [0.26862954, 0.26130258, 0.27577711],
 }
@@ -35,8 +35,8 @@ def clip(folder: Path, part: str = "clip") -> dict[str, str]:
     return {part: part}
 
 
-clip_vision = partial(clip, part="clip_vision")  # writes a stand-in for the network that the metric CMMD uses
-hps = partial(clip, part="hps")  # replaces HPSv2's pickle of a ViT-H-14, which has no small form; one code reads both
+clip_vision = partial(clip, part="clip_vision")  # this writes a stand-in for the network that the metric CMMD uses
+hps = partial(clip, part="hps")  # stands for HPSv2's pickle of a ViT-H-14, which has no small form; one code reads both
 
 
 def inception(folder: Path) -> dict[str, str]:
@@ -47,7 +47,7 @@ def inception(folder: Path) -> dict[str, str]:
     conv = published.BasicConv2d
     a = published.InceptionA
     c = published.InceptionC
-    layers = {  # the layers of Inception that have parameters
+    layers = {  # Inception's other layers have no parameters
         "Conv2d_1a_3x3": conv(3, 32, kernel_size=3, stride=2),
         "Conv2d_2a_3x3": conv(32, 32, kernel_size=3),
         "Conv2d_2b_3x3": conv(32, 64, kernel_size=3, padding=1),

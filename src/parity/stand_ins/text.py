@@ -15,8 +15,8 @@ from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 
 WRITES = ("xlnet", "gpt2")
-END = "<|endoftext|>"  # the only special token of GPT-2
-MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's first nine tokens
+END = "<|endoftext|>"  # GPT-2 has no other special token
+MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's tokens begin so
 SPACE = "▁"
 
 

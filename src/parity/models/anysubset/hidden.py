@@ -14,7 +14,7 @@ CHUNK = 2**21  # a call of a rule reads at most about so many words, to bound it
 
 
 class Rule(Protocol):
-    words: int  # V
+    words: int  # a rule has V = `words` words
 
     def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
         """Compute laws [Q, V] of the words at `positions` [Q], given `words` [Q, N], in which V stands for unknown."""
@@ -40,7 +40,7 @@ class Strided:
         while len(powers) <= -(-length // stride):
             powers.append(powers[-1] @ table)
         all_powers = torch.stack(powers)
-        # factors of the law by distance and word of the nearest known word on each side; the last row is for no word
+        # a law is a factor for each side, by distance and word of the nearest known one; the last row is for no word
         self.left = torch.cat([all_powers, stationary.expand(len(all_powers), 1, -1)], 1)
         self.right = torch.cat([all_powers.mT, torch.ones_like(all_powers[:, :1])], 1)
 

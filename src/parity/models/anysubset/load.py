@@ -21,7 +21,7 @@ from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  # weights tied to others, or derived
+TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  # these are tied to others, or derived
 
 
 @dataclass

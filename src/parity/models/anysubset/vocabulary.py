@@ -16,7 +16,7 @@ from parity.embedded import stories
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Marks by white space, which is replaced in this order: three spaces become <unk> and a space, so <pad> is only read.
+# White space is replaced by marks in this order: three spaces become <unk> and a space, so <pad> is only read.
 MARKS = {"\n": "<cls>", "\t": "<sep>", "  ": "<unk>", "   ": "<pad>"}
 
 
@@ -60,7 +60,7 @@ class Pieces:
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         self.vocab = len(tokenizer)
         specials = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
-        self.marked = specials == tuple(MARKS.values())  # whether source is read and written with marks
+        self.marked = specials == tuple(MARKS.values())  # if so, source is read and written with marks
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)

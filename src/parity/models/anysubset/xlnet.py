@@ -125,12 +125,12 @@ class CachedXLNet:
         """Start an empty cache for these rows' orders [B, N] and numbers of prompt tokens [B]."""
         B, N = order.shape
         self.order, self.begin = order, n_prompt
-        self.line = torch.full((B, N), -1, device=order.device)  # tokens that keys and values are of, by position
+        self.line = torch.full((B, N), -1, device=order.device)  # keys and values are of these tokens, by position
         self.rank = invert_order(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
         # the cache has one slot more than positions, to which padding is written
         self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))
-        distance = torch.arange(N - 1, -N, -1, device=order.device)  # position of the query minus that of the key
+        distance = torch.arange(N - 1, -N, -1, device=order.device)  # distance is the query's position minus the key's
         frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
         angle = distance[:, None] * frequency
         wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.words.dtype)
@@ -178,7 +178,7 @@ class CachedXLNet:
 
         W, S = new_ranks.shape[1], ranks.shape[1]
         query_position = order.gather(1, ranks.clamp(max=N - 1))
-        position = torch.cat([content_position, query_position], 1)  # of W contents, then of S queries
+        position = torch.cat([content_position, query_position], 1)  # these are W contents, then S queries
         limit = torch.cat([(new_ranks + 1).maximum(n_prompt[:, None]), n_seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
         distance = position[..., None] - torch.arange(N, device=tokens.device)

@@ -18,13 +18,13 @@ import torch
 from parity_decoders.protocols.continuous import LOG_2PI, Affine, Chain, PathNoise
 from torch import Tensor, nn
 
-TRAINED = 1000  # how many diffusion steps training has
+TRAINED = 1000  # the head is trained with so many diffusion steps
 
 
 class Trajectory(NamedTuple):
     """The laws at the end of walks of N tokens from x_T: the last step's Gaussians, and log sigma of the others."""
 
-    mean: Tensor  # [N, D] of p(x_0 | x_1)
+    mean: Tensor  # [N, D] the mean of p(x_0 | x_1)
     std: Tensor  # [N, D]
     log_sigma: Tensor  # [N] sum over steps T to 2 and coordinates; only differences between two models have a meaning
     last: str = "noise"  # with "mean", x_0 is the mean (published samplers), but its density stays the Gaussian's
@@ -78,7 +78,7 @@ def make_schedule(steps: int) -> Schedule:
     return Schedule(t, respaced, previous, 1 - respaced / previous)
 
 
-NOTHING = -1e4  # stands for the log of a variance of 0, because interpolating between infinities gives NaN
+NOTHING = -1e4  # this stands for the log of a variance of 0, because interpolating between infinities gives NaN
 
 
 @lru_cache

@@ -31,12 +31,12 @@ FAMILY = {  # see models.continuous
 @dataclass(frozen=True)
 class GMMConfig:
     classes: int
-    grid: int  # tokens a side
-    dim: int  # numbers per token, D
+    grid: int  # an image has so many tokens a side
+    dim: int  # a token is D = `dim` numbers
     width: int
     blocks: int
     heads: int
-    components: int  # K
+    components: int  # the law of a token is a mixture of K = `components` Gaussians
     floor: float = 0.02  # smallest scale of a component; without it flat backgrounds drive the density to infinity
 
     @property
@@ -84,7 +84,7 @@ class GMM:
     """Satisfies `ContinuousModel`, in raster order. One causal pass gives all places' conditions."""
 
     net: GMMNet
-    labels: Tensor  # [B]
+    labels: Tensor  # [B] class of each image
     sampling: HeadSampling  # only its temperature is read
     raster = True
     steps = 1  # noise is needed for path(0) and path(1), which MixtureLaw.sample reads

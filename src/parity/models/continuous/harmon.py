@@ -36,9 +36,9 @@ FAMILY = {  # see models.continuous
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
 
-PROMPT = "<|im_start|>user\nGenerate an image: {}<|im_end|>\n<|im_start|>assistant\n"  # text around a caption
-NOTHING = "<|im_start|>user\nGenerate an image.<|im_end|>\n<|im_start|>assistant\n"  # guidance compares with this
-QWEN_HEADS = {1536: 12}  # attention heads by width, of models whose heads are not 64 wide: Qwen2.5-1.5B
+PROMPT = "<|im_start|>user\nGenerate an image: {}<|im_end|>\n<|im_start|>assistant\n"  # a caption is read in this text
+NOTHING = "<|im_start|>user\nGenerate an image.<|im_end|>\n<|im_start|>assistant\n"  # guidance compares with this text
+QWEN_HEADS = {1536: 12}  # Qwen2.5-1.5B, of width 1536, has 12 heads; the other models' heads are 64 wide
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class HarmonConfig(MARConfig):
     layers: int = 24
     attention_heads: int = 14
     key_value_heads: int = 2
-    theta: float = 1e6  # base of the frequencies of the language model's rotary embedding
-    without: tuple[int, ...] = ()  # token ids of the prompt without a caption, for guidance
+    theta: float = 1e6  # the frequencies of the language model's rotary embedding are powers of this
+    without: tuple[int, ...] = ()  # guidance compares with a prompt of these ids, which has no caption
 
 
 class LanguageModel(nn.Module):

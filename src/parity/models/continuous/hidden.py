@@ -68,7 +68,7 @@ class Turning:
 
     def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
         """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
-        n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # steps back to the last known token
+        n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # counts steps back to a known token
         source = ranks - n_back * self.stride
         index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
         powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(n_back.max()) + 1)])

@@ -22,9 +22,9 @@ NOT_SIZES = (LATENTS, AVERAGE)  # these entries of a header do not describe the 
 
 @dataclass(frozen=True)
 class KLConfig:
-    dim: int = 16  # numbers per token, D
+    dim: int = 16  # a token is D = `dim` numbers
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # width of each level, in `ch`; sides are halved between levels
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is so many `ch`; sides are halved between levels
     res_blocks: int = 2
     norm_groups: int = 32
     decoder_attention: bool = False

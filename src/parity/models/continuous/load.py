@@ -39,7 +39,7 @@ class Loaded:
 
     manifest: Mapping[str, Any]
     device: torch.device
-    dtype: torch.dtype = torch.float32  # dtype of target and draft; the autoencoder is float32
+    dtype: torch.dtype = torch.float32  # target and draft have this dtype; the autoencoder is float32
     nets: dict[str, nn.Module] = field(default_factory=dict)
     fast: bool = False  # whether heads are compiled
 

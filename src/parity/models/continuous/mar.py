@@ -27,7 +27,7 @@ FAMILY = {  # see models.continuous
     "samplers": ("ddpm", "ddim"),
     "schedules": ("linear", "constant"),
     "released": {"grid": 16},
-    "sampled": {  # by width: as the released commands evaluate it
+    "sampled": {  # the released commands evaluate a model of each width so
         768: {"steps": 100, "guidance": 2.9, "guidance_schedule": "linear", "last": "mean"},
         1024: {"steps": 100, "guidance": 3.0, "guidance_schedule": "linear", "last": "mean"},
         1280: {"steps": 100, "guidance": 3.2, "guidance_schedule": "linear", "last": "mean"},
@@ -40,10 +40,10 @@ FAMILY = {  # see models.continuous
 @dataclass(frozen=True)
 class MARConfig:
     classes: int = 1000
-    grid: int = 16  # tokens a side
-    dim: int = 16  # numbers per token, D
+    grid: int = 16  # an image has so many tokens a side
+    dim: int = 16  # a token is D = `dim` numbers
     width: int = 768
-    encoder: int = 12  # how many blocks the encoder has
+    encoder: int = 12  # the encoder has so many blocks
     decoder: int = 12
     heads: int = 12
     buffer: int = 64
@@ -141,7 +141,7 @@ class MARNet(nn.Module):
         static = tokens.device.type != "cpu"  # on a GPU every position is read, so that it need not synchronise
         n_read = c.tokens if static else int(counts.max()) if n else 0
         known_first = torch.argsort(is_known.to(torch.int8), dim=1, descending=True, stable=True)
-        positions = known_first[:, :n_read]  # the known positions, in raster order
+        positions = known_first[:, :n_read]  # the known positions come first, in raster order
         is_token = torch.arange(n_read, device=tokens.device) < counts[:, None]
         x = self.z_proj(tokens.gather(1, positions[..., None].expand(-1, -1, c.dim)))
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
@@ -190,7 +190,7 @@ class MAR:
     """Satisfies `ContinuousModel`. Attention is bidirectional: every condition is a pass of the network of its own."""
 
     net: MARNet
-    labels: Tensor  # [B]
+    labels: Tensor  # [B] class of each image, or [B, P] prompts of Harmon
     sampling: HeadSampling
     raster = False
 
@@ -236,7 +236,7 @@ class MAR:
         return MAR(self.net, self.labels[rows], self.sampling)
 
 
-WIDE_HEADS = {1280: 16}  # heads by width, of networks whose heads are not 64 wide: the huge ones
+WIDE_HEADS = {1280: 16}  # the huge networks, of width 1280, have 16 heads; the others' are 64 wide
 
 
 def read_trunk(state: dict[str, Tensor]) -> dict[str, int]:

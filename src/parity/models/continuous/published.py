@@ -40,15 +40,15 @@ from parity.models.continuous import kl
 
 FOLDER = "models/continuous"
 RELEASED = [m for m in modules(FOLDER) if find_function(FOLDER, m, "read_config")]
-COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers that the networks here compute
-VAE = "vae."  # prefix of the autoencoder's tensors in a file that holds it with the model
+COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers of these names are computed by the networks here
+VAE = "vae."  # in a file that holds it with the model, the autoencoder's tensors begin so
 # for each key that may hold a file's tensors, what they are, and what our header says of them (`kl.AVERAGE`)
 HELD = {
     "model_ema": ("the moving average of its weights", "yes"),
     "": ("weights; it does not say whether they are an average", "unsaid"),
 }
 PLAIN = ("plain weights, no moving average", "no")
-MARKS = ("<|im_start|>", "<|im_end|>")  # special tokens that a PROMPT may have
+MARKS = ("<|im_start|>", "<|im_end|>")  # a PROMPT may have these special tokens
 
 
 def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:

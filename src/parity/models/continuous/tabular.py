@@ -42,7 +42,7 @@ class Mixture(NamedTuple):
     def density(self, prefix: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Compute p(x | prefix) [n] of one token x [n, D]."""
         i = prefix.shape[1]
-        densities = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] of each component
+        densities = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] by component
         return (self.posterior(prefix) * densities).sum(1)
 
     def rosenblatt(self, x: np.ndarray) -> np.ndarray:
@@ -183,7 +183,7 @@ class TabularMixture:
         """Compute the laws of B*n tokens, of ranks [B, n], given those of the first n_known ranks of `order`."""
         weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
         z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
-        evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
+        evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], less a constant
         evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
         evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # now of the first i ranks together, i = 0 .. L
         log = weights.log() + evidence.gather(1, n_known.expand_as(ranks)[..., None].expand(-1, -1, len(weights)))

@@ -31,7 +31,7 @@ FAMILY = {  # see models.continuous
     "samplers": ("ddpm",),
     "schedules": ("linear",),
     "released": {"grid": 16, "cell": 8},
-    "sampled": {  # by width: as the released commands evaluate it
+    "sampled": {  # the released commands evaluate a model of each width so
         768: {"steps": 40, "guidance": 2.7, "guidance_schedule": "linear", "last": "mean"},
         1024: {"steps": 50, "guidance": 2.3, "guidance_schedule": "linear", "last": "mean"},
         1280: {"steps": 50, "guidance": 2.2, "guidance_schedule": "linear", "last": "mean"},
@@ -41,17 +41,17 @@ FAMILY = {  # see models.continuous
 }
 
 CLEANEST = 0.04  # the last step goes from this time to 0; the released sampler takes its mean
-KeysValues = tuple[Tensor, Tensor]  # keys and values of S tokens, [N, heads, S, width / heads] each
+KeysValues = tuple[Tensor, Tensor]  # these are keys and values of S tokens, each [N, heads, S, width / heads]
 
 
 @dataclass(frozen=True)
 class XARConfig:
     classes: int = 1000
-    grid: int = 16  # tokens a side
-    cell: int = 8  # k, tokens a side of a cell
-    dim: int = 16  # numbers per token, D
+    grid: int = 16  # an image has so many tokens a side
+    cell: int = 8  # a cell has k = `cell` tokens a side
+    dim: int = 16  # a token is D = `dim` numbers
     width: int = 768
-    encoder: int = 8  # how many blocks the encoder has
+    encoder: int = 8  # the encoder has so many blocks
     decoder: int = 8
     heads: int = 12
 
@@ -115,7 +115,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int):
         """Build a transformer block whose shifts, scales and gates a condition gives; it starts as the identity."""
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # both norms: they have no parameters
+        self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # without parameters, it serves twice
         self.attn = Attention(width, heads)
         self.mlp = SwiGLU(width)
         self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
@@ -143,7 +143,7 @@ class XARNet(nn.Module):
             raise ParityError(f"width {c.width}: allowed: a multiple of 4 x heads {c.heads}")
         self.config = c
         d = c.width
-        self.class_emb = nn.Embedding(c.classes + 1, d)  # the last class stands for none
+        self.class_emb = nn.Embedding(c.classes + 1, d)  # the last class stands for no class
         self.time_embed = TimeEmbedding(d)
         self.z_proj = nn.Linear(c.dim, d)
         self.z_proj_ln = nn.RMSNorm(d, eps=1e-6)
@@ -197,8 +197,8 @@ class Context(NamedTuple):
     """What B*n ranks read: keys and values of the clean cells before the last rank, of B rows; with guidance 2B."""
 
     earlier: list[KeysValues]
-    labels: Tensor  # [B or 2B]
-    ranks: Tensor  # [B, n]
+    labels: Tensor  # [B or 2B] class of each row, below 0 for no class
+    ranks: Tensor  # [B, n] the cells that are predicted
 
 
 @dataclass
@@ -209,7 +209,7 @@ class Flow:
 
     net: XARNet
     sampling: HeadSampling
-    length: int  # L, cells of an image
+    length: int  # an image has L = `length` cells
     context: Context
     noisy = True
 
@@ -288,7 +288,7 @@ class XAR:
     """
 
     net: XARNet
-    labels: Tensor  # [B]
+    labels: Tensor  # [B] class of each image
     sampling: HeadSampling
     raster = True
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Layers = list[tuple[Tensor, Tensor]]  # keys and values [R, T, H, D] of each layer
+Layers = list[tuple[Tensor, Tensor]]  # a cache has keys and values [R, T, H, D] of each layer
 Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 
 
@@ -73,9 +73,9 @@ class SlotCache:
         self.shift = shift
         shape = (*on.shape, *key_shape)
         self.cache = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in net.layers]
-        self.going = torch.arange(len(on), device=on.device)  # rows whose pictures are not done
-        self.static = like.device.type != "cpu"  # whether shapes are those of (batch, window) alone
-        self.live = 0  # first slot that is not attended; a tree's nodes are stored from it on
+        self.going = torch.arange(len(on), device=on.device)  # the pictures of these rows are not done
+        self.static = like.device.type != "cpu"  # if so, shapes follow from batch and window alone
+        self.live = 0  # slots from here on are not attended; a tree's nodes are stored there
 
     def list_tensors(self) -> list[Tensor]:
         """List the keys and values of the first layer, of the second, ..."""
@@ -84,7 +84,7 @@ class SlotCache:
     def widen(self, n_before: int, n_after: int) -> None:
         """Add slots before and after those of the cache."""
         pad = (0, 0, 0, 0, n_before, n_after)
-        for i, (keys, values) in enumerate(self.cache):  # layer by layer, because two caches may not fit on a GPU
+        for i, (keys, values) in enumerate(self.cache):  # one layer at a time, because two caches may not fit on a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
     def drop_done_rows(self, positions: Tensor, length: int) -> None:
@@ -121,7 +121,7 @@ class SlotCache:
         widened if need be, because joining them to a copy of the long cache would be slow."""
         end = self.live + ancestry.shape[2]
         if (n_missing := end - self.cache[0][0].shape[1]) > 0:
-            self.widen(0, n_missing + self.on.shape[1] - self.live)  # as far as trees at the picture's end will need
+            self.widen(0, n_missing + self.on.shape[1] - self.live)  # so trees up to the picture's end will fit
         index = slice(None), slice(end - x.shape[1], end)
         mask = torch.cat([visible, ancestry], -1)
         return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
@@ -188,7 +188,7 @@ class Cached(SlotCache):
         self.length = len(forced)
         self.width = width
         self.run = run
-        self.fed = self.prefix  # the first slot that was never written; only a CPU keeps it up to date
+        self.fed = self.prefix  # slots from here on were never written; only a CPU keeps this up to date
         self.last = prefix[:, -1]
         # [rows, L + 1, dim] hidden states, at index position + 1; None unless a drafter reads them
         self.features: Tensor | None = None
@@ -303,8 +303,8 @@ class DrafterContext(NamedTuple):
 
     embeddings: Tensor  # [V, dim] of the picture's tokens
     words: Tensor  # [R, before, dim] embeddings of the caption's tokens, each beside the feature that predicted it
-    features: Tensor  # [R, before, dim] those features
-    on: Tensor  # [R, before] bool: slots that are attended
+    features: Tensor  # [R, before, dim] the features that predicted the caption's tokens
+    on: Tensor  # [R, before] bool: whether a slot is attended
     shift: Tensor  # [R] how many places a row's slots stand before those of the target's rotary table
 
 

@@ -32,12 +32,12 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("vq", "drafter"),  # without "vq", the model's folder must hold its image tokenizer
     "embedded": {},
     "model_types": ("chameleon",),
-    # sizes of Lumina-mGPT at 768 pixels; `line` and `end` count the tokens after a row and a picture, Anole has line 0
+    # These are Lumina-mGPT's at 768 pixels. `line` and `end` count tokens after a row and a picture; Anole has line 0.
     "network": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
     "multiples": {"rows": 2, "columns": 2},  # size tokens count in units of 32 pixels, two codes
     "at_most": {"line": 1, "end": 1},
     "sampling": {"guidance": 3.0, "top_k": 2000},
-    "sampling_without_lines": {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9},  # how Anole's authors sample it
+    "sampling_without_lines": {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9},  # Anole's authors sample it so
     "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
     "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
 }
@@ -49,14 +49,14 @@ TURN = "<reserved08706>"
 NAME = "IMGIMG"  # a code's name goes on with its number in the letters A to J, and one more letter
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
 ANOLE = "{}"  # Anole reads a caption without an instruction around it
-STRIDE = 16  # pixels of a code, each way
+STRIDE = 16  # a code stands for so many pixels each way
 KIND = ("chameleon", "ChameleonConfig")
 NETWORK = {
     "model.layers.": "layers.", "model.norm.": "norm.", "model.embed_tokens.": "embed_tokens.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
-VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of the tokenizer's tensors in a model's folder, or in a file of it
-VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # tensors of the tokenizer except its encoder's
+VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # its tensors begin so in a model's folder, or a file
+VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # the encoder is not loaded, only these parts
 sizes = partial(llama.merge_sizes, FAMILY)
 shape = partial(llama.compute_shape, FAMILY, STRIDE)
 

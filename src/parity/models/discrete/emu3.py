@@ -23,13 +23,13 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("vq",),  # a folder of the vision tokenizer alone; without it the model's folder must hold that
     "embedded": {},
     "model_types": ("emu3",),
-    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # pictures of 720 pixels a side
+    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # its pictures have 720 pixels a side
     "at_most": {"line": 1, "end": 2},
     "sampling": {"guidance": 3.0, "top_k": 2048},
     "papers": {"Emu3-Gen": {}},
     "sizes": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},
 }
-CONFIG = {"vocab": ("vq_config", "codebook_size")}  # section and key of config.json that say a size
+CONFIG = {"vocab": ("vq_config", "codebook_size")}  # config.json says a size in this section and key
 START = "<|extra_203|>"
 LINE = "<|extra_200|>"
 END_OF_FRAME = "<|extra_201|>"
@@ -41,10 +41,10 @@ NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality,"
     " low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
 )
-STRIDE = 8  # pixels of a code, each way
+STRIDE = 8  # a code stands for so many pixels each way
 KIND = ("emu3", "Emu3Config")
 VISION = ("model.vqmodel.", "vqmodel.")
-NETWORK = {  # our prefixes for those of tensors, as transformers names them now and as published files do
+NETWORK = {  # prefixes of tensors are replaced by ours, those of transformers and of published files
     "model.text_model.": "", "text_model.model.": "", "text_model.lm_head.": "output.chosen.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip

@@ -31,7 +31,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "papers": {"Janus-Pro": {}},
     "sizes": {"vocab": 16384, "rows": 24, "columns": 24},
 }
-CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # section and key of config.json that say a size
+CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # config.json says a size in this section and key
 START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
 BEGIN = "<begin_of_image>"
 END = "<end_of_image>"

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 N = TypeVar("N", bound=nn.Module)
-Rename = Callable[[str], str | None]  # maps a tensor's name in a file to that in the network, None to skip it
+Rename = Callable[[str], str | None]  # maps a tensor's name in a file to that in the network, or to None, to skip it
 Adapt = Callable[[str, Tensor], Tensor]  # makes of a name in the network and a file's tensor the network's tensor
 Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of a picture, "line" and "end" tokens after them
 MOST = 1024  # a caption is cut at so many ids; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
-VISION = ("decoder.", "post_quant_conv.", "quantize.")  # tensors of an image tokenizer except its encoder's
+VISION = ("decoder.", "post_quant_conv.", "quantize.")  # of an image tokenizer, all but the encoder is loaded
 
 
 class KeysAndValues(NamedTuple):
@@ -134,7 +134,7 @@ class Llama(nn.Module):
         return self.config.num_key_value_heads, attention.head_dim
 
 
-# Folders
+# The functions below read folders in transformers' layout.
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
     return vq
 
 
-# Pictures: how a family of these conditions its network, and decodes its tokens
+# The functions below condition a network on prompts, and decode its tokens to pictures.
 
 
 def merge_sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -341,7 +341,7 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
     return np.pad(look_alikes, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
 
 
-# Prompts
+# The functions below encode prompts.
 
 
 def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:

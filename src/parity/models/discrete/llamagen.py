@@ -36,7 +36,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("clip", "drafter", "draft"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
-    "sizes": {  # fields of LlamaGenConfig that a configuration may give; the defaults are XL's for captions, 256 pixels
+    "sizes": {  # a configuration may give these fields of LlamaGenConfig; defaults are XL's for captions at 256 pixels
         "vocab": 16384, "dim": 1280, "layers": 36, "heads": 20, "grid": 16, "prefix": 120, "caption_dim": 2048,
         "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
     },
@@ -50,7 +50,7 @@ TENSORS = {  # a published file that has these tensors is this component
     "drafter": ("layers.0.self_attn.q_proj.weight", "fc.weight", "embed_tokens.weight"),
     "text": ("encoder.block.0.layer.0.SelfAttention.q.weight",),
 }
-# which axis of which tensor has a size, see base.headers.derive_sizes
+# this says which axis of which tensor has a size, see base.headers.derive_sizes
 SHAPES: dict[str, dict[str, tuple[str, int | None, int]]] = {
     "transformer": {
         "vocab": ("tok_embeddings.weight", 0, 0),
@@ -64,7 +64,7 @@ SHAPES: dict[str, dict[str, tuple[str, int | None, int]]] = {
     "text": {"caption_dim": ("shared.weight", 1, 0)},
 }
 COMPUTED = ("freqs_cis",)  # this tensor of a file is ignored, because it is computed here
-HEADS = {3200: 32, 4096: 32}  # attention heads by width, of 3B and 7B; smaller models have heads of width 64
+HEADS = {3200: 32, 4096: 32}  # the models of 3B and 7B have 32 heads; the heads of smaller ones are 64 wide
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class LlamaGenConfig:
     dim: int = 1280
     layers: int = 36
     heads: int = 20
-    grid: int = 16  # tokens a side
-    prefix: int = 120  # positions of the caption, or 1 of a class
-    caption_dim: int = 2048  # width of the text encoder; 0 for a class-conditional model
+    grid: int = 16  # a picture has so many tokens a side
+    prefix: int = 120  # a caption takes so many positions, a class takes 1
+    caption_dim: int = 2048  # the text encoder has this width; 0 means a class-conditional model
     classes: int = 0
     multiple_of: int = 256
     rope_base: float = 10000.0
@@ -260,7 +260,7 @@ class CaptionedDrafter(DrafterNet):
         return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
 
 
-NAMES = {  # our names for the tensors of a released drafter; its q, k and v are joined to one matrix
+NAMES = {  # a released drafter's tensors get these names; its q, k and v are joined to one matrix
     "embed_tokens.": "tokens.", "fc.": "fc.", "layers.0.self_attn.o_proj.": "layer.attention.wo.",
     "layers.0.mlp.gate_proj.": "layer.feed_forward.w1.", "layers.0.mlp.up_proj.": "layer.feed_forward.w3.",
     "layers.0.mlp.down_proj.": "layer.feed_forward.w2.", "layers.0.post_attention_layernorm.": "layer.ffn_norm.",

@@ -28,11 +28,11 @@ class Loaded:
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
-    run: Pass = logits_pass  # the function, compiled or not, that runs a pass
+    run: Pass = logits_pass  # this function, compiled or not, runs a pass
 
     def __post_init__(self) -> None:
         self.family = load_family(self.manifest)
-        self.width, self.side = self.family.shape(self.manifest)  # tokens in a row; pixels of a picture's side
+        self.width, self.side = self.family.shape(self.manifest)  # of a picture: tokens in a row, pixels of a side
 
     @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:

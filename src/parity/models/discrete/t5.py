@@ -166,22 +166,22 @@ ADDRESSES: Rules = [
     (ADDRESS.format(scheme="www"), ""),
 ]
 SIGNS: Rules = [
-    (r"@[\w\d]+\b", ""),  # nicknames
-    ("[\u31c0-\u31ef]+", ""),  # CJK strokes
-    ("[\u31f0-\u31ff]+", ""),  # katakana extensions
+    (r"@[\w\d]+\b", ""),  # nicknames are removed
+    ("[\u31c0-\u31ef]+", ""),  # CJK strokes are removed
+    ("[\u31f0-\u31ff]+", ""),  # katakana extensions are removed
     ("[\u3200-\u32ff]+", ""),
     ("[\u3300-\u33ff]+", ""),
     ("[\u3400-\u4dbf]+", ""),
     ("[\u4dc0-\u4dff]+", ""),
-    ("[\u4e00-\u9fff]+", ""),  # CJK ideographs
+    ("[\u4e00-\u9fff]+", ""),  # CJK ideographs are removed
     (f"[{DASHES}]+", "-"),
     ("[`´«»“”¨]", '"'),
     ("[‘’]", "'"),
     (r"&quot;?", ""),
     (r"&amp", ""),
-    (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", " "),  # IP addresses
+    (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", " "),  # IP addresses become a space
     (r"\d:\d\d\s+$", ""),
-    (r"\\n", " "),  # a backslash and the letter n, not a new line
+    (r"\\n", " "),  # this is a backslash and the letter n, not a new line
     (r"#\d{1,3}\b", ""),
     (r"#\d{5,}\b", ""),
     (r"\b\d{6,}\b", ""),
@@ -192,7 +192,7 @@ SIGNS: Rules = [
     (r"\s+\.\s+", " "),
 ]
 WORDS: Rules = [
-    (r"\b[a-zA-Z]{1,3}\d{3,15}\b", ""),  # article numbers, three kinds
+    (r"\b[a-zA-Z]{1,3}\d{3,15}\b", ""),  # this and the next two rules remove article numbers
     (r"\b[a-zA-Z]+\d+[a-zA-Z]+\b", ""),
     (r"\b\d+[a-zA-Z]+\d+\b", ""),
     (r"(worldwide\s+)?(free\s+)?shipping", ""),
@@ -201,7 +201,7 @@ WORDS: Rules = [
     (rf"\b(?:{FILES})(\simage[s]?)?", ""),
     (r"\bpage\s+\d+\b", ""),
     (r"\b\d*[a-zA-Z]+\d+[a-zA-Z]+\d+[a-zA-Z\d]*\b", " "),
-    (r"\b\d+\.?\d*[xх×]\d+\.?\d*\b", ""),  # sizes such as 20x30; the second x in the pattern is Cyrillic
+    (r"\b\d+\.?\d*[xх×]\d+\.?\d*\b", ""),  # sizes such as 20x30 are removed; the second x here is Cyrillic
     (r"\b\s+\:\s+", ": "),
     (r"(\D[,\./])\b", r"\1 "),
     (r"\s+", " "),

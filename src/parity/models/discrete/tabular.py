@@ -15,7 +15,7 @@ from parity_decoders.protocols.discrete import TokenModel
 from torch import Tensor
 
 BASE, PRIME = 31, 65_537
-NOTHING = -1  # stands for a token that was not read
+NOTHING = -1  # this stands for a token that was not read
 
 
 class StateModel:
@@ -42,9 +42,9 @@ class StateModel:
         self.forced = torch.full((length,), -1, device=codes.device) if forced is None else forced
         self.codebook = self.raw_codebook = self.embeddings = codes
         R = len(initial_states)
-        self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # the tokens fed, position -1 first
+        self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # these tokens were fed, -1 first
         self.states = initial_states[:, None].repeat(1, length + 1, *[1] * (initial_states.ndim - 1))  # [R, L + 1, ..]
-        self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens change no belief
+        self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # tokens at these positions change no belief
         self.rows = torch.arange(R, device=codes.device)[:, None]
         self.reached = self.rows.new_zeros(R)  # [R] the states before this position are those of the tokens fed
 
@@ -145,7 +145,7 @@ class TabularModel(StateModel):
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
         self.prefixes = N
         self.pair = table.ndim == 3
-        # codes on a line, so that tokens with neighbouring numbers look alike
+        # the codes are on a line, so that tokens with neighbouring numbers look alike
         line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]
         initial_states = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
         super().__init__(initial_states, line, length, rows, width, forced, drafts)
@@ -182,7 +182,7 @@ class HiddenMarkov(StateModel):
         line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
         initial, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
         super().__init__(initial.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
-        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # also after the end
+        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end is silent too
         # [halves, V + 1, H] likelihood of each token by state; the last, 1, is for no token
         self.evidence = F.pad(self.emit.mT, (0, 0, 0, 1), value=1.0)
 

@@ -19,15 +19,15 @@ from parity.base.errors import ParityError
 from parity.base.files import header, read_config_as
 from parity.base.weights import load_built, read_shapes
 
-MIDDLE = ("block_1", "attn_1", "block_2")  # names of the middle's parts in latent diffusion's layout
+MIDDLE = ("block_1", "attn_1", "block_2")  # latent diffusion's layout names the parts of the middle so
 
 
 @dataclass(frozen=True)
 class VQConfig:
-    codebook: int = 16384  # number of codes, V
+    codebook: int = 16384  # there are V = `codebook` codes
     code_dim: int = 8
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # width of each level, in `ch`; sides are halved between levels
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is so many `ch`; sides are halved between levels
     res_blocks: int = 2
     z_channels: int = 256
     norm_groups: int = 32
