@@ -91,7 +91,7 @@ def test_plain_decoding_is_its_own_baseline():
     shard = decode("discrete", loaded, make_spec("ar"), ROWS, 2, 1)
     assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
     assert shard.single_pass_cost[0] == 1
-    assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (2 + 4)
+    assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (1 + 4)
 
 
 def test_calls_of_a_companion_are_counted_separately():
