@@ -175,7 +175,7 @@ class Cached(SlotCache):
 
         shift    [R] how many slots a row is before the rotary table: its left padding
         returns  whether rows that are done may go on, see SlotCache
-        run      `logits_pass`, or the same compiled (`compiling.compile_pass`)
+        run      `logits_pass`, or the same compiled (`compiling.CompiledPass`)
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
