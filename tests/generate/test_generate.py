@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 import parity
@@ -13,6 +14,8 @@ from parity.base.errors import ParityError
 from parity.decode import loop
 from parity.generate import __main__ as command
 from parity.inputs.prompts import encode, list_images
+from parity.models import add
+from parity.stand_ins import write
 from tests.workflow.conftest import ROOT
 
 CAPTIONS = ["a large red circle on a blue background", "a small green square on a yellow background"]
@@ -77,11 +80,6 @@ def test_classes_made_together_are_those_made_alone():
     assert torch.allclose(together[1].tokens, single.tokens, atol=1e-4)
 
 
-def test_an_unknown_class_is_refused_with_existing_ones():
-    with pytest.raises(ParityError, match="no class of mar; allowed: "):
-        parity.load("mar").generate(["red cat"], method="mar")
-
-
 def test_blanks_of_a_text_are_filled_in():
     (story,) = parity.load("xlnet").generate([STORY], method="assd")
     prefix, suffix = STORY.split("___")
@@ -91,7 +89,7 @@ def test_blanks_of_a_text_are_filled_in():
 
 
 def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
-    command.save_picture(pictures[0], tmp_path / "circle.png")
+    command.save_pictures(pictures[:1], tmp_path / "circle.png")
     facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
@@ -107,6 +105,53 @@ def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_command(monkeypatch, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
+    with pytest.raises(KeyboardInterrupt):
+        run_command(monkeypatch, *CAPTIONS, "--method", "mtj", "--grid", "--out", tmp_path / "all.png")
+    assert Image.open(tmp_path / "all.png").size == pictures[0].image.size
+
+
+def test_a_prompt_file_stands_for_its_prompts(tmp_path):
+    file = tmp_path / "captions.txt"
+    file.write_text("\n".join(CAPTIONS))
+    assert command.read_given_prompts([str(file), "another"]) == [*CAPTIONS, "another"]
+
+
+def add_stand_in(name, folder, grid=None, captions=None):
+    """Add a stand-in's model as a person does, and load it from the file that was written."""
+    write(name, folder)
+    add.write(name, add.identify(str(folder), grid), folder / "m.yaml", captions, tell=lambda text: None)
+    return parity.load(configfile=folder / "m.yaml")
+
+
+def test_a_model_that_was_added_makes_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (picture,) = add_stand_in("llamagen_c2i", tmp_path / "c2i", grid=8).generate(["7"])
+    assert len(picture.image.getcolors(1 << 24)) > 1
+
+
+def test_an_added_model_of_captions_reads_any_caption(tmp_path, monkeypatch):
+    """Harmon's configuration lists captions, here two; others are read too."""
+    monkeypatch.chdir(tmp_path)
+    listed = tmp_path / "listed.txt"
+    listed.write_text("a red circle\na dog\n")
+    harmon = add_stand_in("harmon", tmp_path / "harmon", captions=listed)
+    dog, cat = harmon.generate(["a dog", "a cat"], method="mar")
+    horse, same_cat = harmon.generate(["a horse", "a cat"], method="mar")
+    assert torch.allclose(same_cat.tokens, cat.tokens, rtol=1e-3)
+    assert not torch.allclose(horse.tokens, dog.tokens, rtol=1e-1)
+
+
+def test_a_published_text_model_fills_in_blanks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = {name: str(tmp_path / path) for part in ("xlnet", "gpt2") for name, path in write(part, tmp_path).items()}
+    tasks = {"infilling": [{"length": 64, "masked": 0.95}]}
+    raw = {
+        "models": {"asarm": {"family": "xlnet", "source": "files", "files": files}},
+        "text": {"methods": {"sequential": [{}]}, "tasks": tasks},
+    }
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(raw))
+    (story,) = parity.load("asarm", tmp_path / "m.yaml").generate([STORY], method="assd")
+    assert story.text.startswith(STORY.partition("___")[0])
 
 
 @pytest.mark.parametrize(
@@ -121,6 +166,14 @@ def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
         (["a", "--out", "a.jpg"], "ends in .png"),
         (["missing.txt"], "missing.txt"),
         (["a", "--n", "0"], "--n 0: allowed: 1 or more"),
+        (["a", "--threads", "0"], "--threads 0: allowed: 1 or more"),
+        (["a", "--method", "sjd", "--option", "window=[3"], "allowed: NAME=VALUE"),
+        (["a", "--method", "sjd", "--option", "window=257"], "sjd.window = 257: allowed: at most 256"),
+        (["a red cat", "--method", "sjd"], "unknown word 'cat'; allowed: a, of, on, "),
+        ([" ", "--method", "sjd"], "allowed: one or more words"),
+        (["red " * 24, "--method", "sjd"], "tokens long; allowed: at most 24"),
+        (["anna could", "--model", "xlnet"], "a blank, ___, for each word"),
+        (["red cat", "--model", "mar"], "no class of mar; allowed: "),
         (["a", "--configfile", "none.yaml"], "no such file"),
     ],
 )

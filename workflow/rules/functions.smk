@@ -44,13 +44,10 @@ def find_manifest(wildcards):
 
 
 def dump_model_spec(wildcards):
-    """Write what the configuration says of a model, every default filled in, so that two ways to write it are one."""
+    """Write what the configuration says of a model or a network, every default filled in."""
     if wildcards.kind == "networks":
         return dump_canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
-    model = weights.list_models(EXPERIMENT, wildcards.kind)[wildcards.model]
-    spec = model.model_dump(exclude=None if model.source == "embedded" else {"grid"})
-    captions = parity_cells.captions(EXPERIMENT, wildcards.kind)
-    return dump_canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
+    return dump_canonical(parity_cells.dump_model(EXPERIMENT, wildcards.kind, wildcards.model))
 
 
 def has_pictures(kind):

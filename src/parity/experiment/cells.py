@@ -120,6 +120,15 @@ def captions(config: Config, kind: str) -> PromptSpec | None:
     return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
+def dump_model(config: Config, kind: str, name: str) -> dict[str, Any]:
+    """Dump what `fetch.make_manifest` reads: a model's entry, every default filled in, so that two ways to write it are
+    one, and the captions that it reads, whose default limit takes fewer from a shorter file and so is not filled in."""
+    spec = weights.list_models(config, kind)[name]
+    entry = spec.model_dump(exclude=None if spec.source == "embedded" else {"grid"})
+    read = captions(config, kind)
+    return entry | ({"captions": read.model_dump(exclude_defaults=True)} if read else {})
+
+
 def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     """List the settings that continuous cells of all methods share, for each model, sampling (those fields that the
     model reads) and batch, included because it affects speed; the first batch alone has a control cell."""

@@ -87,10 +87,15 @@ def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> d
         model_checks.check_needs(method, "", spec)
     elif kind == "continuous":
         model_checks.check_pair("", bool(declared.NEEDS), spec)
+    check_bounds(kind, method, chosen, spec)
+    return chosen
+
+
+def check_bounds(kind: str, method: str, chosen: dict[str, Any], spec: ModelSpec) -> None:
+    """Raise ConfigError for an option that counts more positions or tokens than a model has."""
     for name, bound in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
         if chosen[name] > bound:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {bound}")
-    return chosen
 
 
 def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:

@@ -7,9 +7,10 @@
 
 A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
@@ -22,15 +23,16 @@ from parity.base import machine
 from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
-from parity.experiment import model_checks, tuned
-from parity.experiment.cells import captions, kinds
+from parity.embedded.scenes import WORDS
+from parity.experiment import model_checks, tuned, weights
+from parity.experiment.cells import dump_model, kinds
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import find_plain_method, methods, needs, options
+from parity.experiment.options import methods, needs, options
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.continuous.load import choose_label
+from parity.models.continuous.load import choose_label, load_painter
 
 BLANK = "___"  # stands for a word to fill in
 
@@ -43,7 +45,7 @@ class Made:
     image    PIL.Image, of a picture; None of a text
     text     the text filled in; None of a picture
     tokens   [L] int64, or [L, D] of vectors
-    passes   of the target, one after another
+    passes   of the target, one after another; of vectors all calls one after another, of heads too
     seconds  of the batch that it was decoded in, divided by the batch
     """
 
@@ -64,6 +66,7 @@ class Generator:
         self.case = case
         self.kind = case.kind
         self.config = config
+        self.family = weights.read_family(case.spec.family)
         self.dtype = case.setting.get("dtype", "float32")
         self.device = "cuda" if machine.gpu() else "cpu"  # jobs may use the GPU meanwhile, as a notebook may never end
         check(self.device, self.dtype)
@@ -72,9 +75,7 @@ class Generator:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The manifest of the model's files, which are fetched and verified when it is first asked for."""
-        raw = self.case.spec.model_dump(exclude=None if self.case.spec.source == "embedded" else {"grid"})
-        read = captions(self.config, self.kind)
-        raw |= {"captions": read.model_dump()} if read else {}
+        raw = dump_model(self.config, self.kind, self.case.model)
         folder = Path(f"results/checkpoints/{self.kind}/{self.case.model}-{self.case.setting['revision']}")
         return fetch.make_manifest(self.kind, self.case.model, raw, folder)
 
@@ -95,6 +96,7 @@ class Generator:
             model_checks.check_needs(method, self.case.model, self.case.spec)
         elif self.kind == "continuous":
             model_checks.check_pair(self.case.model, bool(needs(self.kind, method)), self.case.spec)
+        tuned.check_bounds(self.kind, method, chosen, self.case.spec)
         return method, chosen
 
     def load_networks(self, method: str) -> Any:
@@ -120,12 +122,14 @@ class Generator:
         words = [prompt for prompt in prompts for _ in range(n)]
         rows = self.make_rows(list(prompts), n)
         loaded = self.load_networks(method)
+        if self.reads_given_captions:
+            loaded = replace(loaded, manifest={**self.manifest, "captions": list(prompts)})
         spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
+        begin = loop.start_decoding(self.kind, loaded, spec)
         for first in range(0, len(words), batch):
             batch_rows = {name: column[first : first + batch] for name, column in rows.items()}
             start = time.perf_counter()
-            decoding = loop.start_decoding(self.kind, loaded, spec)(batch_rows, loop.noise_of(batch_rows, loaded, spec))
-            model, starts, steps = decoding
+            model, starts, steps = begin(batch_rows, loop.noise_of(batch_rows, loaded, spec))
             noted = loop.report_progress(steps, first, len(words), None)
             filled = loop.import_kind(self.kind).record(model, starts, noted)
             columns = loop.import_kind(self.kind).columns(batch_rows, model, starts, filled)
@@ -140,26 +144,34 @@ class Generator:
                 for i, word in enumerate(words[first : first + batch])
             ]
 
+    @property
+    def reads_given_captions(self) -> bool:
+        """Whether the model is a continuous one whose images are numbered, and have captions in turn."""
+        return self.kind == "continuous" and self.family["condition"] == "caption"
+
     def make_rows(self, prompts: list[str], n: int) -> dict[str, np.ndarray]:
         """Make decoding's inputs, `n` rows a prompt. Raises ParityError for a prompt that the model cannot read."""
         if self.kind == "anysubset":
             return self.make_text_rows(prompts, n)
-        if self.kind == "continuous":
+        if self.kind == "continuous" and not self.reads_given_captions:
             return {"ids": np.array([str(image) for p in prompts for image in self.find_images(p, n)])}
+        check_captions(prompts, self.case.spec.source == "embedded")
+        if self.reads_given_captions:
+            return {"ids": np.array([str(i + r * len(prompts)) for i in range(len(prompts)) for r in range(n)])}
         encoded = {name: column.repeat(n, 0) for name, column in encode(self.manifest, prompts, self.device).items()}
         ids = [f"{i:05d}/{r:03d}" for i in range(len(prompts)) for r in range(n)]
         return {"ids": np.array(ids), "captions": np.array(prompts).repeat(n), **encoded}
 
     def find_images(self, name: str, n: int) -> list[int]:
-        """Find the numbers of the first `n` images of a class, as the workflow numbers images. name: of the class, its
-        number or its caption, by the model. Raises ParityError for one that the model does not have."""
-        loaded = self.load_networks(find_plain_method(self.kind))
-        named = {loaded.class_of(image): image for image in range(loaded.classes)}
+        """Find the numbers of the first `n` images of a class, as the workflow numbers images. name: of the class, or
+        its number, by the model. Raises ParityError for one that the model does not have."""
+        painter = load_painter(self.manifest)  # which has no network yet
+        named = {painter.class_of(image): image for image in range(painter.classes)}
         if name not in named:
             shown = ", ".join(list(named)[:5])
             raise ParityError(f"prompt {name!r}: no class of {self.case.model}; allowed: {shown}, ...")
-        label = choose_label(named[name], loaded.classes)
-        of_class = (image for image in count() if choose_label(image, loaded.classes) == label)
+        label = choose_label(named[name], painter.classes)
+        of_class = (image for image in count() if choose_label(image, painter.classes) == label)
         return list(islice(of_class, n))
 
     def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
@@ -170,6 +182,8 @@ class Generator:
         packed: list[Row] = []
         for text in texts:
             segments = text.split(BLANK)
+            if len(segments) == 1 or not "".join(segments).strip():
+                raise ParityError(f"text {text[:60]!r}: allowed: words, and a blank, {BLANK}, for each word to fill in")
             pieces = [(words.encode(segments[0].strip()), False)]
             for piece in segments[1:]:
                 pieces += [([words.mask], True), (words.encode(piece.strip()), False)]
@@ -187,6 +201,16 @@ class Generator:
 
         images = [Image.fromarray(pixels) for pixels in loaded.pictures(tokens)]
         return images, [None] * len(images)
+
+
+def check_captions(captions: list[str], is_embedded: bool) -> None:
+    """Raise ParityError for a caption without words or, of an embedded model, with one that it does not know."""
+    for caption in captions:
+        words = re.findall(r"\w+|[^\w\s]+", caption.lower())
+        if not words:
+            raise ParityError(f"caption {caption[:60]!r}: allowed: one or more words")
+        if is_embedded and (unknown := [word for word in words if word not in WORDS]):
+            raise ParityError(f"caption {caption[:60]!r}: unknown word {unknown[0]!r}; allowed: {', '.join(WORDS)}")
 
 
 def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:

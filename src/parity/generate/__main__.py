@@ -14,26 +14,31 @@ import json
 import math
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
 
 from parity.base.command import pin_threads, progress, run_command
 from parity.base.errors import ParityError
-from parity.experiment.prompt_files import read_prompts
+from parity.experiment.prompt_files import iter_rows
 from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
 
 FILES = (".txt", ".tsv", ".csv", ".jsonl")  # an argument that ends so is a prompt file
-MOST_PROMPTS = 100_000
 
 
 def read_given_prompts(given: list[str]) -> list[str]:
     """Read the prompts: each argument, or those of the file that it names. Raises ConfigError for a damaged file."""
     prompts: list[str] = []
     for argument in given:
-        is_file = argument.endswith(FILES)
-        prompts += read_prompts(PromptSpec(file=argument, limit=MOST_PROMPTS)) if is_file else [argument]
+        if not argument.endswith(FILES):
+            prompts.append(argument)
+            continue
+        read = [row["prompt"] for row in iter_rows(PromptSpec(file=argument), Path(), argument)]
+        if not read:
+            raise ParityError(f"{argument}: holds no prompt; allowed: one prompt a line")
+        prompts += read
     return prompts
 
 
@@ -42,69 +47,85 @@ def read_options(given: list[str]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for argument in given:
         name, equals, value = argument.partition("=")
+        try:
+            chosen[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            equals = ""
         if not equals:
             raise ParityError(f"--option {argument}: allowed: NAME=VALUE, such as window=16")
-        chosen[name] = yaml.safe_load(value)
     return chosen
+
+
+def is_folder(out: Path) -> bool:
+    """Return whether pictures go to a folder."""
+    return out.is_dir() or not out.suffix
 
 
 def check_out(out: Path, count: int, grid: bool) -> None:
     """Raise ParityError for a path that `count` pictures cannot be saved to, before a network is loaded."""
-    folder = out.parent if out.suffix else out
+    folder = out if is_folder(out) else out.parent
     if not folder.is_dir():
         raise ParityError(f"--out {out}: no folder {folder}; allowed: one that exists")
-    if out.suffix and out.suffix != ".png":
+    if not is_folder(out) and out.suffix != ".png":
         raise ParityError(f"--out {out}: allowed: a name that ends in .png, or a folder")
-    if out.suffix and count > 1 and not grid:
+    if not is_folder(out) and count > 1 and not grid:
         raise ParityError(f"--out {out}: one file for {count} pictures; allowed: a folder, or --grid")
 
 
-def name_file(out: Path, number: int, method: str, several_methods: bool) -> Path:
-    """Name the file of picture `number`: `out`, or one in that folder; with the method if there are several."""
-    file = out if out.suffix else out / f"{number:05d}.png"
+def name_file(out: Path, name: str, method: str, several_methods: bool) -> Path:
+    """Name the file of a picture: `out`, or `name` in that folder; with the method if there are several."""
+    file = out / f"{name}.png" if is_folder(out) else out
     return file.with_stem(f"{file.stem}-{method}") if several_methods else file
 
 
-def save_picture(made: Made, file: Path) -> None:
-    """Save a picture as PNG with the facts of how it was made in its metadata, and print its name."""
+def save_pictures(pictures: list[Made], file: Path) -> None:
+    """Save a picture, or a square grid of several, as PNG with the facts of how it was made in its metadata, and print
+    its name."""
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
-    facts = {**made.facts, "passes": made.passes, "seconds": round(made.seconds, 4)}
-    info.add_text("parity", json.dumps(facts))
-    info.add_itxt("prompt", made.prompt)
-    made.image.save(file, pnginfo=info)
+    passes, seconds = average_cost(pictures)
+    info.add_text("parity", json.dumps({**pictures[0].facts, "passes": passes, "seconds": round(seconds, 4)}))
+    info.add_itxt("prompt", "\n".join(made.prompt for made in pictures))
+    image = pictures[0].image if len(pictures) == 1 else make_grid_image(pictures)
+    image.save(file, pnginfo=info)
     print(file)
 
 
-def save_grid(pictures: list[Made], file: Path) -> None:
-    """Save pictures in one file, in a square grid, and print its name."""
+def make_grid_image(pictures: list[Made]) -> Any:
+    """Put pictures in a square grid, one image."""
     from torchvision.transforms.functional import pil_to_tensor, to_pil_image
     from torchvision.utils import make_grid
 
     tensors = [pil_to_tensor(made.image) for made in pictures]
-    to_pil_image(make_grid(tensors, math.ceil(math.sqrt(len(tensors))), padding=1)).save(file)
-    print(file)
+    return to_pil_image(make_grid(tensors, math.ceil(math.sqrt(len(tensors))), padding=1))
 
 
-def run_method(generator: Generator, prompts: list[str], method: str, a: argparse.Namespace) -> str:
-    """Generate, and save or print, what `a` asks for by one method; return a line with mean passes and seconds."""
-    given = read_options(a.option) if method == a.method else {}
+def average_cost(finished: list[Made]) -> tuple[float, float]:
+    """Average passes and seconds."""
+    return fmean(made.passes for made in finished), fmean(made.seconds for made in finished)
+
+
+def run_method(
+    generator: Generator, prompts: list[str], method: str, given: dict[str, Any], a: argparse.Namespace
+) -> str:
+    """Generate, and save or print, what `a` asks for by one method; return a line with mean passes and seconds. What is
+    done is saved even if the rest is not."""
     batches = generator.make_batches(prompts, method, a.seed, n=a.n, batch=a.batch, **given)
     finished: list[Made] = []
-    for batch in progress(batches, math.ceil(len(prompts) * a.n / a.batch), method):
-        for made in batch:
-            if made.image is None:
-                print(made.text)
-            elif not a.grid:
-                save_picture(made, name_file(a.out, len(finished), made.facts["method"], bool(a.compare)))
-            finished.append(made)
-    if a.grid and finished[0].image is not None:
-        file = a.out if a.out.suffix else a.out / "grid.png"
-        save_grid(finished, name_file(file, 0, finished[0].facts["method"], bool(a.compare)))
-    passes = sum(made.passes for made in finished) / len(finished)
-    seconds = sum(made.seconds for made in finished) / len(finished)
-    return f"{finished[0].facts['method']}: {passes:.1f} passes, {seconds:.3g} s each"
+    try:
+        for batch in progress(batches, math.ceil(len(prompts) * a.n / a.batch), method):
+            for made in batch:
+                if made.image is None:
+                    print(made.text)
+                elif not a.grid:
+                    save_pictures([made], name_file(a.out, f"{len(finished):05d}", method, bool(a.compare)))
+                finished.append(made)
+    finally:
+        if a.grid and finished and finished[0].image is not None:
+            save_pictures(finished, name_file(a.out, "grid", method, bool(a.compare)))
+    passes, seconds = average_cost(finished)
+    return f"{method}: {passes:.1f} passes, {seconds:.3g} s each"
 
 
 def main() -> None:
@@ -125,7 +146,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
     a = parser.parse_args()
-    for name in ("n", "batch"):
+    for name in ("n", "batch", "threads"):
         if getattr(a, name) < 1:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
     pin_threads(a.threads)
@@ -133,10 +154,10 @@ def main() -> None:
     generator = load(a.model, a.configfile)
     if generator.kind != "anysubset":
         check_out(a.out, len(prompts) * a.n, a.grid)
-    chosen = [a.method, *([a.compare] if a.compare else [])]
-    for method in chosen:
-        generator.choose_method(method, read_options(a.option) if method == a.method else {})
-    lines = [run_method(generator, prompts, method, a) for method in chosen]
+    chosen = [generator.choose_method(a.method, read_options(a.option))]
+    if a.compare:
+        chosen.append(generator.choose_method(a.compare, {}))
+    lines = [run_method(generator, prompts, method, given, a) for method, given in chosen]
     print(*lines, sep="\n", file=sys.stderr)
 
 
