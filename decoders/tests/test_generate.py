@@ -110,3 +110,11 @@ def test_a_streamer_gets_the_tokens_in_order(llama):
 def test_spec_decodes_with_a_draft_model(llama):
     out = decode(llama, "spec", draft_model=llama, return_dict_in_generate=True, gamma=5, eos_token_id=None)
     assert out.passes.tolist() == [4, 4]  # 24 tokens take 4 passes of five drafts and one more
+
+
+def test_mtj_draft_makes_plain_decodings_tokens_in_fewer_passes(llama):
+    settings = {"return_dict_in_generate": True, "eos_token_id": None}
+    plain = decode(llama, "ar", **settings)
+    drafted = decode(llama, "mtj_draft", draft_model=llama, **settings)
+    assert torch.equal(drafted.sequences, plain.sequences)
+    assert (drafted.passes < plain.passes // 2).all()

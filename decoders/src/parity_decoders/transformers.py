@@ -9,7 +9,8 @@ Each decoder is a function that `custom_generate` takes. Its options are keyword
     seed         of the random numbers; drawn from torch's generator if not given
     width        tokens in a row of the picture, for decoders that look at the row above; 1 for text
     stream       a streamer: transformers 5.23 does not hand its own `streamer` to a function
-    draft_model  a smaller causal model of the same vocabulary, for `spec`; `assistant_model` is not handed over either
+    draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`; `assistant_model` is not
+                 handed over either
 """
 
 import importlib
@@ -30,7 +31,11 @@ from parity_decoders.noise import counted_noise
 from parity_decoders.processors import Guidance, Law, split_processors
 from parity_decoders.slots import SlotNetwork, check_slots
 
-METHODS = ("ar", "gsd", "jacobi", "mtj", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec", "zipar")
+METHODS = (
+    "ar", "gsd", "jacobi", "mtj", "mtj_draft", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec",
+    "zipar",
+)  # fmt: skip
+DRAFTED = ("spec", "mtj_draft")  # methods that need a draft model
 # Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.
 IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -172,8 +177,8 @@ def run_decoder(
     if request["draft_model"] is not None:
         check_slots(request["draft_model"])
         target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
-        if target.draft.vocab != target.vocab:
-            raise DecodingError(f"spec: draft_model of {target.draft.vocab} tokens; allowed: {target.vocab}")
+        if (drafted := target.draft.vocab) != target.vocab:
+            raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
     seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     pad = config.pad_token_id if config.pad_token_id is not None else 0
@@ -187,7 +192,7 @@ def run_decoder(
 def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
     """Raise DecodingError if `request`, the arguments of `generate`, has anything that decoder `name` does not support:
     beams, outputs other than those of `Decoded`, inputs that it would not read, a filled cache, a stream of several
-    rows, a draft model where none is used, or none where `spec` needs it."""
+    rows, a draft model where none is used, or none where one is needed."""
     if config.num_beams > 1:
         raise DecodingError(f"{name}: num_beams {config.num_beams}; allowed: 1")
     for key in REFUSED:
@@ -205,8 +210,8 @@ def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
         raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
     if request["stream"] is not None and request["rows"] > 1:
         raise DecodingError(f"{name}: stream with {request['rows']} rows; allowed: one")
-    if (request["draft_model"] is not None) != (name == "spec"):
-        allowed = "draft_model=, a causal model of the same vocabulary" if name == "spec" else "none"
+    if (request["draft_model"] is not None) != (name in DRAFTED):
+        allowed = "draft_model=, a causal model of the same vocabulary" if name in DRAFTED else "none"
         raise DecodingError(f"{name}: draft_model {type(request['draft_model']).__name__}; allowed: {allowed}")
 
 
