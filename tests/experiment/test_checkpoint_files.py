@@ -24,7 +24,8 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Stand-ins in the published layouts: by family the files by component, and the sizes of the network."""
+    """Stand-ins in the published layouts: for each family a pair of its files by component and
+    the sizes of its network, {} where the files tell them."""
     files_by_family = {}
     for family in SECTIONS:
         folder = tmp_path_factory.mktemp(family)

@@ -289,7 +289,7 @@ def test_on_and_off_are_words_where_words_are_asked_for():
 
 
 def make_bomb(levels):
-    """Make a value of 9 ** levels entries from a few hundred bytes of YAML."""
+    """Make nested lists of 9 ** levels entries that share their parts, as read from a few hundred bytes of YAML."""
     lines = [f"a0: &a0 [{', '.join('x' * 9)}]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
     return yaml.safe_load("\n".join(lines))[f"a{levels - 1}"]

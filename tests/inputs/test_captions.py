@@ -19,7 +19,7 @@ from parity.models import fetch
 
 @pytest.fixture
 def run_inputs(monkeypatch):
-    """A function that runs the command `inputs` with arguments."""
+    """A function that runs the command `inputs` with arguments, in this process; it returns nothing."""
 
     def run_command(*arguments):
         monkeypatch.setattr(sys, "argv", ["inputs", *map(str, arguments)])

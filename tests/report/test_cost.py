@@ -69,6 +69,13 @@ def test_a_measured_curve_rises_and_finds_its_cost():
     assert measure_cost(make_rows(ALONE)) is None
 
 
+def test_each_row_has_the_same_weight_in_the_curve():
+    """Two rows of 8 nodes and one of 16, whose costs fall, are pooled to the mean of the three."""
+    points = ((8.0, 4.0), (8.0, 4.0), (16.0, 1.0))
+    curve = measure_cost(make_rows(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
+    assert curve.interpolate(8) == pytest.approx(3)
+
+
 def test_points_close_together_do_not_say_how_costs_go_on():
     """Two methods of nearly as many nodes, whose times differ by chance."""
     points = ((31.0, 2.0), (31.1, 3.0))

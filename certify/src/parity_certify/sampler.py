@@ -57,7 +57,8 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
     rows = np.split(np.arange(ends[-1]), ends[:-1])  # numbers of the rows of each batch
-    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches k and k + 2 have similar sizes
+    # batches k and k + 2 have similar sizes, so few of their rows have no partner
+    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))
     earlier = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     later = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
     if has_copies(codes, prompts, law, earlier, later, np.roll(earlier, 1)):

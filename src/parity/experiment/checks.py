@@ -129,8 +129,8 @@ def refuse_old_form(raw: dict[str, Any]) -> None:
 
 
 def check_models(value: Config) -> None:
-    """Check that every model's family exists, and that the models that a section runs have allowed sizes and files that
-    are named, exist and are whole. Raises ConfigError."""
+    """Check that every model's family exists, and, of kinds that have a section, that models are of allowed sizes and
+    their files are named, exist and are whole. Raises ConfigError."""
     for name, spec in value.models.items():
         kind = weights.find_kind(spec.family, f"models.{name}.family")
         if kind not in kinds(value):

@@ -147,7 +147,7 @@ def _option_type(annotation: ast.expr) -> Any:
 @cache
 def make_option_schema(kind: str, method: str) -> type[BaseModel]:
     """Make the pydantic model of a method's options: the keyword-only arguments, but `noise`, of the function that has
-    its module's name. Raises ConfigError that names the file for one without a type or a default."""
+    its module's name. Raises ConfigError that names the file if that is missing, or one has no type or default."""
     file = f"decoders/src/parity_decoders/{kind}/{method}.py"
     signature = read_outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:

@@ -102,7 +102,8 @@ def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str,
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
-    """Return the path of the file with the pictures that quality metrics compare a cell's with, and their features."""
+    """Return the path of the file with the pictures that quality metrics compare a cell's with, and their features. The
+    captions of the run, `prompts`, name it where pictures are drawn for them."""
     if is_judged(config, cell):
         recipe = weights.read_protocols()[config.protocol], judges(config, cell)
         return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *recipe])}.npz"

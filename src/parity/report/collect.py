@@ -383,7 +383,7 @@ def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> f
 
 def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
     """Return whether a figure of quality is too uncertain to show an effect of interest: half its interval is as wide
-    as that, or n is 1. False for other figures."""
+    as that, or there is none because n is 1. False for missing figures and those without such an effect."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False

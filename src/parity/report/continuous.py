@@ -170,8 +170,9 @@ def list_ratios(g: Gathered) -> pd.DataFrame:
 
 
 def list_one_token_tests(g: Gathered) -> pd.DataFrame:
-    """Tabulate what the teacher-forced tests of one token's law found, a row a decoder: draws, conditions rejected, the
-    largest energy distance, and the median shift and spread ratio. Repetitions are left out."""
+    """Tabulate what the teacher-forced tests of one token's law found, a row a decoder: draws, conditions rejected
+    ("k of n", by tests that decide), the largest energy distance, the median shift and spread ratio. Repetitions are
+    left out."""
     result = []
     rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]

@@ -54,13 +54,13 @@ def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
     """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` of summary rows: isotonic least squares,
-    each row alike. None where no row has them."""
+    each row alike, from 1 at one node on. None where no row has them for more than one node."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
-    points = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass", as_index=False).mean()
-    if points.empty:
+    by_nodes = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass")["pass_cost"]
+    if not len(by_nodes):
         return None
-    costs = np.maximum(1, isotonic_regression(points["pass_cost"].to_numpy()).x)
-    nodes = (1.0, *points["nodes_per_pass"].tolist())
+    costs = np.maximum(1, isotonic_regression(by_nodes.mean().to_numpy(), weights=by_nodes.size().to_numpy()).x)
+    nodes = (1.0, *by_nodes.mean().index.tolist())
     return PassCost(nodes, (1.0, *costs.tolist()), "measured by this run, one image at a time")
 
 

@@ -89,7 +89,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
     checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
-    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle was converted to safetensors
+    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # make_manifest converted the pickle
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
     loaded = models.load(manifest, needs="drafter")
     start = torch.zeros(2, dtype=torch.int64)

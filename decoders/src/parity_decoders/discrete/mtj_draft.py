@@ -62,8 +62,8 @@ class Parareal:
         self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
         """Predict the winner of each slot [B, W], and log-probabilities [B, W, V] of winning, in `rounds` passes of the
-        draft model, each over the winners of the one before. In a row's first pass the law stays as it is. See
-        Foresight."""
+        draft model, each over the winners of the one before; before the draft model has read anything, by the
+        `law` [B, W, V] alone. e: exponential noise of the races. See Foresight."""
         line = slots.line
         ratio = (law / e).log()
         draft = first_draft = pick_winners(ratio, slots.positions)
@@ -86,7 +86,8 @@ class Parareal:
         Foresight."""
         slots = self.slots
         root = self.slots.line.read_last_token()
-        parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1: the draft model has read the chain
+        # parent -1 is a node of the chain, which the draft model has read
+        parents = (branches.parents - slots.size).clamp(min=-2) + 1
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
         q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]

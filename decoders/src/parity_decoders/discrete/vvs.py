@@ -33,8 +33,8 @@ def select_rows(rows: Tensor, chosen: tuple[Tensor, ...], rest: tuple[Tensor, ..
 
 def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
     """Measure how alike the candidate sequences of a tree are, [B] (eq. 2): at each depth the mean cosine of the codes
-    [V, D] of every two sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over depths with
-    weights decay^depth."""
+    [V, D] of every two sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over the
+    `depth` depths with weights decay^d. A depth that one sequence reaches counts as 1, one that none reaches not."""
     leaf = find_leaves(tree)
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
     weight = count_sequences(tree, chosen.to(codes.dtype))

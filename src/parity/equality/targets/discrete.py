@@ -311,7 +311,8 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     result: list[LongTarget] = []
 
     def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **settings: Any) -> None:
-        """Append a target on which size / share tokens are drawn; if it is in FORCED, token V - 1 ends grid rows."""
+        """Append a target of V tokens, on which size / share are drawn, or 100 rows if that is more. If its name is in
+        FORCED, token V - 1 ends grid rows. settings: further fields of LongTarget."""
         forced = torch.full((length,), -1)
         if name in FORCED:
             forced[width - 1 :: width] = V - 1

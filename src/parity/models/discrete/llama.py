@@ -397,8 +397,8 @@ def make_prompt_encoder(
 
 
 def select_batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
-    """Select a batch's ids and their mask [R, P]: B conditional rows, then B unconditional ones if `guided`, without
-    the padding that all conditional and unconditional rows share."""
+    """Select a batch's ids and their mask [R, P]: B conditional rows, then B unconditional ones if `guided`. P is the
+    longest row's length, rounded up to a multiple of STEP: padding on the left beyond it is cut."""
     ids, valid = inputs["words"], inputs["valid"]
     if guided:
         ids, valid = torch.cat([ids, inputs["negative"]]), torch.cat([valid, inputs["negative_valid"]])
