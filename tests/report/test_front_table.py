@@ -90,6 +90,16 @@ def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
     assert [label for label, _, _ in gallery.strips][:2] == ["plain decoding, seed 0", "plain decoding, seed 1"]
 
 
+def test_only_intervals_above_its_own_beat_compiled_plain_decoding():
+    plain = {"speedup_compiled": 1.5, "speedup_compiled_low": 1.4, "speedup_compiled_high": 1.6}
+    speeds = (("sure", 1.7), ("overlaps", 1.55), ("slow", 0.5))
+    rows = [{"label": label, "speedup_single": low + 1, "speedup_single_low": low} for label, low in speeds]
+    rows[1]["speedup_single_high"] = rows[0]["speedup_single_high"] = rows[2]["speedup_single_high"] = 4.0
+    answer = summary_page.describe_compiled_baseline(plain, rows)
+    assert answer.endswith("uncompiled: sure")
+    assert summary_page.describe_compiled_baseline({}, rows) == ""
+
+
 def make_timed_row(label: str, value: float, low: float, high: float) -> dict:
     """Make a row with a measured speed and its interval."""
     return {"label": label, "verdict_kind": "certified", "speedup": value, "speedup_low": low, "speedup_high": high}

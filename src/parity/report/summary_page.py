@@ -184,7 +184,7 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         (f"Fastest lossless, {question}", name_fastest(rows, exact, speed))
         for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if find_largest(exact, speed)
     ]  # fmt: skip
-    if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), rows)):
+    if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), exact)):
         lines.append(("Plain decoding compiled", compiled))
     if level := describe_level(g.settings.equality.alpha, rows):
         lines.append(("Level of the tests", level))
@@ -194,17 +194,18 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
     return lines
 
 
-def describe_compiled_baseline(plain: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Say how fast plain decoding of one image is with compiled passes, and which methods are surely faster without; ""
-    where it was not timed."""
+def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]]) -> str:
+    """Say how fast plain decoding of one image is with compiled passes, and which lossless methods, `exact`, are surely
+    faster without: their interval lies above its own. "" where it was not timed."""
     if is_missing(plain.get("speedup_compiled")):
         return ""
     figure = estimate_of(plain, "speedup_compiled")
     interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
-    faster = [r["label"] for r in rows if (estimate_of(r, "speedup_single").low or 0) > figure.value]
+    upper_end = figure.value if figure.high is None else figure.high
+    faster = [r["label"] for r in exact if (estimate_of(r, "speedup_single").low or 0) > upper_end]
     return (
         f"one image at {figure.value:.2f} times the speed of plain decoding as it is here{interval}, timed in turn;"
-        f" uncompiled methods surely faster than that: {', '.join(faster) or 'none'}"
+        f" lossless methods that are surely faster than that, uncompiled: {', '.join(faster) or 'none'}"
     )
 
 
