@@ -380,7 +380,10 @@ JUDGES = {
     "continuous": "a small classifier trained here on Scenes: its figures compare rows of this page, and nothing with a"
     " paper",
 }
-UNTRIED = "No GPU was measured"
+UNTRIED = (
+    "This leaves out a method's work beside its passes, which trees add to, and no GPU was measured in this run"
+    " (docs/results/gpu.md: an H100)"
+)
 RANKED = (
     "Lossless methods first, then by the predicted gain: plain decoding's time over the method's where a pass costs the"
     " same whatever its nodes, as on an idle GPU, and a companion's call its share of the target's parameters. Counts"

@@ -161,7 +161,7 @@ FAINT = (
     "Grey speeds tell little: the machine was busy (load above 1.5 a core), the interval spans more than a factor of"
     " two, or a single pair was timed."
 )
-FEW = "Grey: no difference seen, of too few images or texts to see one that would matter; or of a part of the images."
+FEW = "Grey quality: no difference seen, but too few images or texts to see one that would matter, or a part of them."
 
 
 def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
