@@ -1,11 +1,12 @@
 """What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
 
     python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
+    python benchmarks/gpu.py --read docs/figures/gpu.json --page docs/results/gpu.md    the page of an earlier run
 
 In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
-on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
-them for some passes; what `parity tune` measures; the forwards compiled. A second run goes on where the first stopped.
-On a CPU the same runs small networks, and the page says that nothing was measured.
+on the embedded model; a forward of random networks of published sizes over batch x window x context, and every decoder
+on them for some passes; networks of other kinds; passes compiled; what `parity tune` measures. Each part is written as
+it ends. On a CPU the same runs small networks, and the page says that nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
 shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -345,6 +347,32 @@ def format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
+    """List for each network and batch the time of a pass over more tokens, in passes over one token."""
+    costs = []
+    for key in dict.fromkeys((row["network"], row["compiled"], row["batch"]) for row in forwards):
+        times: dict[int, list[float]] = {}
+        for row in forwards:
+            if (row["network"], row["compiled"], row["batch"]) == key:
+                times.setdefault(row["window"], []).append(row["ms"])
+        ratios = {f"{n} tokens": fmean(ms) / fmean(times[1]) for n, ms in times.items() if n > 1}
+        costs.append({"network": key[0], "compiled": key[1], "batch": key[2], **ratios})
+    return costs
+
+
+def list_gains(decoders: list[Row]) -> list[Row]:
+    """List for each network and method the time of a pass in passes of plain decoding, and the gain predicted."""
+    plain = {(row["network"], row["compiled"]): row for row in decoders if row["method"] == "ar"}
+    gains = []
+    for row in decoders:
+        base = plain[row["network"], row["compiled"]]
+        seconds, base_seconds = (r["seconds an image, predicted"] for r in (row, base))
+        gain = base_seconds / seconds if seconds and base_seconds else None
+        cost = {"a pass, in plain passes": row["ms a pass"] / base["ms a pass"]}
+        gains.append({**{name: row[name] for name in ("network", "method", "compiled")}, **cost, "times plain": gain})
+    return gains
+
+
 def format_page(results: dict[str, Any]) -> str:
     """Format all results as the page docs/results/gpu.md, which says first if no GPU was measured."""
     conditions = results["how"]
@@ -360,18 +388,22 @@ def format_page(results: dict[str, Any]) -> str:
     head += f"{name}, torch {conditions['versions']['torch']}, {conditions['dtype'].removeprefix('torch.')};"
     head += f" a copy reads and writes {results['bandwidth GB/s']:.0f} GB/s.\n"
     head += (
-        "Weights are random: passes are those of the embedded model, seconds an image their product with the time of a"
-        "\npass. `spec` and `mtj_draft` draft by a network as large as the target, which costs more than anyone's.\n"
+        "Weights are random: passes are those of the embedded model, of the slowest of three captions, and seconds an"
+        "\nimage their product with the time of a pass. Each method has its default options, so budgets differ:"
+        "\n`sjd` evaluates 16 tokens a pass, `sjd_coupled` 32, `eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a"
+        "\nnetwork as large as the target, which costs more than anyone's.\n"
     )
     head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
     if results["left out"]:
         head += f"Left out: {'; '.join(results['left out'])}.\n"
     sections = {
         "Tokens against the CPU's, float64, embedded model": format_table(results["tokens"]),
-        "A forward, both guidance rows": format_table(results["forwards"]) if measured else "not measured\n",
-        "Every decoder, batch 1": format_table(results["decoders"]) if measured else "not measured\n",
-        "Continuous models and text, batch 1": format_table(results["others"]) if measured else "not measured\n",
-        "The fastest lossless method, `parity tune`": format_table(results["tuned"]) if measured else "not measured\n",
+        "What more tokens cost": format_table(list_costs_of_nodes(results["forwards"]) if measured else []),
+        "What methods gain, predicted": format_table(list_gains(results["decoders"]) if measured else []),
+        "A forward, both guidance rows": format_table(results["forwards"] if measured else []),
+        "Every decoder, batch 1": format_table(results["decoders"] if measured else []),
+        "Continuous models and text, batch 1": format_table(results["others"] if measured else []),
+        "The fastest lossless method, `parity tune`": format_table(results["tuned"] if measured else []),
         "What papers print": PAPERS,
     }
     return head + "".join(f"\n## {title}\n\n{body}" for title, body in sections.items())
@@ -390,25 +422,16 @@ def leave_out_what_does_not_fit(name: str, left_out: list[str]) -> Iterator[None
         torch.cuda.empty_cache()
 
 
-def read_results(file: Path, how: dict[str, Any]) -> dict[str, Any]:
-    """Read what an earlier run on the same device measured, so that it is not measured again; empty sections if the
-    file is missing or names another device. `how` describes this run."""
-    sections = ("tokens", "forwards", "decoders", "others", "tuned")
-    results: dict[str, Any] = {"how": how, **{name: [] for name in sections}}
-    if file.exists():
-        earlier = json.loads(file.read_text())
-        if earlier["how"]["device_name"] == how["device_name"]:
-            results |= {name: earlier[name] for name in sections}
-    return results
-
-
 def main() -> None:
     """Measure as long as --seconds last, writing --out after each part; write the page if --page is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
-    add_arguments(parser, "device", "threads", "out?", "page?")
+    add_arguments(parser, "device", "threads", "out?", "page?", "read?")
     parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
     a = parser.parse_args()
+    if a.read:
+        a.page.write_text(format_page(json.loads(a.read.read_text())))
+        return
     pin_threads(a.threads)
     cuda = a.device.startswith("cuda")
     start = time.monotonic()
@@ -419,38 +442,34 @@ def main() -> None:
         """Return whether 90 % of --seconds have not passed yet."""
         return time.monotonic() - start < 0.9 * a.seconds
 
-    results = read_results(a.out, provenance(a.device, str(dtype), a.threads))
-    results |= {"measured": cuda, "bandwidth GB/s": measure_bandwidth(a.device), "left out": []}
+    results: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
+    results |= {"tokens": [], "forwards": [], "decoders": [], "others": [], "tuned": []}
+    results["bandwidth GB/s"] = measure_bandwidth(a.device)
 
     def save() -> None:
         """Write all results so far to --out, in case the run is stopped."""
         a.out.write_text(json.dumps(results, indent=1))
 
-    results["tokens"] = results["tokens"] or compare_tokens(a.device)
+    results["tokens"] = compare_tokens(a.device)
     save()
     passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
     networks = DISCRETE if cuda else SMALL_DISCRETE
-    measured = {(row["network"], row["compiled"]) for row in results["forwards"]}
     for name, config in networks.items():
-        if (name, False) in measured:
-            continue
         with leave_out_what_does_not_fit(name, results["left out"]):
             nets = Networks(config, a.device, dtype)
             results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
             results["decoders"] += time_decoders(name, nets, passes, has_time)
         save()
-    results["others"] = results["others"] or list(time_other_kinds(cuda, a.device, has_time))
+    results["others"] += time_other_kinds(cuda, a.device, has_time)
     save()
     for name in COMPILED_NETWORKS if cuda else ():
-        if (name, True) in measured:
-            continue
         with leave_out_what_does_not_fit(f"{name}, compiled", results["left out"]):
             nets = Networks(networks[name], a.device, dtype, fast=True)
             results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
             results["decoders"] += time_decoders(name, nets, passes, has_time)
         save()
     if has_time() or not cuda:
-        results["tuned"] = results["tuned"] or find_fastest(cuda)
+        results["tuned"] = find_fastest(cuda)
     if not has_time():
         results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
     save()

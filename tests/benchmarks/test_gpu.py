@@ -14,4 +14,20 @@ def test_the_command_decodes_by_every_method_and_tunes(tmp_path, monkeypatch):
     results = json.loads(files["gpu.json"].read_text())
     assert {row["method"] for row in results["tokens"]} >= {"ar", "sjd", "mtj"}
     assert {row["method"] for row in results["tuned"] if row["times plain"]} >= {"ar"}
-    assert "Not measured" in files["gpu.md"].read_text()
+    page = files["gpu.md"].read_text()
+    assert "Not measured" in page
+    again = ["--read", str(files["gpu.json"]), "--page", str(tmp_path / "again.md")]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *again])
+    load_script("gpu.py").main()
+    assert (tmp_path / "again.md").read_text() == page
+
+
+def test_gains_and_costs_are_those_of_plain_decoding():
+    gpu = load_script("gpu.py")
+    rows = [{"network": "n", "compiled": False, "batch": 1, "window": w, "ms": ms} for w, ms in ((1, 2.0), (16, 3.0))]
+    assert gpu.list_costs_of_nodes(rows) == [{"network": "n", "compiled": False, "batch": 1, "16 tokens": 1.5}]
+    decoders = [
+        {"network": "n", "compiled": False, "method": m, "ms a pass": ms, "seconds an image, predicted": seconds}
+        for m, ms, seconds in (("ar", 2.0, 8.0), ("sjd", 3.0, 4.0))
+    ]
+    assert [(r["a pass, in plain passes"], r["times plain"]) for r in gpu.list_gains(decoders)] == [(1, 1), (1.5, 2)]
