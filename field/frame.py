@@ -26,7 +26,7 @@ FIELD = Path(__file__).resolve().parent
 ROOT = FIELD.parent
 KEYS = {
     "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
-    "environment",
+    "environment", "released",
 }  # fmt: skip
 LEVELS, CLAIMS = ("sampler", "verifier"), ("lossless", "lossy")
 INSTALLING = 3600  # seconds that an installation may take
@@ -47,6 +47,8 @@ def read_field(folder: Path) -> dict[str, Any]:
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
     about = {"title": folder.name, "url": "", "packages": [], "minutes": 5, "cases": {"default": {}}} | about
     about = {"note": "", "where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
+    if type(about.setdefault("released", None)) not in (date, type(None)):
+        raise FieldError(f"{folder.name}: released {about['released']!r}; allowed: a date such as 2026-05-01")
     about["python"] = str(about.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
     for name, case in about["cases"].items():
         case = {"level": about.get("level"), "claim": about["claim"], "options": {}} | (case or {})

@@ -8,15 +8,19 @@ import argparse
 import json
 import os
 import shutil
+import sys
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from parity_certify.page import COLOURS
+from frame import CLAIMS, LEVELS, FieldError, read_field
+from parity_certify.page import COLOURS, draw_badge
+from parity_certify.verdict import Kind
 
 FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
 RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
+FILTERS = {"verdict": ORDER, "level": LEVELS, "claim": CLAIMS}
 LARGEST = 0.1  # a larger bound is called consistent here, whatever a case's margin
 NOT_SAID = (
     "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
@@ -27,14 +31,26 @@ NOT_SAID = (
     "differ by less than a thousandth."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
-td:last-child{white-space:nowrap}
+td:last-child,td:nth-child(3),.note{white-space:nowrap}
 table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.4rem .5rem;text-align:left;
 vertical-align:top}th{cursor:pointer}pre{background:#f5f5f5;padding:.75rem;overflow:auto;white-space:pre-wrap}
 .lossy,.certified{font-weight:600}.note{color:#555}
+tr:target{background:#eef4f8}label{margin-right:1rem}label select,label input{font:inherit;margin-left:.3rem}
+ul{columns:20rem;list-style:none;padding:0}li{break-inside:avoid;margin-bottom:.4rem}li svg{display:block}
 dl{display:grid;grid-template-columns:10rem auto;margin:.5rem 0}dd{margin:0}
 """
 STYLE += "".join(f".{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
-SCRIPT = """document.querySelectorAll('th').forEach((th,i)=>{const sort=()=>{const body=document.querySelector('tbody');
+STYLE += "".join(
+    f"body:has(#{key} option[value='{value}']:checked) tr[data-{key}]:not([data-{key}='{value}']){{display:none}}"
+    for key, values in FILTERS.items()
+    for value in values
+)
+SCRIPT = """const find=document.querySelector('#find'),rows=[...document.querySelectorAll('tbody tr')];
+const show=()=>{rows.forEach(r=>r.hidden=!r.textContent.toLowerCase().includes(find.value.toLowerCase()));
+find.form.querySelector('output').textContent=rows.filter(r=>r.offsetHeight).length+' of '+rows.length+' rows'};
+find.parentNode.hidden=false;find.form.oninput=show;find.form.onsubmit=e=>e.preventDefault();show();
+document.querySelectorAll('li a').forEach(a=>a.onclick=()=>{find.form.reset();find.value=a.textContent+': ';show()});
+document.querySelectorAll('th').forEach((th,i)=>{const sort=()=>{const body=document.querySelector('tbody');
 const up=th.dataset.up!=='1';th.dataset.up=up?'1':'0';const of=r=>r.cells[i].dataset.sort||r.cells[i].textContent;
 [...body.rows].sort((a,b)=>of(a).localeCompare(of(b),'en',{numeric:true})*(up?1:-1)).forEach(r=>body.append(r))};
 th.onclick=sort;th.onkeydown=e=>{if(e.key==='Enter')sort()}})"""
@@ -50,10 +66,14 @@ def list_verdict_files(kept_only: bool) -> list[Path]:
 
 
 def read_rows(files: list[Path]) -> list[dict[str, Any]]:
-    """Read the row of each case, with its folder's data under "of"; faults first."""
+    """Read the row of each case, with its folder's data under "of"; faults first. "released" is "" if the verdict is of
+    another version than field.yaml's."""
     rows = []
     for file in files:
         one = json.loads(file.read_text(encoding="utf-8"))
+        about = read_field(FIELD / one["name"])
+        is_same = find_version(one) == find_version(about | {"versions": one["versions"]})
+        one["released"] = str(about["released"] or "") if is_same else ""
         for row in one["rows"]:
             kind = "not run" if "verdict" not in row else "inconclusive" if row["error"] else row["verdict"]["kind"]
             kind = "consistent" if kind == "certified" and row["verdict"]["bound"] > LARGEST else kind
@@ -76,6 +96,11 @@ def find_version(one: dict[str, Any]) -> str:
     return number or one["versions"].get(name.partition("[")[0], "")
 
 
+def describe_version(one: dict[str, Any]) -> str:
+    """Write the version of an implementation and when it was released."""
+    return ", ".join(x for x in (find_version(one), one["released"]) if x)
+
+
 def describe_verdict(row: dict[str, Any]) -> str:
     """Write the verdict of a row in a few words, with its TV or bound."""
     if row["kind"] == "not run":
@@ -92,6 +117,18 @@ def describe_verdict(row: dict[str, Any]) -> str:
         return ("lossy by design" if row["claim"] == "lossy" else "lossy") + size
     bound = f", TV ≤ {v['bound']:.3f}" if row["kind"] in ("certified", "consistent") else ""
     return ("certified lossless" if row["kind"] == "certified" else row["kind"]) + bound
+
+
+def sum_up(rows: list[dict[str, Any]]) -> tuple[Kind, str]:
+    """Return the kind of verdict and the words for the badge of one implementation: its faults, else the weakest of the
+    rows that claim to be lossless, without mends."""
+    judged = [r for r in rows if r["claim"] == "lossless" and not r["options"].get("mend")]
+    if faults := [r for r in judged if is_fault(r)]:
+        return "lossy", f"lossy in {len(faults)} of {len(judged)} setting{'s' * (len(judged) > 1)}"
+    worst = max(judged or rows, key=lambda r: (ORDER.index(r["kind"]), r.get("verdict", {}).get("bound") or 0))
+    words = describe_verdict(worst) if judged else describe_verdict(worst).partition(",")[0]
+    words = words if any(r["level"] == "sampler" for r in rows) else f"verifier: {words}"
+    return "inconclusive" if worst["kind"] == "not run" else worst["kind"], words
 
 
 def format_accepted(row: dict[str, Any]) -> str:
@@ -163,12 +200,26 @@ def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     return [(k, x) for k, x in result if x]
 
 
+def format_badge(rows: list[dict[str, Any]], one: dict[str, Any]) -> str:
+    """Write the item of one implementation: its name, which leads to its first row, its version and its badge."""
+    badge = draw_badge(*sum_up([r for r in rows if r["of"]["name"] == one["name"]]))
+    link = f"<a href='#{escape(one['name'])}'>{escape(one['title'])}</a>"
+    return f"<li>{link} <span class='note'>{escape(describe_version(one))}</span>{badge}</li>"
+
+
+def format_filter(key: str, values: tuple[str, ...]) -> str:
+    """Write a choice of one value, or of all."""
+    choices = "".join(f"<option value='{value}'>{value}</option>" for value in values)
+    return f"<label>{key}<select id='{key}'><option value=''>all</option>{choices}</select></label>"
+
+
 def write_page(rows: list[dict[str, Any]]) -> str:
-    """Write the rows as one self-contained page of HTML, which can be sorted."""
-    heads = "".join(
-        f"<th tabindex='0'>{h}</th>" for h in ("Implementation", "Version", "Kind", "Verdict", "Drafts", "Run")
-    )
+    """Write the rows as one self-contained page of HTML, which can be filtered, and with JavaScript searched and
+    sorted."""
+    heads = ("Implementation", "Version", "Released", "Level", "Claim", "Verdict", "Drafts", "Run")
+    head_cells = "".join(f"<th tabindex='0'>{h}</th>" for h in heads)
     body, faulty = "", {r["of"]["name"] for r in rows if is_fault(r)}
+    badges: dict[str, str] = {}
     for r in rows:
         one = r["of"]
         inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in list_facts(r))
@@ -178,17 +229,25 @@ def write_page(rows: list[dict[str, Any]]) -> str:
             inner += "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
         title = escape(f"{one['title']}: {r['case']}")
         sort = f"{ORDER.index(r['kind'])}{int(r['claim'] != 'lossless')}"
-        body += f"<tr><td><details><summary>{title}</summary>{inner}</details></td><td>{escape(find_version(one))}</td>"
-        place = f"data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'"
-        body += f"<td>{r['level']}</td><td {place}>{escape(describe_verdict(r))}</td>"
-        body += f"<td>{format_accepted(r)}</td><td>{one['date']}</td></tr>\n"
+        place = f" id='{escape(one['name'])}'" if one["name"] not in badges else ""
+        badges.setdefault(one["name"], format_badge(rows, one))
+        values = {"verdict": r["kind"], "level": r["level"], "claim": r["claim"]}
+        data = "".join(f" data-{key}='{escape(value)}'" for key, value in values.items())
+        body += f"<tr{place}{data}><td><details><summary>{title}</summary>{inner}</details></td>"
+        body += "".join(f"<td>{escape(x)}</td>" for x in (find_version(one), one["released"], r["level"], r["claim"]))
+        body += f"<td data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'>{escape(describe_verdict(r))}</td>"
+        body += f"<td>{format_accepted(r)}</td><td>{escape(one['date'])}</td></tr>\n"
     intro = "".join(f"<p>{escape(s)}</p>" for s in write_sentences(rows))
     limits = escape(NOT_SAID).replace("*Certified*", "<em>Certified</em>")
     head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>The field, judged</title>"
     head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's law?</h1>"
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    form = "".join(format_filter(key, values) for key, values in FILTERS.items())
+    form += "<label hidden>search<input type='search' id='find'></label><output></output>"
+    listed = "".join(badges[name] for name in sorted(badges, key=lambda name: badges[name].lower()))
+    listed = f"<h2>Implementations</h2><ul>{listed}</ul><h2>Settings</h2><form>{form}</form>"
+    table = f"<table><thead><tr>{head_cells}</tr></thead><tbody>{body}</tbody></table>"
     limits = f"<h2>What “certified” does not say</h2><p>{limits}</p>"
-    return f"{head}{intro}{table}{limits}<script>{SCRIPT}</script></html>\n"
+    return f"{head}{intro}{listed}{table}{limits}<script>{SCRIPT}</script></html>\n"
 
 
 def write_document(rows: list[dict[str, Any]]) -> str:
@@ -196,12 +255,20 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
-    heads = ("implementation", "case", "version", "kind", "verdict", "sequences", "drafts accepted", "run")
+    heads = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
     lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for r in rows:
         one = r["of"]
         name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        cells = [name, f"`{r['case']}`", find_version(one), r["level"], describe_verdict(r), format_sequences(r)]
+        cells = [
+            name,
+            f"`{r['case']}`",
+            find_version(one),
+            one["released"],
+            r["level"],
+            describe_verdict(r),
+            format_sequences(r),
+        ]
         cells += [format_accepted(r), one["date"]]
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
     faults = [r for r in rows if is_fault(r)]
@@ -250,4 +317,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FieldError as error:
+        sys.exit(f"error: {error}")

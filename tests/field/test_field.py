@@ -1,6 +1,7 @@
 """The frame of field/: folders that are right, faulty, that crash, hang or lack their code; and the page."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (case, adapter) in FOLDERS.items():
         target = folder / "field" / name
         target.mkdir(parents=True)
-        lines = f"title: the {name} one\nminutes: 2\ncases: {{only: {case}}}\n"
+        lines = f"title: the {name} one\nminutes: 2\nreleased: 2026-05-01\ncases: {{only: {case}}}\n"
         if name == "missing":
             lines += "repository: file:///nowhere/at/all\ncommit: abcdef0\n"
         (target / "field.yaml").write_text(lines)
@@ -117,4 +118,18 @@ def test_the_page_holds_every_row(judged: Path) -> None:
     assert "<engine>" not in page
     assert "&lt;engine&gt;" in page  # a name is escaped
     assert "src=" not in page
-    assert "href=" not in page  # the page needs no other file
+    assert set(re.findall(r"href=.(.)", page)) == {"#"}  # the page needs no other file
+    assert page.count("2026-05-01</td>") == len(FOLDERS)
+    badges = re.findall(r"<li>.*?</li>", page, re.DOTALL)
+    assert len(badges) == len(FOLDERS)
+    assert "lossy in 1 of 1 setting<" in next(x for x in badges if "the faulty one" in x)
+
+
+@pytest.mark.parametrize("released", ["soon", "2026", "'2026-05-01'", "2026-05-01 10:00:00"])
+def test_a_release_without_a_date_is_refused(tmp_path: Path, released: str) -> None:
+    folder = tmp_path / "field/wrong"
+    folder.mkdir(parents=True)
+    (folder / "field.yaml").write_text(f"released: {released}\ncases: {{only: {{level: verifier}}}}\n")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run_step(tmp_path, "frame.py", "environment", "wrong", "--out", "x.json")
+    assert refused.value.stderr.decode().startswith("error: wrong: released ")

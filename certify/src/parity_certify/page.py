@@ -21,14 +21,14 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 """
 
 
-def draw_badge(c: Certificate) -> str:
-    """Draw the badge of a certificate, "parity" and its verdict, as SVG text."""
+def draw_badge(kind: Kind, words: str) -> str:
+    """Draw a badge, "parity" and words in the colour of a kind of verdict, as SVG text."""
     a = 52
-    b = 14 + round(6.6 * len(c.verdict.pill))
+    b = 14 + round(6.6 * len(words))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
-    boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.verdict.kind]}"/>'
-    words = text.format(7, "parity") + text.format(a + 7, escape(c.verdict.pill))
+    boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[kind]}"/>'
+    words = text.format(7, "parity") + text.format(a + 7, escape(words))
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20">{boxes}{words}</svg>\n'
 
 
@@ -102,7 +102,7 @@ def write_files(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """Write report.html, junit.xml, badge.svg and certificate.json to a folder. about: see `format_page`."""
     publish(folder / "report.html", format_page(c, folder, about).encode())
     publish(folder / "junit.xml", format_junit(c))
-    publish(folder / "badge.svg", draw_badge(c).encode())
+    publish(folder / "badge.svg", draw_badge(c.verdict.kind, c.verdict.pill).encode())
     content: dict[str, Any] = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows}
     content |= {"beside": c.details, "about": about, "exit_code": c.exit_code, "badge": format_badge_line(c, folder)}
     write_json(folder / "certificate.json", content)
