@@ -3,9 +3,10 @@
     snakemake --logger parity ...                                  (the profile of this workflow says so)
     snakemake --logger parity --logger-parity-style plain ...      what Snakemake prints itself
 
-On a terminal the lines of running jobs move, with the images and passes a job has done and the time left; elsewhere, in
-a file or a pipe, a finished job is one line. A failed job shows the error that it ended with and the end of its log. A
-dry run, `--verbose` and everything that runs no job are printed as Snakemake does."""
+On a terminal the lines of running jobs move, with the images and passes a job has done and the time left. Elsewhere, in
+a file or a pipe, a finished job is one line, and so is each minute of the jobs that have run longest. A failed job
+shows the error that it ended with and the end of its log. A dry run, `--verbose` and everything that runs no job are
+printed as Snakemake does."""
 
 import sys
 from dataclasses import dataclass, field

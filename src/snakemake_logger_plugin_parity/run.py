@@ -1,6 +1,7 @@
 """What is shown of a run: its jobs, by Snakemake's records, and the progress that each job writes itself."""
 
 import re
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 TAIL = 12  # so many lines of a failed job's log are printed
-SHOWN = 8  # so many running jobs at most are shown
+SHOWN = 8  # so many running jobs at most are shown on a terminal
+EVERY = 60.0  # elsewhere jobs that have run for so many seconds are printed, as often as that
+LONGEST = 3  # so many of them at most, those that have run longest
 GATHER = ("all", "equality", "image", "text", "continuous")  # these rules only gather files and take no time
 STOPPED = ("KeyboardInterrupt", "stopped")  # a job that Ctrl-C ended has one of these as its last line
 STOPPING = "Terminating processes on user request"  # Snakemake prints this on Ctrl-C
@@ -43,8 +46,13 @@ class Job:
     began: float = field(default_factory=time.monotonic)
 
     def read_progress(self) -> str:
-        """Read what the job reports in the file beside its log, 80 characters at most: '32 of 64 images'."""
-        return "".join(read_text(Path(f"{log}.now"))[:80].strip() for log in self.logs)
+        """Read what the job does now, 80 characters at most: '16 of 64 done, pass 12', of the file beside its log, or
+        without one the last line of its log."""
+        for log in self.logs:
+            lines = (read_text(Path(f"{log}.now")) or read_text(Path(log))).strip().splitlines()
+            if lines:
+                return lines[-1][:80].strip()
+        return ""
 
     def share(self) -> float:
         """Compute how much of the job is done, 0 to 1, from its progress; 0 if it reports none."""
@@ -62,8 +70,8 @@ class Job:
 class Run:
     """The jobs of a run, and where its lines go: `stream`, or `print_as` for records that Snakemake is to print."""
 
-    def __init__(self, stream: TextIO, live: bool, print_as: Handler):
-        self.stream, self.is_live, self.print_as = stream, live, print_as
+    def __init__(self, stream: TextIO, live: bool, print_as: Handler, every: float = EVERY):
+        self.stream, self.is_live, self.print_as, self.every = stream, live, print_as, every
         self.jobs: dict[int, Job] = {}
         self.left: dict[str, int] = {}  # how many jobs wait or run, by rule
         self.took: dict[str, list[float]] = defaultdict(list)
@@ -72,6 +80,7 @@ class Run:
         self.stopped = False  # whether Ctrl-C or SIGTERM stopped the run
         self.began, self.started = time.monotonic(), False
         self.live: Any = None
+        self.ended: threading.Event | None = None  # set it to end the thread that prints now and then
         self.last: list[str] = []
 
     # These methods handle Snakemake's records.
@@ -121,7 +130,7 @@ class Run:
         name = name.removesuffix(", part 0 of 1")
         self.jobs[event["jobid"]] = Job(event["rule_name"], name, list(event.get("log") or []))
         self.at_once = max(self.at_once, len(self.jobs))
-        self.start_live()
+        self.start_showing()
 
     def on_job_finished(self, event: dict[str, Any]) -> None:
         """Count a finished job, remember its time by rule, and print a line."""
@@ -197,9 +206,30 @@ class Run:
         summary += f", {len(self.failed)} failed" if self.failed else ""
         return Text("\n".join([*lines, summary]), no_wrap=True, overflow="ellipsis")
 
+    def say_running(self) -> None:
+        """Print a line for each of the jobs that have run longest, and for `every` seconds at least."""
+        now = time.monotonic()
+        jobs = sorted(self.jobs.values(), key=lambda job: job.began)
+        for job in [job for job in jobs if now - job.began >= self.every][:LONGEST]:
+            self.say("  ".join(filter(None, ("...", job.name, job.read_progress(), format_clock(now - job.began)))))
+
+    def start_showing(self) -> None:
+        """Start to show running jobs, unless that has begun: by moving lines, or else by a thread that prints lines now
+        and then, because Snakemake sends no record while a job runs."""
+        if self.is_live:
+            self.start_live()
+        elif self.ended is None:
+            ended = self.ended = threading.Event()
+
+            def print_now_and_then() -> None:
+                while not ended.wait(self.every):
+                    self.say_running()
+
+            threading.Thread(target=print_now_and_then, daemon=True).start()
+
     def start_live(self) -> None:
-        """Start the moving lines if wanted, unless they move."""
-        if not self.is_live or self.live is not None:
+        """Start the moving lines, unless they move."""
+        if self.live is not None:
             return
         from rich.console import Console
         from rich.live import Live
@@ -219,11 +249,14 @@ class Run:
         if self.live is not None:
             self.live.console.print(text, soft_wrap=True)
         else:
-            print(text, file=self.stream, flush=True)
+            print(f"{text}\n", end="", file=self.stream, flush=True)  # in one write, as two threads print
 
     def end(self) -> None:
-        """Stop the moving lines, print the whole in a line, then the results; delete files of progress, clear all."""
+        """Stop showing jobs, print the whole in a line, then the results; delete files of progress, clear all."""
         self.stop_live()
+        if self.ended is not None:
+            self.ended.set()
+            self.ended = None
         for job in self.jobs.values():
             self.forget(job)
         self.jobs.clear()

@@ -1,10 +1,13 @@
 """The batch loop and its clock, on models that count their passes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from parity.decode.loop import ALONE, WARM, decode, time_calls
+from parity.decode import loop
+from parity.decode.loop import ALONE, WARM, decode, time_calls, time_compiled
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
@@ -92,6 +95,31 @@ def test_plain_decoding_is_its_own_baseline():
     assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
     assert shard.single_pass_cost[0] == 1
     assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (1 + 4)
+
+
+def test_every_phase_of_a_job_is_noted_pass_by_pass(monkeypatch):
+    """The warm-up, rows alone, plain decoding beside a batch and the batch itself, with the rows that are done."""
+    noted = []
+    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
+    shard = decode("discrete", Loaded(), make_spec(window=3), ROWS, 4, 1)
+    phases = list(dict.fromkeys(text.partition(", pass")[0] for text in noted))
+    turns = [("ar", 1), ("sjd", 1), ("sjd", 2), ("ar", 2), ("ar", 3), ("sjd", 3), ("sjd", 4), ("ar", 4)]
+    alone = [f"0 of 7 done, {method} alone, {i} of 4" for method, i in turns]
+    warm = ["0 of 7 done, warming up ar", "0 of 7 done, warming up sjd"]
+    beside = "0 of 7 done, plain decoding beside batch 1"
+    assert phases == [*warm, *alone, beside, "0 of 7 done", "4 of 7 done"]
+    assert [text for text in noted if text.startswith(beside)] == [f"{beside}, pass {i + 1} of {L}" for i in range(L)]
+    assert noted[-1] == f"4 of 7 done, pass {shard.passes[-1]}"
+
+
+def test_compiled_passes_are_noted(monkeypatch):
+    noted = []
+    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
+    compiled = Loaded()
+    compiled.run = SimpleNamespace(failed=False)
+    time_compiled("discrete", Loaded(), compiled, make_spec("ar"), {k: v[:2] for k, v in ROWS.items()})
+    assert noted[0] == "2 of 2 done, compiled passes, warming up ar"
+    assert noted[-1] == f"2 of 2 done, compiled passes, 2 of 2, pass {L} of {L}"
 
 
 def test_calls_of_a_companion_are_counted_separately():

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,61 @@ def test_a_job_writes_its_progress_beside_its_log(tmp_path, monkeypatch):
     command.note("nobody reads this", interval=0)
     assert [p.name for p in tmp_path.iterdir()] == ["0.log.now"]
     command.find_progress_file.cache_clear()
+
+
+def test_a_log_gets_a_line_now_and_then(tmp_path, monkeypatch, capsys):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock.now)
+    monkeypatch.setitem(command._noted, "line", clock.now)
+    for seconds in range(150):
+        clock.now = 1000.0 + seconds
+        command.note(f"pass {seconds}", line_interval=60)
+    assert capsys.readouterr().err.splitlines() == ["pass 60", "pass 120"]
+
+
+def test_a_terminal_gets_no_line_of_a_job(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(command.sys, "stderr", terminal)
+    command.note("pass 1", line_interval=0)
+    assert terminal.getvalue() == ""
+
+
+def test_batches_are_noted_by_what_is_done(monkeypatch):
+    noted = []
+    monkeypatch.setattr(command, "note", noted.append)
+    assert list(command.note_batches(["ab", "cd", "e"], 5, "pictures")) == ["ab", "cd", "e"]
+    assert noted == ["pictures 0 of 5", "pictures 2 of 5", "pictures 4 of 5"]
+
+
+def test_a_file_gets_a_line_now_and_then_of_long_jobs(tmp_path):
+    """Of those that have run longest, with what they note, or else the last line of their log."""
+    stream = io.StringIO()
+    run = Run(stream, False, logging.NullHandler(), every=0.05)
+    for number in range(5):
+        log = tmp_path / f"{number}.log"
+        log.write_text(f"a line before\nstep {number}\n")
+        LogHandler.emit(SimpleNamespace(run=run, plain=None), make_job(number, log))
+    (tmp_path / "1.log.now").write_text("16 of 64 done, pass 12")
+    deadline = time.monotonic() + 20
+    while stream.getvalue().count("sjd-0") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    run.end()
+    lines = [line.split("  ") for line in stream.getvalue().splitlines()]
+    assert lines[:3] == [
+        ["...", "decode m/sjd-0", "step 0", "0 s"],
+        ["...", "decode m/sjd-1", "16 of 64 done, pass 12", "0 s"],
+        ["...", "decode m/sjd-2", "step 2", "0 s"],
+    ]
+    assert lines[3][1] == "decode m/sjd-0"
+
+
+def test_a_file_gets_no_line_of_a_job_that_just_began(tmp_path):
+    stream = io.StringIO()
+    run = Run(stream, False, logging.NullHandler())
+    run.take(make_job(1, tmp_path / "1.log"))
+    run.say_running()
+    run.end()
+    assert stream.getvalue() == ""
 
 
 def test_plain_style_leaves_printing_to_snakemake():

@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from parity.base.files import find_numbered_files
 from parity.base.machine import cores, describe_hardware, resolve_device
 
 T = TypeVar("T")
+Batch = TypeVar("Batch", bound=Sized)
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
 MENDED = {  # for each error of the system that the user can mend, this says how
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
@@ -128,17 +129,30 @@ def find_progress_file() -> Path | None:
     return note
 
 
-def note(text: str, interval: float = 0.5) -> None:
-    """Replace the content of the progress file (`find_progress_file`) with `text`, unless that was done less than
-    `interval` seconds ago; do nothing without such a file."""
-    if (file := find_progress_file()) is None or time.monotonic() - _noted["at"] < interval:
-        return
-    _noted["at"] = time.monotonic()
-    with contextlib.suppress(OSError):
-        file.write_text(text, encoding="utf-8")
+def note(text: str, interval: float = 2.0, line_interval: float = 60.0) -> None:
+    """Say what this process does now: replace the content of the progress file (`find_progress_file`), if there is one,
+    with `text`, at most once in `interval` seconds; and print it on stderr, unless that is a terminal, at most once in
+    `line_interval` seconds. Cheap enough for each pass of a run that is timed: a write takes a millisecond."""
+    now = time.monotonic()
+    if now - _noted["file"] >= interval and (file := find_progress_file()) is not None:
+        _noted["file"] = now
+        with contextlib.suppress(OSError):
+            file.write_text(text, encoding="utf-8")
+    if now - _noted["line"] >= line_interval and not sys.stderr.isatty():
+        _noted["line"] = now
+        print(text, file=sys.stderr, flush=True)
 
 
-_noted = {"at": 0.0}
+_noted = {"file": 0.0, "line": time.monotonic()}  # when `note` last wrote each; a line comes a minute after the start
+
+
+def note_batches(batches: Iterable[Batch], total: int, what: str) -> Iterator[Batch]:
+    """Yield batches of `total` items and note before each how many items are done: "pictures 16 of 64"."""
+    n_done = 0
+    for batch in batches:
+        note(f"{what} {n_done} of {total}")
+        yield batch
+        n_done += len(batch)
 
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:

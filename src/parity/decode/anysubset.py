@@ -69,6 +69,11 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
     return start
 
 
+def count_plain_passes(model: AnySubsetModel, start: Infilling, options: dict[str, Any]) -> int:
+    """Count the missing words of the text that misses most."""
+    return int((start.end - start.begin).max())
+
+
 def networks(model: Any) -> list[tuple[Any, str, str]]:
     """List the calls to time, as (network, name of its method, role): the one network's `laws`."""
     return [(model, "laws", "target")]

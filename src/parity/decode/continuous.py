@@ -90,6 +90,10 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
     return start
 
 
+def count_plain_passes(model: Pair, start: Start, options: dict[str, Any]) -> int:
+    return options["iterations"] or model.target.length
+
+
 def networks(model: Pair) -> list[tuple[Any, str, str]]:
     """Return []: no calls are timed from outside, because `Clocked` times them."""
     return []

@@ -90,6 +90,10 @@ def make_starter(
     return start
 
 
+def count_plain_passes(model: TokenModel, start: Tensor, options: dict[str, Any]) -> int:
+    return model.length
+
+
 def networks(model: Any) -> list[tuple[Any, str, str]]:
     """List the calls to time, as (network, name of its method, role): `logits` and `tree` of the target, without its
     guidance and filters, and of its companion."""

@@ -6,6 +6,7 @@ The part of a kind is in `parity.decode.<kind>`, imported by name, so that an ed
     networks(model)                   the calls by which a decoder uses networks, and whose they are
     parameters(loaded)                parameters of each network of a job that decodes
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
+    count_plain_passes(model, start, options)  passes of plain decoding, at most: of the row that needs most
     columns(rows, model, start, done) the columns of a shard
 """
 
@@ -197,31 +198,58 @@ class Run:
         return float(np.mean(target)) if target else float("nan")
 
 
-def run_decoder(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done_of: tuple[int, int] | None = None
-) -> Run:
-    """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. Progress is
-    reported if done_of is given (see `decode_batch`)."""
+class Doing(NamedTuple):
+    """What a job does, as it notes: how many of its rows are done, and what is timed beside them."""
+
+    n_done: int
+    total: int
+    beside: str = ""  # "" for the batch that is decoded
+
+    def during(self, beside: str) -> "Doing":
+        return self._replace(beside=beside)
+
+    def describe(self, what: str, n_more: int = 0) -> str:
+        """Describe it in a line that begins with the rows done, `n_more` of this batch among them, and ends with
+        `what`."""
+        return ", ".join(filter(None, (f"{self.n_done + n_more} of {self.total} done", self.beside, what)))
+
+
+def note_passes(steps: Iterator[Any], doing: Doing, queue: Queue | None = None, passes: int = 0) -> Iterator[Any]:
+    """Yield the steps unchanged and note at each what the job does and the number of the pass, of `passes` unless they
+    are not known (0). Rows that `queue` has replaced are done."""
+    of_all = f" of {passes}" if passes else ""
+    for number, step in enumerate(steps, 1):
+        note(doing.describe(f"pass {number}{of_all}", 0 if queue is None else queue.next - len(queue.of)))
+        yield step
+
+
+def run_decoder(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, doing: Doing) -> Run:
+    """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. Each pass is
+    noted, as what `doing` says."""
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
     model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
-    if done_of:
-        steps = report_progress(steps, *done_of, getattr(model, "queue", None))
+    queue = getattr(model, "queue", None)
+    passes = 0
+    if queue is None and spec["method"] == find_plain_method(kind):
+        passes = import_kind(kind).count_plain_passes(model, start, spec["options"])
+    steps = note_passes(steps, doing, queue, passes)
     with time_calls(import_kind(kind).networks(model), noise.keys.device) as calls:
         decoded = import_kind(kind).record(model, start, steps)
     return Run(model, start, decoded, calls())
 
 
-def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows) -> None:
+def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows, doing: Doing) -> None:
     """Run and discard the first WARM steps of each specification on all rows and on one: they are the slowest."""
     for spec in specs:
         for some_rows in (rows, slice_rows(rows, slice(1))):
+            note(doing.describe(f"warming up {spec['method']}"), interval=0)
             steps = start_decoding(kind, loaded, spec)(some_rows, noise_of(some_rows, loaded, spec))[2]
             for _ in zip(range(WARM), steps, strict=False):
                 pass
 
 
 def time_alone(
-    kind: str, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: Rows, n: int
+    kind: str, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: Rows, n: int, doing: Doing
 ) -> dict[str, np.ndarray]:
     """Time the first rows, ALONE at most, decoded one by one by the method (spec) and plainly, who is first in turn; of
     plain decoding itself, whose speed is 1, one row. Returns seconds of both and the ratio of their seconds a pass, as
@@ -229,14 +257,18 @@ def time_alone(
     names = ("single_seconds", "plain_single_seconds", "single_pass_cost")
     columns = {name: np.full(n, np.nan) for name in names}
     started = time.monotonic()
-    for i in range(1 if spec == plain else min(ALONE, len(rows["ids"]))):
+    n_alone = 1 if spec == plain else min(ALONE, len(rows["ids"]))
+    for i in range(n_alone):
         if i and time.monotonic() - started > ALONE_SECONDS:
             break
         row = slice_rows(rows, slice(i, i + 1))
         pair = [("plain", plain), ("method", spec)]
         if spec == plain:
             pair = pair[:1]
-        runs = {name: run_decoder(kind, loaded, which, row, 1) for name, which in pair[:: -1 if i % 2 else 1]}
+        runs = {}
+        for name, which in pair[:: -1 if i % 2 else 1]:
+            alone = doing.during(f"{which['method']} alone, {i + 1} of {n_alone}")
+            runs[name] = run_decoder(kind, loaded, which, row, 1, alone)
         method, plainly = runs.get("method", runs["plain"]), runs["plain"]
         cost = method.pass_seconds() / plainly.pass_seconds()
         for name, value in zip(names, (method.decoded.seconds, plainly.decoded.seconds, cost), strict=True):
@@ -248,31 +280,27 @@ def time_compiled(kind: str, loaded: Any, compiled: Any, spec: dict[str, Any], r
     """Time the first rows decoded alone by the networks `loaded` and by the same ones with `compiled` passes, who is
     first in turn. Returns how many times faster the compiled ones are, [n]; NaN for other rows, and if compiling fails.
     """
-    speedups = np.full(len(rows["ids"]), np.nan)
-    warm_up(kind, compiled, [spec], slice_rows(rows, slice(1)))
-    for i in range(0 if compiled.run.failed else min(ALONE, len(rows["ids"]))):
+    n = len(rows["ids"])
+    speedups = np.full(n, np.nan)
+    doing = Doing(n, n, "compiled passes")
+    warm_up(kind, compiled, [spec], slice_rows(rows, slice(1)), doing)
+    for i in range(0 if compiled.run.failed else min(ALONE, n)):
         row = slice_rows(rows, slice(i, i + 1))
         networks = [loaded, compiled][:: -1 if i % 2 else 1]
-        seconds = {which is compiled: run_decoder(kind, which, spec, row, 1).decoded.seconds for which in networks}
+        during = doing.during(f"compiled passes, {i + 1} of {min(ALONE, n)}")
+        seconds = {
+            which is compiled: run_decoder(kind, which, spec, row, 1, during).decoded.seconds for which in networks
+        }
         speedups[i] = seconds[False] / seconds[True]
     return speedups
 
 
-def report_progress(steps: Iterator[Any], n_done: int, total: int, queue: Queue | None) -> Iterator[Any]:
-    """Yield the steps unchanged and print at each how many rows of `total` are done: the n_done before this batch, and
-    those that `queue`, if there is one, has replaced."""
-    for passes, step in enumerate(steps, 1):
-        n_now = n_done if queue is None else n_done + queue.next - len(queue.of)
-        note(f"{n_now} of {total} done, pass {passes}")
-        yield step
-
-
 def decode_batch(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, done_of: tuple[int, int]
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, doing: Doing
 ) -> dict[str, np.ndarray]:
     """Decode a batch of rows, at_once of them at a time, and return the columns of a shard. pair: its number among the
-    batches that are timed beside plain decoding, None if it is not one; done_of: how many rows of how many are done
-    before it. The first pair also times single rows (see `time_alone`).
+    batches that are timed beside plain decoding, None if it is not one; doing: how many rows are done before it. The
+    first pair also times single rows (see `time_alone`).
 
     The batch and plain decoding of the same rows go first in turn. If the cell is itself plain decoding, its own time
     is the baseline. If rows wait, plain decoding of the first at_once is timed and scaled to all."""
@@ -284,15 +312,17 @@ def decode_batch(
         plain = spec
     times: dict[str, Any] = {}
     if pair == 0:
-        warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows)
-        times = time_alone(kind, loaded, spec, plain, first_rows, n) if n > 1 else {}
+        warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows, doing)
+        times = time_alone(kind, loaded, spec, plain, first_rows, n, doing) if n > 1 else {}
+
+    beside = doing.during(f"plain decoding beside batch {pair + 1}") if pair is not None else doing
 
     def time_plain() -> float:
-        return run_decoder(kind, loaded, plain, first_rows, at_once).decoded.seconds * n / at_once
+        return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once
 
     plain_first = pair is not None and not itself and pair % 2 == 0
     plainly = time_plain() if plain_first else None
-    run = run_decoder(kind, loaded, spec, rows, at_once, done_of)
+    run = run_decoder(kind, loaded, spec, rows, at_once, doing)
     if pair is not None:
         if plainly is None:
             plainly = run.decoded.seconds if itself else time_plain()
@@ -319,7 +349,7 @@ def batches(
         batch_rows = slice_rows(rows, slice(first, None if refill else first + batch))
         pair = number if number < paced else None
         try:
-            yield decode_batch(kind, loaded, spec, batch_rows, batch, pair, (first, len(rows["ids"])))
+            yield decode_batch(kind, loaded, spec, batch_rows, batch, pair, Doing(first, len(rows["ids"])))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

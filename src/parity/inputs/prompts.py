@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.command import progress
+from parity.base.command import note_batches
 from parity.base.files import read_json, write_arrays, write_json
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
@@ -26,15 +26,15 @@ def write_prompts(spec: PromptSpec, folder: Path) -> None:
 
 
 def encode(
-    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 64
+    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 16
 ) -> dict[str, np.ndarray]:
     """Encode captions with a model's text encoder, `batch` at a time: arrays by name, a row each; for LlamaGen
     left-padded embeddings float32 [n, prefix, D] and their mask `valid`. Raises ParityError for a caption too long."""
     from parity.models.discrete.load import load_encoder
 
     encoded = load_encoder(manifest, device)
-    starts = range(0, len(captions), batch)
-    encoded_batches = [encoded(captions[i : i + batch]) for i in progress(starts, len(starts), "captions")]
+    batches = (captions[i : i + batch] for i in range(0, len(captions), batch))
+    encoded_batches = [encoded(some) for some in note_batches(batches, len(captions), "captions")]
     return {
         name: np.concatenate([columns[name].cpu().numpy() for columns in encoded_batches])
         for name in encoded_batches[0]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from parity.base.command import note
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import load_weights, parts, read_shapes, unpickle
@@ -28,10 +29,14 @@ WEIGHTS = "open_clip_model.safetensors"  # the file of weights in a folder of op
 
 
 def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
-    """Yield lists of `size` pictures, the last one shorter. The pictures are read as they are asked for."""
+    """Yield lists of `size` pictures, the last one shorter, and note how many were yielded. The pictures are read as
+    they are asked for."""
     remaining = iter(pictures)
+    n_done = 0
     while batch := list(islice(remaining, size)):
+        note(f"pictures that a network has judged: {n_done}")
         yield batch
+        n_done += len(batch)
 
 
 def shorten_message(error: Exception) -> str:

@@ -13,6 +13,7 @@ import torch
 from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
+from parity.base.command import note_batches
 from parity.base.errors import ParityError
 from parity.base.weights import check, load_network
 from parity.embedded.classes import CLASSES, draw_scene_of_class
@@ -127,7 +128,8 @@ class Loaded:
     def decode(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
         """Decode tokens [n, L, D] of all ranks, in raster order, to pictures [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
-        return torch.cat([self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)])
+        batches = note_batches(grid.split(batch), len(grid), "pictures")
+        return torch.cat([self.kl.decode(t.float().to(self.device)) for t in batches])
 
 
 def load(

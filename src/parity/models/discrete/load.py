@@ -11,6 +11,7 @@ from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor, nn
 
+from parity.base.command import note_batches
 from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.vq import to_pixels
@@ -44,7 +45,7 @@ class Loaded:
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
         """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` pictures at a time."""
-        batches = torch.as_tensor(tokens).long().split(batch)
+        batches = note_batches(torch.as_tensor(tokens).long().split(batch), len(tokens), "pictures")
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
         return np.concatenate(
             [as_bytes(self.family.pictures(self.nets, batch_tokens.to(self.device))) for batch_tokens in batches]

@@ -6,6 +6,7 @@ from parity_certify.result_rows import Row, adjust_family
 from parity_certify.teacher_forced import assign_slots, run_battery, wrap_law
 from parity_decoders.protocols.anysubset import Infilling
 
+from parity.base.command import note
 from parity.equality.layers import CellFiles
 from parity.equality.row_dependence import RowDependence
 from parity.experiment.options import declaration
@@ -38,6 +39,7 @@ def rows(cell: CellFiles) -> list[Row]:
         dependence = RowDependence(tokens, shard.batch, shard.at_once, step if predictable else None)
     logp, p = [], []
     for i in range(0, len(shard.ids), BATCH):
+        note(f"laws of the target: {i} of {len(shard.ids)} texts")
         laws, words, is_missing = joint_laws(model, Infilling(*(x[i : i + BATCH] for x in start)))
         logp.append(log_probability(laws, words, is_missing).cpu())
         if is_tested:

@@ -20,6 +20,7 @@ from parity_decoders.protocols.continuous import Chain, ContinuousModel, Law, Pa
 from scipy import stats
 from torch import Tensor
 
+from parity.base.command import note
 from parity.decode.continuous import Drawn, record
 from parity.equality.layers import CellFiles
 from parity.equality.targets.continuous import compute_energy_p
@@ -175,6 +176,7 @@ def compare_conditions(
     for repeat in range(2):
         family: list[Row] = []
         for c, (pair, cut) in enumerate(conditions):
+            note(f"tests of one token: condition {c + 1} of {len(conditions)}")
             model = f"{columns['model']}, condition {c}, place {cut[2]}"
             of_condition = {**columns, "model": model, "repeat": repeat}
             noise_rows = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n)

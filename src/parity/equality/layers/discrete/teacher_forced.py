@@ -7,6 +7,7 @@ import torch
 from parity_certify.result_rows import Row, adjust_family
 from parity_certify.teacher_forced import assign_slots, run_battery
 
+from parity.base.command import note
 from parity.equality.layers import CellFiles
 from parity.equality.row_dependence import RowDependence
 from parity.experiment.options import claim
@@ -35,6 +36,7 @@ def rows(cell: CellFiles) -> list[Row]:
 
     def compute_laws(first: int, end: int) -> torch.Tensor:
         """Compute the laws p [end - first, L, V] of rows first..end - 1; extend logp, top1 and `dependence` by them."""
+        note(f"laws of the target: {first} of {len(shard.tokens)} images")
         model = loaded.model({k: v[first:end] for k, v in cell.inputs.items()}, spec["sampling"])
         tokens = torch.from_numpy(shard.tokens[first:end]).to(loaded.device)
         logits = teacher_forced_logits(model, tokens)
