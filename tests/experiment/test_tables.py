@@ -71,7 +71,7 @@ def test_it_plans_on_stand_ins_without_its_data(file, make_stand_in, tmp_path, m
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = yaml.safe_load(file.read_text())
     config, planned_cells = make_plan(
-        {**raw, "stand_in": True}, lambda names: {name: make_stand_in(name) for name in names}
+        {**raw, "stand_in": True}, lambda names, published: {name: make_stand_in(name) for name in names}
     )
     assert config.stand_in
     assert config.experiment == f"{file.stem}-stand_in"
@@ -104,7 +104,7 @@ DRAFTER = {"files": {"drafter": "eagle_drafter"}, "sha256": {"drafter": "b" * 64
 def make_entries_of(requested):
     """Make a function that returns tiny LlamaGens as stand-ins' entries, and appends their names to `requested`."""
 
-    def make(names):
+    def make(names, published):
         """Note the names and return an entry for each."""
         requested.extend(names)
         return {name: copy.deepcopy(DRAFTER if name == "eagle_drafter" else ENTRY) for name in names}

@@ -347,12 +347,24 @@ class ContinuousSection(Section):
     conditions: int = Field(6, ge=1, le=1000, description="prefixes of plain decoding's images for the one-token tests")
 
 
+class StandInSpec(Strict):
+    """Random networks in place of published ones."""
+
+    size: Literal["small", "published"] = Field(
+        "published",
+        description="published: the sizes that authors released, with prompts, batches and options as they are; small:"
+        " as `stand_in: true`, with few prompts",
+    )
+
+
 class Config(Strict):
     """One experiment: a section for each kind of model that it is about, and what they share."""
 
     experiment: Name = "default"
     scale: float = Field(1.0, gt=0, le=1, description="share of every section's prompts, texts and images to run")
-    stand_in: bool = Field(False, description="a trial run: tiny random networks in place of every published one")
+    stand_in: bool | StandInSpec = Field(
+        False, description="a trial run: tiny random networks in place of every published one"
+    )
     models: dict[Name, ModelSpec] = Field({}, description="a section runs all of its kind, or the embedded one")
     image: ImageSection | None = None
     text: TextSection | None = None

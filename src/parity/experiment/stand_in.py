@@ -1,5 +1,6 @@
 """`stand_in: true`: the same experiment with tiny random networks, in the published formats, in place of published
-ones. It shows that everything runs; its figures say nothing of a model.
+ones. It shows that everything runs; its figures say nothing of a model. `stand_in: {size: published}`: with random
+networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
 Embedded networks stay. Prompts and data that are missing are replaced by a few of the workflow's own. Length options
 such as `window` are capped at the length of the small networks, and tests are as small as possible.
@@ -15,17 +16,17 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
+from parity.experiment.absent_data import CLASSES, PROMPTS, replace_absent_data
 from parity.experiment.module_metadata import modules, read_constant
 from parity.experiment.options import KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
 from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
-Make = Callable[[Sequence[str]], Entries]
-PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
+Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small
 FEW = 2  # number of prompts, texts or images of a trial run
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
-BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
+BANNER = "Stand-ins: random networks in the published formats. No figure here says anything of the models."
 
 
 def list_stand_ins() -> dict[str, str]:
@@ -35,19 +36,25 @@ def list_stand_ins() -> dict[str, str]:
     }
 
 
-def make_stand_ins(names: Sequence[str], parent: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
+def make_stand_ins(
+    names: Sequence[str], published: bool = False, parent: Path = Path("results/stand_ins")
+) -> dict[str, dict[str, Any]]:
     """Make the configuration's entries of stand-ins, by name. Writes those that do not exist, or were written by other
-    code, to folders in `parent`, by one process. Raises ConfigError for an unknown name, or if that process fails."""
+    code, to folders in `parent`, by one process. Raises ConfigError for an unknown name, or if that process fails.
+    published: in the sizes of released networks."""
     modules_by_name = list_stand_ins()
     for name in names:
         if name not in modules_by_name:
             raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(modules_by_name))}")
+    suffix = "-published" if published else ""
     folders = {
-        name: parent / f"{name}-{code_digest.digest(f'parity.stand_ins.{modules_by_name[name]}')}" for name in names
+        name: parent / f"{name}{suffix}-{code_digest.digest(f'parity.stand_ins.{modules_by_name[name]}')}"
+        for name in names
     }
     if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:
         command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        command += ["--published"] if published else []
+        result = subprocess.run(command, capture_output=True, text=True, timeout=3600 if published else 600)
         if result.returncode:
             cause = (result.stderr.strip().splitlines() or ["it printed no cause"])[-1]
             raise ConfigError(f"stand_in: {', '.join(missing)} cannot be written: {cause}")
@@ -75,21 +82,27 @@ def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
 
 
 def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
-    """Make a copy of a configuration with `stand_in: true` in which stand-ins, made by `make`, replace published models
-    and judges, and sizes are as small as possible; return any other configuration itself."""
-    if raw.get("stand_in") is not True:
+    """Make a copy of a configuration with `stand_in` in which stand-ins, made by `make`, replace published models and
+    judges, and sizes, unless they are to be published ones, are as small as possible; return any other configuration
+    itself."""
+    if raw.get("stand_in") is not True and not isinstance(raw.get("stand_in"), dict):
         return raw
+    published_sizes = raw["stand_in"] is not True and raw["stand_in"].get("size", "published") == "published"
     raw = copy.deepcopy(raw)
     validate(Config, pins.fill_pins(copy.deepcopy(raw), lambda name: pins.NONE), "")
     judges, models = raw.get("networks") or {}, raw.get("models") or {}
     published = {n: spec for n, spec in models.items() if spec.get("source", "embedded") != "embedded"}
-    entries = make(list(dict.fromkeys([*judges, *(n for spec in published.values() for n in name_stand_ins(spec))])))
+    names = list(dict.fromkeys(name for spec in published.values() for name in name_stand_ins(spec)))
+    entries = {**make(names, published_sizes), **make([*judges], False)}
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
     stand_ins = {name: make_entry(spec, entries) for name, spec in published.items()}
     raw["models"] = {**models, **stand_ins}
     specs = [ModelSpec(**entry) for entry in stand_ins.values()]
+    if published_sizes:
+        has_classes = any(spec.network.get("classes") for spec in specs)
+        return replace_absent_data(raw, has_classes)[0]
     for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
         if isinstance(raw.get(section), dict):
             shrink(raw[section], [spec for spec in specs if KINDS[weights.find_kind(spec.family)] == section])

@@ -17,10 +17,11 @@ def main() -> None:
     """Write each stand-in that the command line names to its folder after `--out`, and its entry.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=sorted(list_stand_ins()), metavar="names")
+    parser.add_argument("--published", action="store_true", help="in the sizes of released networks")
     add_arguments(parser, "out+")
     a = parser.parse_args()
     for name, folder in zip(a.names, a.out, strict=True):
-        write_json(folder / "entry.json", make_entry(name, folder))
+        write_json(folder / "entry.json", make_entry(name, folder, a.published))
 
 
 if __name__ == "__main__":

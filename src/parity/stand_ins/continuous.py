@@ -17,17 +17,24 @@ from parity.stand_ins.text import draw_state, save_tokenizer, train_byte_pairs
 
 WRITES = ("mar", "xar", "harmon")
 KL_SIZES = KLConfig(ch=32, ch_mult=(1, 1), res_blocks=1)
+L = {"width": 1024, "encoder": 16, "decoder": 16, "heads": 16}
+PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes its authors' L and B
+    "mar": {
+        "target": MARConfig(**L, head_width=1280, head_depth=8), "draft": MARConfig(), "kl": KLConfig(),
+    },
+    "xar": {"target": XARConfig(**L), "draft": XARConfig(), "kl": KLConfig()},
+}  # fmt: skip
 QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
-def make_kl16_tensors() -> dict[str, Tensor]:
+def make_kl16_tensors(sizes: KLConfig = KL_SIZES) -> dict[str, Tensor]:
     """Make the tensors of a random autoencoder, by latent diffusion's names."""
-    return {diffusion_name(name, len(KL_SIZES.ch_mult)): value for name, value in draw_state(KL(KL_SIZES), 7).items()}
+    return {diffusion_name(name, len(sizes.ch_mult)): value for name, value in draw_state(KL(sizes), 7).items()}
 
 
-def write_kl16(folder: Path) -> dict[str, str]:
+def write_kl16(folder: Path, sizes: KLConfig = KL_SIZES) -> dict[str, str]:
     """Write the random autoencoder as {"model": tensors}, with one of its training loss; return {"kl": "kl16.ckpt"}."""
-    torch.save({"model": {**make_kl16_tensors(), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
+    torch.save({"model": {**make_kl16_tensors(sizes), "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
     return {"kl": "kl16.ckpt"}
 
 
@@ -37,15 +44,24 @@ def make_mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
     return MARConfig(grid=grid, **trunk, head_width=32, head_depth=blocks)
 
 
-def mar(folder: Path) -> dict[str, str]:
+SMALL_MAR = make_mar_sizes(2), make_mar_sizes(1)
+SMALL_XAR = tuple(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks) for blocks in (2, 1))
+
+
+def mar(
+    folder: Path,
+    target: MARConfig = SMALL_MAR[0],
+    draft: MARConfig = SMALL_MAR[1],
+    kl: KLConfig = KL_SIZES,
+) -> dict[str, str]:
     """Write a target and a draft as MAR's training saves them (weights, moving average, optimizer, arguments), and the
     autoencoder. Return their paths in `folder` by part."""
-    files = write_kl16(folder)
-    for component, name, blocks, seed in (("target", "mar_huge", 2, 1), ("draft", "mar_base", 1, 2)):
-        average = draw_state(MARNet(make_mar_sizes(blocks)), seed)
+    files = write_kl16(folder, kl)
+    for component, name, sizes, seed in (("target", "mar_huge", target, 1), ("draft", "mar_base", draft, 2)):
+        average = draw_state(MARNet(sizes), seed)
         plain = {k: v + 0.01 for k, v in average.items()}
         optimizer = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
-        arguments = argparse.Namespace(model=name, ema_rate=0.9999, diffloss_d=blocks)
+        arguments = argparse.Namespace(model=name, ema_rate=0.9999, diffloss_d=sizes.head_depth)
         (folder / name).mkdir()
         checkpoint = {"model": plain, "model_ema": average, "optimizer": optimizer, "epoch": 399, "args": arguments}
         torch.save(checkpoint, folder / name / "checkpoint-last.pth")
@@ -53,12 +69,17 @@ def mar(folder: Path) -> dict[str, str]:
     return files
 
 
-def xar(folder: Path) -> dict[str, str]:
+def xar(
+    folder: Path,
+    target: XARConfig = SMALL_XAR[0],
+    draft: XARConfig = SMALL_XAR[1],
+    kl: KLConfig = KL_SIZES,
+) -> dict[str, str]:
     """Write a target and a draft as bare tensors, with the buffers that the released network computes, and the
     autoencoder. Return their paths in `folder` by part. An image has four cells of 8 x 8 tokens, as released."""
     files = write_kl16(folder)
-    for component, name, blocks, seed in (("target", "xAR-H", 2, 3), ("draft", "xAR-B", 1, 4)):
-        state = draw_state(XARNet(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks)), seed)
+    for component, name, sizes, seed in (("target", "xAR-H", target, 3), ("draft", "xAR-B", draft, 4)):
+        state = draw_state(XARNet(sizes), seed)
         computed = {"mask": torch.ones(1, 1, 256, 256), "rope.freqs_cos": torch.ones(256, 64)}
         torch.save({**state, **computed}, folder / f"{name}.pth")
         files[component] = f"{name}.pth"

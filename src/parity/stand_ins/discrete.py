@@ -2,8 +2,10 @@
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,10 +18,30 @@ from parity.models.discrete.vq import MIDDLE, VQ, VQConfig
 from parity.stand_ins.text import save_tokenizer
 
 WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "llamagen_c2i", "eagle_drafter")
+NONE: Mapping[str, Any] = MappingProxyType({})
 CODES = 64
 SIDE = 6  # pictures have so many codes a side, unless they are LlamaGen's
 GRID = 8  # LlamaGen's pictures have so many codes a side
 TEXT = 32  # LlamaGen's text encoder makes embeddings of this width
+PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes the sizes of its authors
+    "llamagen": {
+        "codes": 16384, "side": 16, "sizes": {"dim": 1280, "layers": 36, "heads": 20}, "tokenizer": VQConfig(),
+        "text": {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_layers": 24, "num_heads": 32, "vocab_size": 32128},
+    },
+    "llamagen_c2i": {
+        "codes": 16384, "side": 16, "sizes": {"dim": 768, "layers": 12, "heads": 12}, "tokenizer": VQConfig(),
+    },
+    "eagle_drafter": {"dim": 1280, "heads": 20, "codes": 16384, "grid": 16, "hidden": 3584},
+    "janus": {
+        "codes": 16384, "side": 24,
+        "text": {"vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+                 "num_attention_heads": 16},
+        "vision": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+        "pictures": {"latent_channels": 256, "base_channels": 128, "channel_multiplier": [1, 1, 2, 2, 4],
+                     "num_res_blocks": 2},
+    },
+}  # fmt: skip
+SMALL_TOKENIZER = VQConfig(CODES, 8, 32, (1, 1, 1, 1, 1), 1, 32)
 PIXELS = {"chameleon": 128, "emu3": 48}  # pictures of these stand-ins have so many pixels a side, which no file says
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # a line token, then sizes in units of 32 pixels
@@ -48,6 +70,17 @@ def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] =
     return vocabulary
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Context manager: networks are built in `dtype`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def sharpen(net: nn.Module, seed: int) -> nn.Module:
     """Fill a network with random weights by a seed and return it: matrices scaled by their width, vectors near 1
     (weights) or 0 (biases), so that its laws differ between positions."""
@@ -56,16 +89,18 @@ def sharpen(net: nn.Module, seed: int) -> nn.Module:
         for name, weight in net.named_parameters():
             if weight.ndim > 1 and "norm" not in name:
                 deviation = 1.0 if "embed" in name else 1.5 * weight[0].numel() ** -0.5
-                weight.copy_(deviation * torch.randn(weight.shape, generator=generator))
+                weight.copy_(deviation * torch.randn(weight.shape, generator=generator, dtype=torch.float32))
             else:
                 centre = float(name.endswith("weight"))
-                weight.copy_(centre + 0.1 * torch.randn(weight.shape, generator=generator))
+                weight.copy_(centre + 0.1 * torch.randn(weight.shape, generator=generator, dtype=torch.float32))
     return net
 
 
 def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
     """Save a transformers network to a folder of shards with an index, readable by all; state: other weights."""
-    net.save_pretrained(folder, state_dict=state or net.state_dict(), max_shard_size="300KB")
+    state = state or net.state_dict()
+    large = sum(tensor.nbytes for tensor in state.values()) > 2**28
+    net.save_pretrained(folder, state_dict=state, max_shard_size="2GB" if large else "300KB")
     for file in folder.iterdir():
         file.chmod(0o644)
 
@@ -217,29 +252,40 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
     return {"model": "Emu3-Gen-hf"}
 
 
-def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
-    """Write Janus-Pro, a folder of shards that holds all its networks; return {"model": its name}."""
+def janus(
+    folder: Path,
+    codes: int = CODES,
+    side: int = SIDE,
+    text: Mapping[str, Any] = NONE,
+    vision: Mapping[str, Any] = NONE,
+    pictures: Mapping[str, Any] = NONE,
+) -> dict[str, str]:
+    """Write Janus-Pro, a folder of shards that holds all its networks, in bfloat16 if it is large; return {"model": its
+    name}. text, vision, pictures: of transformers' configurations, in place of small sizes."""
     from transformers import JanusConfig, JanusForConditionalGeneration
 
     model_folder = folder / "Janus-Pro-1B"
     words = write_tokenizer(model_folder, JANUS_WORDS)
-    text = {
+    language = {
         "model_type": "llama", "vocab_size": len(words), "hidden_size": 64, "intermediate_size": 96,
         "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 2048,
-        "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
+        "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **text,
     }  # fmt: skip
-    vision = {
+    width = language["hidden_size"]
+    encoder = {
         "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16 * side, "patch_size": 16,
-        "num_image_tokens": side**2, "projection_dim": 64,
+        "num_image_tokens": side**2, "projection_dim": width, **vision,
     }  # fmt: skip
-    pictures = {
+    tokenizer = {
         "embed_dim": 8, "num_embeddings": codes, "latent_channels": 32, "base_channels": 32,
-        "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1, "projection_dim": 64, "image_token_embed_dim": 64,
+        "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1, "projection_dim": width,
+        "image_token_embed_dim": width, **pictures,
     }  # fmt: skip
     config = JanusConfig(
-        text_config=text, vision_config=vision, vq_config=pictures, image_token_id=words["<image_placeholder>"]
+        text_config=language, vision_config=encoder, vq_config=tokenizer, image_token_id=words["<image_placeholder>"]
     )
-    net: Any = sharpen(JanusForConditionalGeneration(config), seed=2)
+    with default_dtype(torch.bfloat16 if text else torch.float32):
+        net: Any = sharpen(JanusForConditionalGeneration(config), seed=2)
     net.generation_config._from_model_config = False
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     net.generation_config.generation_kwargs = {"boi_token_id": words["<begin_of_image>"]}
@@ -247,31 +293,50 @@ def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     return {"model": "Janus-Pro-1B"}
 
 
-def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: int, **sizes: Any) -> dict[str, str]:
+def write_llamagen(
+    folder: Path, transformer: str, vq: str, codes: int, grid: int, tokenizer: VQConfig, **sizes: Any
+) -> dict[str, str]:
     """Write a random transformer and image tokenizer, {"model": tensors} each, to these files; return their names."""
-    net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
-    tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
+    net = Transformer(LlamaGenConfig(vocab=codes, grid=grid, **{"dim": 64, "layers": 2, "heads": 1, **sizes}))
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({"model": sharpen(net, 0).state_dict()}, folder / transformer)
-    state = sharpen(tokenizer, 1).state_dict() | {"quantize.codebook_used": torch.zeros(65536)}
+    state = sharpen(VQ(tokenizer), 1).state_dict() | {"quantize.codebook_used": torch.zeros(65536)}
     torch.save({"model": state}, folder / vq)
     return {"transformer": transformer, "vq": vq}
 
 
-def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, str]:
+def llamagen(
+    folder: Path,
+    codes: int = CODES,
+    side: int = GRID,
+    sizes: Mapping[str, Any] = NONE,
+    tokenizer: VQConfig = SMALL_TOKENIZER,
+    text: Mapping[str, Any] = NONE,
+) -> dict[str, str]:
     """Write LlamaGen-XL, stage 1: transformer and image tokenizer, of pictures of side x side codes, and the folder of
-    a T5 encoder. Return their paths in `folder` by part. sizes: of the transformer, in place of small ones."""
+    a T5 encoder, in bfloat16 if it is large. Return their paths in `folder` by part. sizes, text: of the transformer
+    and of the encoder, in place of small ones."""
     from transformers import T5Config, T5EncoderModel
 
-    files = write_llamagen(folder, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt", codes, side, caption_dim=TEXT, **sizes)
+    small: Any = {"d_model": TEXT, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
     words = write_tokenizer(folder / "flan-t5-xl", ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
-    small: Any = {"d_model": TEXT, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
-    encoder = T5EncoderModel(T5Config(vocab_size=len(words), **small, feed_forward_proj="gated-gelu"))
-    save(sharpen(encoder, 2), folder / "flan-t5-xl")
+    config = {"vocab_size": len(words), **small, **text}
+    names = ("t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt")
+    files = write_llamagen(folder, *names, codes, side, tokenizer, **{"caption_dim": config["d_model"], **sizes})
+    with default_dtype(torch.bfloat16 if text else torch.float32):
+        encoder = T5EncoderModel(T5Config(**config, dropout_rate=0.0, feed_forward_proj="gated-gelu"))
+        save(sharpen(encoder, 2), folder / "flan-t5-xl")
     return {**files, "text": "flan-t5-xl"}
 
 
-def llamagen_c2i(folder: Path) -> dict[str, str]:
-    """Write LlamaGen-B for 1,000 classes, transformer and image tokenizer; return the names of both files by part."""
-    sizes = {"prefix": 1, "caption_dim": 0, "classes": 1000}
-    return write_llamagen(folder, "c2i_B_256.pt", "vq_ds16_c2i.pt", CODES, GRID, **sizes)
+def llamagen_c2i(
+    folder: Path,
+    codes: int = CODES,
+    side: int = GRID,
+    sizes: Mapping[str, Any] = NONE,
+    tokenizer: VQConfig = SMALL_TOKENIZER,
+) -> dict[str, str]:
+    """Write LlamaGen-B for 1,000 classes, transformer and image tokenizer; return the names of both files by part.
+    sizes: of the transformer, in place of small ones."""
+    classes = {"prefix": 1, "caption_dim": 0, "classes": 1000, **sizes}
+    return write_llamagen(folder, "c2i_B_256.pt", "vq_ds16_c2i.pt", codes, side, tokenizer, **classes)

@@ -2,8 +2,9 @@
 made from the stories of this repository."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 
 WRITES = ("xlnet", "gpt2")
+PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes the sizes of its authors
+    "xlnet": {"vocab": 32000, "width": 768, "layers": 12, "heads": 12},
+    "gpt2": {"sizes": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 1280, "n_layer": 36, "n_head": 20}},
+}
 END = "<|endoftext|>"  # GPT-2 has no other special token
 MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's tokens begin so
 SPACE = "▁"
@@ -69,20 +74,22 @@ def make_xlnet_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def xlnet(folder: Path) -> dict[str, str]:
-    """Write a random any-subset model, a folder of XLNetLMHeadModel, and its tokenizer's; return their names."""
+def xlnet(folder: Path, vocab: int = 0, width: int = 32, layers: int = 2, heads: int = 2) -> dict[str, str]:
+    """Write a random any-subset model, a folder of XLNetLMHeadModel, and its tokenizer's; return their names. vocab:
+    pieces that the network has; 0 for the tokenizer's."""
     tokenizer = make_xlnet_tokenizer()
     marks = {mark.strip("</>") + "_token": mark for mark in ("<unk>", "<cls>", "<sep>", "<pad>", "<mask>")}
     config = {"tokenizer_class": "XLNetTokenizer", "bos_token": "<s>", "eos_token": "</s>", **marks}
     save_tokenizer(tokenizer, folder / "xlnet-base-cased", config)
-    net = xlnet_network(tokenizer.get_vocab_size(), 32, 2, 2)
+    net = xlnet_network(vocab or tokenizer.get_vocab_size(), width, layers, heads)
     net.load_state_dict(draw_state(net, 8, 0.2))
     net.save_pretrained(folder / "ASARM")
     return {"xlnet": "ASARM", "tokenizer": "xlnet-base-cased"}
 
 
-def gpt2(folder: Path) -> dict[str, str]:
-    """Write the judge, a folder of a random GPT-2, with its tokenizer in two formats; return {"judge": its name}."""
+def gpt2(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
+    """Write the judge, a folder of a random GPT-2, with its tokenizer in two formats; return {"judge": its name}.
+    sizes: of the network, in place of small ones."""
     tokenizer = train_byte_pairs((END,), 320)
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
     save_tokenizer(tokenizer, folder / "gpt2-large", config)
@@ -91,8 +98,8 @@ def gpt2(folder: Path) -> dict[str, str]:
     merges = "".join(" ".join(pair) + "\n" for pair in model["merges"])
     (folder / "gpt2-large/merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
     vocab = tokenizer.get_vocab_size()
-    sizes = {"vocab_size": vocab, "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    net = causal.build(sizes | {"bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
+    small = {"vocab_size": vocab, "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    net = causal.build({**small, **sizes, "bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
     net.load_state_dict(draw_state(net, 9, 0.2))
     net.save_pretrained(folder / "gpt2-large")
     return {"judge": "gpt2-large"}

@@ -1,0 +1,44 @@
+"""Data of a configuration that are not on this machine, for what needs them not: a plan, and a trial on stand-ins of
+published size."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
+
+
+def replace_absent_data(raw: dict[str, Any], has_classes: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Return a copy of a configuration without files of data that do not exist, and a line for each of them: prompts
+    and captions become the workflow's own, which are numbers of classes if `has_classes`; texts become embedded ones;
+    pictures to compare with, and networks that judge, are left out."""
+    raw = copy.deepcopy(raw)
+    lines: list[str] = []
+
+    def is_absent(key: str, name: Any) -> bool:
+        """Return whether a file or folder does not exist; if so, note it."""
+        if not isinstance(name, str) or not name or name.startswith(("classes:", "datasets:")) or Path(name).exists():
+            return False
+        lines.append(f"{key} = {name!r}: not here")
+        return True
+
+    for section, field in (("image", "prompts"), ("continuous", "captions")):
+        content = raw.get(section)
+        if not isinstance(content, dict):
+            continue
+        if is_absent(f"{section}.reference", content.get("reference")):
+            del content["reference"]
+        prompts = content.get(field)
+        if isinstance(prompts, dict) and is_absent(f"{section}.{field}.file", prompts.get("file")):
+            others = {k: v for k, v in prompts.items() if k not in ("file", "format", "column", "caption")}
+            content[field] = {**others, "file": CLASSES if has_classes else PROMPTS}
+    tasks = raw["text"].get("tasks") if isinstance(raw.get("text"), dict) else None
+    for kind, settings in (tasks or {}).items():
+        for i, task in enumerate(settings if isinstance(settings, list) else ()):
+            if is_absent(f"text.tasks.{kind}.{i}.data", task.get("data")):
+                del task["data"]
+    networks = raw["networks"] if isinstance(raw.get("networks"), dict) else {}
+    for name, spec in list(networks.items()):
+        if isinstance(spec, dict) and not spec.get("repo") and is_absent(f"networks.{name}.file", spec.get("file")):
+            del networks[name]
+    return raw, lines
