@@ -32,6 +32,7 @@ from parity.base.headers import strip_wrappers as strip_wrappers
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
+MAPPED = 1 << 27  # so many bytes of a pickle are read before its mapped memory is released
 
 
 def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, dict[str, str]]:
@@ -149,14 +150,19 @@ def tensors(
     """Yield name and tensor of everything but `ignored` in a safetensors file, a pickle, or a folder of either, on
     `device`, floating-point numbers in `dtype` (None: as stored). Raises ParityError for eight-bit weights and NaN.
 
-    At most one tensor is held at a time: a safetensors file is reopened for each, so that its mapped memory is
-    released. On the device "meta" no number is read.
+    At most one tensor is held at a time: files are reopened, a pickle after MAPPED bytes, so that their mapped memory
+    is released. On the device "meta" no number is read.
     """
     for file in parts(path):
         meta = str(device) == "meta"
-        read = unpickle(file) if file.suffix in PICKLED and not meta else read_shapes(file)
+        pickled = file.suffix in PICKLED and not meta
+        read = unpickle(file) if pickled else read_shapes(file)
+        n_mapped = 0
         for name in [name for name in read if name not in ignored]:
+            if n_mapped > MAPPED:
+                read, n_mapped = unpickle(file), 0
             tensor = read.pop(name)
+            n_mapped += tensor.nbytes if pickled else 0
             if tensor.is_meta and not meta:
                 with safe_open(file, framework="pt") as reader:
                     tensor = reader.get_tensor(name)

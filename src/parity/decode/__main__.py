@@ -70,7 +70,7 @@ def main() -> None:
                 if not is_whole(stored):  # another job may have decoded it meanwhile
                     shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, paced, refill)
                     if a.time_compiled and paced and not fast:
-                        compiled = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast=True)
+                        compiled = loop.compile_passes(a.kind, loaded)
                         speedups = loop.time_compiled(a.kind, loaded, compiled, a.spec, piece)
                         shard.columns["compiled_speedup"] = speedups
                     sizes = {"parameters": loop.import_kind(a.kind).parameters(loaded)}

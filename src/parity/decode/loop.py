@@ -149,6 +149,11 @@ def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: s
     return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
 
 
+def compile_passes(kind: str, loaded: Any) -> Any:
+    """Make a copy of a job's networks, which are shared, whose passes are compiled."""
+    return importlib.import_module(f"parity.models.{kind}.load").compile_passes(loaded)
+
+
 def slice_rows(rows: Rows, which: slice) -> Rows:
     return {k: v[which] for k, v in rows.items()}
 
@@ -323,17 +328,20 @@ def decode_batch(
     plain_first = pair is not None and not itself and pair % 2 == 0
     plainly = time_plain() if plain_first else None
     run = run_decoder(kind, loaded, spec, rows, at_once, doing)
+    seconds = run.decoded.seconds
+    drafting = [call for call in run.calls if call.network != "target"]
+    columns: dict[str, Any] = {"ids": rows["ids"], **UNTIMED, "batch": n, "at_once": len(first_rows["ids"])}
+    columns |= {"network_seconds": sum(call.seconds for call in run.calls)}
+    columns |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
+    columns |= import_kind(kind).columns(rows, run.model, run.start, run.decoded)
+    del run  # plain decoding needs a cache as large as the one that this frees
     if pair is not None:
         if plainly is None:
-            plainly = run.decoded.seconds if itself else time_plain()
+            plainly = seconds if itself else time_plain()
         times |= {"plain_seconds": plainly, "load": os.getloadavg()[0]}
         if n == 1:
-            times |= {"single_seconds": run.decoded.seconds, "plain_single_seconds": plainly}
-    counts = {"batch": n, "at_once": len(first_rows["ids"]), "network_seconds": sum(call.seconds for call in run.calls)}
-    drafting = [call for call in run.calls if call.network != "target"]
-    counts |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
-    columns = {"ids": rows["ids"], **UNTIMED, **times, **counts}
-    columns |= import_kind(kind).columns(rows, run.model, run.start, run.decoded)
+            times |= {"single_seconds": seconds, "plain_single_seconds": plainly}
+    columns |= times
     return {name: make_column(value, n) for name, value in columns.items()}
 
 

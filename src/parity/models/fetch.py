@@ -6,6 +6,7 @@ The digest of a folder is that of its weights' digests. Loading trusts what was 
 """
 
 import importlib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
 
 
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Fetch the files of a published model of images, and write pickled or renamed ones as safetensors to `folder`.
+    """Fetch the files of a published model of images, and write those of other names, and pickles in torch's older
+    format, as safetensors to `folder`; other pickles are read as they are.
     Raises ParityError if a companion does not fit the model."""
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     files = {}
@@ -123,7 +125,10 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
         out = folder / f"{component}.safetensors"
         if renamed:
             save_weights(renamed[0], out, renamed[1])
-        files[component] = str(out if renamed else convert_pickled(local, out))
+        is_readable = local.is_dir() or local.suffix not in PICKLED or zipfile.is_zipfile(local)
+        files[component] = str(local if is_readable and not renamed else out)
+        if not is_readable and not renamed:  # the whole of a file in torch's older format would be read for each tensor
+            convert_pickled(local, out)
     for companion in weights.COMPANIONS:
         if companion in files:
             model_checks.check_companion(

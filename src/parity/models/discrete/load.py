@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,13 @@ def load(
 ) -> Loaded:
     """Load the networks of a manifest, and `needs`, "drafter" or "draft", unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
-    torch_device = torch.device(device)
-    return Loaded(manifest, nets, torch_device, CompiledPass(logits_pass, torch_device.type) if fast else logits_pass)
+    loaded = Loaded(manifest, nets, torch.device(device))
+    return compile_passes(loaded) if fast else loaded
+
+
+def compile_passes(loaded: Loaded) -> Loaded:
+    """Make a model of the same networks whose pass is compiled."""
+    return replace(loaded, run=CompiledPass(logits_pass, loaded.device.type))
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:

@@ -18,12 +18,12 @@ from urllib.parse import unquote_plus
 import torch
 import torch.nn.functional as F
 from parity_decoders.protocols.discrete import Encoder
-from torch import Tensor
+from torch import Tensor, nn
 
-from parity.base.errors import ParityError
-from parity.base.weights import parts, tensors
+from parity.base.weights import tensors
 from parity.embedded.tokenizer import VOCAB, encode
 from parity.experiment.model_checks import check_tokenizer
+from parity.models.discrete import llama
 
 if TYPE_CHECKING:
     from transformers import T5EncoderModel
@@ -84,20 +84,26 @@ def pad_left(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return embeddings, valid.gather(1, order)
 
 
-def load_encoder(path: Path) -> "T5EncoderModel":
-    """Load the encoder in a folder of transformers' layout, in float32; pickled files are read as tensors only. Raises
-    ParityError if the folder is incomplete or is not a T5 encoder."""
+def load_encoder(path: Path, device: str = "cpu") -> "T5EncoderModel":
+    """Load the encoder in a folder of transformers' layout, in float32, one tensor at a time; on the device "meta"
+    without numbers. Raises ParityError if the folder is incomplete or is not a T5 encoder."""
     from transformers import T5EncoderModel
 
-    parts(path)
-    read: Any = T5EncoderModel.from_pretrained
-    try:
-        net, info = read(path, local_files_only=True, weights_only=True, dtype=torch.float32, output_loading_info=True)
-    except Exception as error:  # transformers raises errors of any kind for damaged files
-        cause = next(iter(str(error).strip().splitlines()), "")[:200]
-        raise ParityError(f"{path}: not a T5 encoder that can be read: {type(error).__name__}: {cause}") from None
-    if missing := sorted(info["missing_keys"]):
-        raise ParityError(f"{path}: half a checkpoint: {len(missing)} tensors are missing, such as {missing[0]}")
+    config = llama.read_config(path, "t5", "T5Config")
+
+    def build() -> "T5EncoderModel":
+        """Build the encoder without its second name for the table of words."""
+        net = T5EncoderModel(config)
+        net.encoder.embed_tokens = nn.Identity()  # type: ignore[assignment]
+        return net
+
+    def rename(name: str) -> str | None:
+        """Keep the encoder's names, each once."""
+        is_of_encoder = name.startswith(("shared.", "encoder.")) and name != "encoder.embed_tokens.weight"
+        return name if is_of_encoder else None
+
+    net = llama.fill(build, path, rename, device, torch.float32)
+    net.encoder.embed_tokens = net.shared
     return net
 
 
@@ -132,7 +138,7 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     run: Callable[[Tensor, Tensor], Tensor]
     if path.is_dir():
         tokenizer = load_tokenizer(path, length)
-        net: Any = load_encoder(path).eval().to(device)
+        net: Any = load_encoder(path, device)
         run = lambda ids, valid: net(input_ids=ids, attention_mask=valid).last_hidden_state  # noqa: E731
     else:
         tokenizer = partial(encode, max_length=length)
