@@ -127,3 +127,33 @@ def test_a_number_of_devices_is_resolved_where_the_job_runs(monkeypatch, capsys)
     assert capsys.readouterr().err.count("this machine has none") == 1
     monkeypatch.setattr(machine, "gpu", lambda: 1)
     assert [machine.resolve_device(n) for n in ("0", "1", "4")] == ["cpu", "cuda", "cuda"]
+
+
+def test_items_that_do_not_fit_run_in_smaller_batches(capsys):
+    """The results are those of all items at once; other errors pass."""
+    sizes = []
+
+    def double(items):
+        """Return twice each item; three are too many."""
+        sizes.append(len(items))
+        if len(items) > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return items * 2
+
+    items = torch.arange(7)
+    assert torch.cat(list(devices.run_in_batches(double, items, 6, "pictures"))).equal(items * 2)
+    assert sizes == [6, 3, 1, 1, 1, 1, 1, 1, 1]
+    assert capsys.readouterr().err.count("out of memory: pictures: ") == 2
+
+
+def test_one_item_that_does_not_fit_is_one_line():
+    def fail(items):
+        raise MemoryError
+
+    with pytest.raises(ParityError, match="one of the captions does not fit"):
+        list(devices.run_in_batches(fail, [1, 2], 2, "captions"))
+
+
+def test_an_error_that_is_not_of_memory_passes():
+    with pytest.raises(ZeroDivisionError):
+        list(devices.run_in_batches(lambda items: 1 / 0, [1], 1, "pictures"))

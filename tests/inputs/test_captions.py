@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parity.base import command
+from parity.base import devices
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_json
 from parity.experiment.schema import PromptSpec
@@ -76,7 +76,7 @@ def test_a_caption_that_does_not_fit_is_named(tmp_path):
 
 def test_captions_are_noted_by_the_batch(tmp_path, monkeypatch):
     noted = []
-    monkeypatch.setattr(command, "note", noted.append)
+    monkeypatch.setattr(devices, "note", noted.append)
     manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path)
     encode(manifest, ["red"] * 5, batch=2)
     assert noted == ["captions 0 of 5", "captions 2 of 5", "captions 4 of 5"]

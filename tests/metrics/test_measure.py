@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import parity
-from parity.base import command
+from parity.base import devices
 from parity.base.files import dump_canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.experiment import code_digest, study
@@ -235,10 +235,11 @@ def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_pictures_are_noted_by_the_batch(kind, tmp_path, monkeypatch):
     noted: list[str] = []
-    monkeypatch.setattr(command, "note", noted.append)
+    monkeypatch.setattr(devices, "note", noted.append)
     painter = importlib.import_module(f"parity.models.{kind}.load").load_painter(
         fetch.make_manifest(kind, *MODELS[kind], tmp_path)
     )
     tokens = np.zeros((3, 256), int) if kind == "discrete" else np.zeros((3, 64, 16))
-    painter.pictures(tokens, 2)
+    two = painter.pictures(tokens, 2)
     assert noted == ["pictures 0 of 3", "pictures 2 of 3"]
+    assert np.abs(two.astype(int) - painter.pictures(tokens, 1)).max() <= 1

@@ -134,13 +134,6 @@ def test_a_terminal_gets_no_line_of_a_job(monkeypatch):
     assert terminal.getvalue() == ""
 
 
-def test_batches_are_noted_by_what_is_done(monkeypatch):
-    noted = []
-    monkeypatch.setattr(command, "note", noted.append)
-    assert list(command.note_batches(["ab", "cd", "e"], 5, "pictures")) == ["ab", "cd", "e"]
-    assert noted == ["pictures 0 of 5", "pictures 2 of 5", "pictures 4 of 5"]
-
-
 def test_a_file_gets_a_line_now_and_then_of_long_jobs(tmp_path):
     """Of those that have run longest, with what they note, or else the last line of their log."""
     stream = io.StringIO()

@@ -50,6 +50,11 @@ def dump_model_spec(wildcards):
     return dump_canonical(parity_cells.dump_model(EXPERIMENT, wildcards.kind, wildcards.model))
 
 
+def find_section(kind):
+    """Find the section of the experiment for a kind of model."""
+    return getattr(EXPERIMENT, options.KINDS[kind])
+
+
 def has_pictures(kind):
     """Return whether a kind's tokens are pictures."""
     return kind != "anysubset"

@@ -121,6 +121,7 @@ for model_kind in KINDS:
             baseline=lambda w, input: format_flag("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
             reference=lambda w, input: format_flag("reference", input.reference),
             judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.is_judged(EXPERIMENT, find_cell(w)) else "",
+            render=lambda w: f"--render-batch {find_section(w.kind).render_batch}" if has_pictures(w.kind) else "",
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
             code=digest_measuring,
         message:
@@ -129,7 +130,7 @@ for model_kind in KINDS:
             r"""
             python -m parity.measure --kind {wildcards.kind} --spec {params.spec:q} --layers {params.layers:q} \
                 --cell {params.cell:q} {params.shards} {params.inputs} {params.baseline} {params.reference} \
-                {params.run_code} --networks {input.networks:q} {params.judged} --checkpoint {input.checkpoint:q} \
+                {params.render} {params.run_code} --networks {input.networks:q} {params.judged} --checkpoint {input.checkpoint:q} \
                 --threads {threads} --device {resources.gpu} >{log:q} 2>&1
             """
 

@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from parity.base.files import find_numbered_files
 from parity.base.machine import cores, describe_hardware, resolve_device
 
 T = TypeVar("T")
-Batch = TypeVar("Batch", bound=Sized)
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
 MENDED = {  # for each error of the system that the user can mend, this says how
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
@@ -144,15 +143,6 @@ def note(text: str, interval: float = 2.0, line_interval: float = 60.0) -> None:
 
 
 _noted = {"file": 0.0, "line": time.monotonic()}  # when `note` last wrote each; a line comes a minute after the start
-
-
-def note_batches(batches: Iterable[Batch], total: int, what: str) -> Iterator[Batch]:
-    """Yield batches of `total` items and note before each how many items are done: "pictures 16 of 64"."""
-    n_done = 0
-    for batch in batches:
-        note(f"{what} {n_done} of {total}")
-        yield batch
-        n_done += len(batch)
 
 
 def progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:

@@ -5,12 +5,16 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 import torch
 
+from parity.base.command import note
 from parity.base.errors import ParityError
+
+T = TypeVar("T")
 
 HELD: dict[str, IO[str]] = {}  # holds the devices that this process has claimed, each with its locked file
 ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # a cluster puts a job's id into one of these
@@ -76,3 +80,24 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def run_in_batches(run: Callable[[Any], T], items: Any, batch: int, what: str) -> Iterator[T]:
+    """Yield run(batch of items) for batches of `batch` items, a tensor or list; where memory is too little for one,
+    they are half as large from there on. `what` names the items in notes and messages. Raises ParityError if one item
+    does not fit."""
+    first = 0
+    while first < len(items):
+        note(f"{what} {first} of {len(items)}")
+        try:
+            result = run(items[first : first + batch])
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if batch == 1:
+                raise ParityError(f"out of memory: one of the {what} does not fit; allowed: more memory") from None
+            batch //= 2
+            print(f"out of memory: {what}: {batch} at once from here on", file=sys.stderr, flush=True)
+            continue
+        first += batch
+        yield result

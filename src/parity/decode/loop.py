@@ -328,7 +328,7 @@ def decode_batch(
     plain_first = pair is not None and not itself and pair % 2 == 0
     plainly = time_plain() if plain_first else None
     run = run_decoder(kind, loaded, spec, rows, at_once, doing)
-    seconds = run.decoded.seconds
+    seconds = float("nan") if pair is None else run.decoded.seconds
     drafting = [call for call in run.calls if call.network != "target"]
     columns: dict[str, Any] = {"ids": rows["ids"], **UNTIMED, "batch": n, "at_once": len(first_rows["ids"])}
     columns |= {"network_seconds": sum(call.seconds for call in run.calls)}

@@ -314,6 +314,7 @@ class ImageSection(Section):
     ] = SamplingSpec()
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     batch: Batch = Field(32, description="images decoded at once; changes no result but rounding")
+    render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
     reference_images: int = Field(
         512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
     )
@@ -340,6 +341,7 @@ class ContinuousSection(Section):
     batch: Annotated[list[Batch], AfterValidator(check_distinct)] = Field(
         [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
     )
+    render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
     reference: File = Field(
         "", description="published models: as image.reference; embedded ones have pictures of their own"
     )

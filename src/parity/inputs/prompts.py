@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.command import note_batches
+from parity.base.devices import run_in_batches
 from parity.base.files import read_json, write_arrays, write_json
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
@@ -33,8 +33,7 @@ def encode(
     from parity.models.discrete.load import load_encoder
 
     encoded = load_encoder(manifest, device)
-    batches = (captions[i : i + batch] for i in range(0, len(captions), batch))
-    encoded_batches = [encoded(some) for some in note_batches(batches, len(captions), "captions")]
+    encoded_batches = list(run_in_batches(encoded, captions, batch, "captions"))
     return {
         name: np.concatenate([columns[name].cpu().numpy() for columns in encoded_batches])
         for name in encoded_batches[0]

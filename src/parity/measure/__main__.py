@@ -47,22 +47,23 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
     p.add_argument("--layers", type=json.loads, default={}, help="JSON: the settings of each layer, by its name")
     p.add_argument("--protocol", default="", help="how pictures of published models are measured")
+    p.add_argument("--render-batch", type=int, default=8, help="pictures decoded from tokens at once")
     p.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
     add_arguments(p, *paths)
     return p
 
 
-def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:
-    """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard into `folder`, under the shard's name; returns
-    the files, [] if this kind's tokens are no pictures."""
+def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path, batch: int) -> list[Path]:
+    """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard into `folder`, under the shard's name, `batch`
+    pictures at once; returns the files, [] if this kind's tokens are no pictures."""
     module = importlib.import_module(f"parity.models.{kind}.load")
     if not hasattr(module, "load_painter"):
         return []
     painter = module.load_painter(read_json(checkpoint), device)
     for file in shards:
         shard = read_shard(file)
-        write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens))
+        write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens, batch))
     return [folder / file.name for file in shards]
 
 
@@ -98,7 +99,7 @@ def main() -> None:
     pin_threads(a.threads)
     device, begin = take_device(a.device), time.perf_counter()
     write_json(a.cell / "spec.json", a.spec)
-    pictures = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures")
+    pictures = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures", a.render_batch)
     laws = a.cell / "laws.npz"
     paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, device)
 

@@ -13,7 +13,7 @@ import torch
 from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
-from parity.base.command import note_batches
+from parity.base.devices import run_in_batches
 from parity.base.errors import ParityError
 from parity.base.weights import check, load_network
 from parity.embedded.classes import CLASSES, draw_scene_of_class
@@ -22,6 +22,8 @@ from parity.models.compiling import CompiledPass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.vq import to_pixels
+
+RENDERED = 8  # number of pictures that are decoded at once
 
 
 def choose_label(image: int, classes: int = len(CLASSES)) -> int:
@@ -120,16 +122,17 @@ class Loaded:
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
-    def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
-        """Decode tokens [n, L, D] of all ranks, in raster order, to pixels uint8 [n, H, W, 3], `batch` at a time."""
+    def pictures(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> np.ndarray:
+        """Decode tokens [n, L, D] of all ranks, in raster order, to pixels uint8 [n, H, W, 3], `batch` at a time, fewer
+        if memory is too little for them."""
         return to_pixels(self.decode(tokens, batch))
 
     @torch.inference_mode()
-    def decode(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
+    def decode(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> Tensor:
         """Decode tokens [n, L, D] of all ranks, in raster order, to pictures [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
-        batches = note_batches(grid.split(batch), len(grid), "pictures")
-        return torch.cat([self.kl.decode(t.float().to(self.device)) for t in batches])
+        render = lambda rows: self.kl.decode(rows.float().to(self.device))  # noqa: E731
+        return torch.cat(list(run_in_batches(render, grid, batch, "pictures")))
 
 
 def load(

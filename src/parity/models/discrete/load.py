@@ -11,10 +11,12 @@ from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor, nn
 
-from parity.base.command import note_batches
+from parity.base.devices import run_in_batches
 from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.vq import to_pixels
+
+RENDERED = 8  # number of pictures that are decoded at once
 
 
 def load_family(manifest: Mapping[str, Any]) -> Any:
@@ -43,13 +45,15 @@ class Loaded:
         return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.run), settings)
 
     @torch.inference_mode()
-    def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
-        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` pictures at a time."""
-        batches = note_batches(torch.as_tensor(tokens).long().split(batch), len(tokens), "pictures")
+    def pictures(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
+        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` pictures at a time, fewer if memory is too little
+        for them."""
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
-        return np.concatenate(
-            [as_bytes(self.family.pictures(self.nets, batch_tokens.to(self.device))) for batch_tokens in batches]
-        )
+
+        def render(rows: Tensor) -> np.ndarray:
+            return as_bytes(self.family.pictures(self.nets, rows.to(self.device)))
+
+        return np.concatenate(list(run_in_batches(render, torch.as_tensor(tokens).long(), batch, "pictures")))
 
     def groups(self) -> np.ndarray:
         """Find groups of tokens that look alike: bool [G, V], for each group its tokens."""
