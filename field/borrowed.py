@@ -87,6 +87,37 @@ def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.nda
     }
 
 
+GT = "gt_logits = logits[best_candidate, accept_length - 1]"
+EAGLE_MEND = {GT: f"gt_logits = logits_processor(None, {GT[12:]}[None])[0]"}
+
+
+def eagle_verifier(path: str, temperature: float, mend: bool, certain: bool = True) -> Any:
+    """Make a verifier of a tree by the `evaluate_posterior` of a fork of EAGLE, with the processor of a temperature.
+
+    mend: hand the logits behind the last accepted draft to the processor too (EAGLE_MEND). certain: its drafts are
+    certain, as in EAGLE-2, else drawn.
+    """
+    import random
+    import typing
+
+    import torch
+    from transformers import TemperatureLogitsWarper
+
+    scope = {"torch": torch, "random": random, **vars(typing)}
+    (evaluate,) = functions(path, "evaluate_posterior", replace=EAGLE_MEND if mend else {}, **scope)
+    warp = TemperatureLogitsWarper(temperature)
+
+    def verify(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> list[int]:
+        """Verify a tree of drafts; returns the accepted ones and the token behind them."""
+        tree = eagle_tree(tokens, parents, q, p)
+        tree["logits"] = tree["logits"] * temperature
+        arguments = {key: tree[key] for key in ("candidates", "logits")} if certain else tree
+        best, length, law = evaluate(logits_processor=warp, **arguments)
+        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+
+    return verify
+
+
 class TableModel:
     """A table in place of a causal network of transformers, with `outputs.logits` and a cache that holds the tokens.
 
