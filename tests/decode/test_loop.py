@@ -11,7 +11,7 @@ from parity.decode.loop import ALONE, WARM, decode, time_calls, time_compiled
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
-from tests.tables import make_table
+from tests.tables import make_mixtures, make_table
 
 L = 7
 
@@ -106,10 +106,37 @@ def test_every_phase_of_a_job_is_noted_pass_by_pass(monkeypatch):
     turns = [("ar", 1), ("sjd", 1), ("sjd", 2), ("ar", 2), ("ar", 3), ("sjd", 3), ("sjd", 4), ("ar", 4)]
     alone = [f"0 of 7 done, {method} alone, {i} of 4" for method, i in turns]
     warm = ["0 of 7 done, warming up ar", "0 of 7 done, warming up sjd"]
-    beside = "0 of 7 done, plain decoding beside batch 1"
+    beside = "0 of 7 done, ar beside batch 1"
     assert phases == [*warm, *alone, beside, "0 of 7 done", "4 of 7 done"]
     assert [text for text in noted if text.startswith(beside)] == [f"{beside}, pass {i + 1} of {L}" for i in range(L)]
     assert noted[-1] == f"4 of 7 done, pass {shard.passes[-1]}"
+
+
+class LoadedVectors:
+    """Loaded networks of a job that make a target and a draft model of vectors."""
+
+    device = torch.device("cpu")
+
+    def pair(self, images, sampling, draft):
+        return make_mixtures(len(images), L)
+
+
+def test_another_baseline_is_timed_in_place_of_plain_decoding(monkeypatch):
+    """It takes its own number of passes; and it is its own baseline."""
+    noted = []
+    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
+    baseline = options("continuous", "mar", {"iterations": 3})
+    spec = {"sampling": {}, "seed": 0, "baseline": baseline}
+    rows = {"ids": np.array(["0", "1"])}
+    for method, timed in (
+        ("cspd", [f"0 of 2 done, mar beside batch 1, pass {i} of 3" for i in (1, 2, 3)]),
+        ("mar", []),
+    ):
+        noted.clear()
+        chosen = baseline if method == "mar" else options("continuous", "cspd", {"gamma": 2})
+        shard = decode("continuous", LoadedVectors(), spec | {"method": method, "options": chosen}, rows, 2, 1)
+        assert [text for text in noted if "beside" in text] == timed
+        assert np.array_equal(shard.plain_seconds, shard.seconds) == (method == "mar")
 
 
 def test_compiled_passes_are_noted(monkeypatch):

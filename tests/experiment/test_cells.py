@@ -80,6 +80,44 @@ def test_every_cell_has_plain_decoding_as_reference():
     assert [c.spec["seed"] for c in all_cells if c.role == "control"] == [1] * 4
 
 
+CHEAPER = {"methods": {"mar": [{"iterations": 16}, {"iterations": 8}], "cspd": [{"gamma": 4}]}, "images": 4}
+
+
+def test_mar_in_few_passes_is_the_baseline_without_plain_decoding():
+    """The first of several variants."""
+    all_cells = list_cells(continuous=CHEAPER)
+    roles = [(c.role, c.spec["method"], c.spec["options"].get("iterations")) for c in all_cells]
+    assert roles == [
+        ("reference", "mar", 16),
+        ("control", "mar", 16),
+        ("method", "mar", 8),
+        ("method", "cspd", None),
+    ]
+    assert {find_reference(c, all_cells).key for c in all_cells} == {all_cells[0].key}
+    with_plain = CHEAPER["methods"] | {"mar": [{"iterations": 16}, {}]}
+    assert [c.spec["options"] for c in list_cells(continuous=CHEAPER | {"methods": with_plain})][1]["iterations"] == 0
+
+
+def test_a_cell_timed_beside_another_baseline_is_another():
+    """And beside plain decoding the specification does not name the baseline."""
+    cspd = {}
+    for variants in ([{}], [{"iterations": 16}], [{"iterations": 8}]):
+        section = {"methods": {"mar": variants, "cspd": [{}]}, "images": 4}
+        cspd[str(variants)] = list_cells(continuous=section)[-1]
+    assert len({c.key for c in cspd.values()}) == 3
+    assert [c.spec.get("baseline", {}).get("iterations") for c in cspd.values()] == [None, 16, 8]
+
+
+def test_a_baseline_that_is_not_plain_decoding_is_not_tested():
+    """Methods are, as ever: against the target's law of one token, and on models of known law."""
+    config = checks.load({"continuous": CHEAPER})
+    declared = {"continuous": layers.read_layers("continuous")}
+    by_role = {c.role + c.spec["method"]: c for c in cells(config, [])}
+    tested = {name: layers.select_layers(config, declared, c) for name, c in by_role.items()}
+    assert tested == {"referencemar": [], "controlmar": [], "methodmar": [], "methodcspd": ["one_token"]}
+    assert [name for name, c in by_role.items() if variant(config, c)] == ["methodcspd"]
+
+
 def test_an_unread_setting_makes_no_other_cell():
     two = {"sampling": [{"temperature": 0.8}, {"temperature": 0.8, "clip": 4.0}], "methods": {"mar": [{}]}}
     for family, cells_of in (("gmm", 2), ("mar", 4)):

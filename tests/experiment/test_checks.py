@@ -114,7 +114,8 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
         ["models.m.files", "needs judge"],
     ),
     (vectors(family="mars"), ["models.mars.family = 'mars'", "unknown family", "harmon"]),
-    (vectors({"mar": [{"iterations": 4}]}), ["continuous.methods", "needs mar with {'iterations': 0}"]),
+    ({"continuous": {"methods": {"cspd": [{}]}}}, ["continuous.methods = ['cspd']", "needs mar"]),
+    (vectors({"mar": [{"iterations": 4}]}, "xar"), ["continuous.methods.mar", "iterations = 4 with xar", "0"]),
     (vectors({"cspd": [{"gamma": 65}]}), ["continuous.methods.cspd.0.gamma = 65", "at most 64"]),
     (
         vectors(family="harmon", sampling={"guidance": 2.0}),

@@ -336,6 +336,22 @@ def test_plain_decoding_alone_makes_a_page(tmp_path, section, method):
     assert "no method but plain decoding" in html
 
 
+@pytest.mark.parametrize(("mar", "name"), [([{}], ""), ([{"iterations": 16}], "mar iterations=16")])
+def test_a_page_names_a_baseline_that_is_not_plain_decoding(tmp_path, undrawn, mar, name):
+    """In its first section and beside the tables of vectors, and in the answer on speed."""
+    methods = {"mar": mar, "cspd": [{}]}
+    settings = made.write_results(tmp_path, {"experiment": "cheap", "continuous": VECTORS | {"methods": methods}})
+    g = gather(settings, [], root=tmp_path)
+    assert g.find_baseline("continuous") == name
+    html = page.build_page("cheap", page.list_sections(g))[0]
+    assert html.count(f"The baseline is {name}, in place of plain decoding") == (2 if name else 0)
+    assert f"times the speed of {name or 'plain decoding'}" in html
+    rows = g.select_rows("continuous")
+    plain = rows[rows["role"] != "method"]
+    assert ("verdict" not in rows or plain["verdict"].isna().all()) == bool(name)
+    assert rows.loc[rows["method"] == "cspd", "verdict_kind"].tolist() == ["certified"]
+
+
 def test_control_characters_are_escaped_and_captions_cut():
     hostile = "red\x1b[31m\x00\u202etext\ud800"
     html, _ = page.build_page(hostile, [Section("one", hostile, hostile, blocks.Words(hostile, "note"))])

@@ -72,6 +72,15 @@ def test_no_difference_is_taken_between_networks():
     assert "Difference" in [heading for heading, _ in shared_sections.show_published(join_rows(*lines), {}, "").columns]
 
 
+def test_figures_relative_to_another_baseline_are_not_joined():
+    rows = images().assign(baseline="mar iterations=16")
+    lines = paper_row(options={"window": 16}), paper_row(options={"window": 16}, metric="speedup", value=1.5)
+    table = join_rows(*lines, paper_row("ar", value=0.3), rows=rows).set_index("metric")
+    assert pd.isna(table.loc["speedup", "ours"])
+    assert table.loc["clip_score", "our_change"].isna().all()
+    assert table.loc["clip_score", "ours"].tolist() == [0.7, 0.7]
+
+
 def test_unstated_options_are_defaults_and_null_is_anything():
     assert len(join_rows(paper_row())) == 1  # the cell of window 16, the default
     assert len(join_rows(paper_row(options={"window": [4, 64]}))) == 2

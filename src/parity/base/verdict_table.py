@@ -17,24 +17,27 @@ def gain(row: Mapping[str, str]) -> str:
 
 def table(summary: Path, width: int = 100) -> str:
     """Draw the methods of a summary.csv as a text table `width` columns wide (60 at least): model, method with options,
-    claim, verdict, gain. Raises ParityError if the file cannot be read."""
+    claim, verdict, gain, and a line on a baseline that is not plain decoding. Raises ParityError if the file cannot be
+    read."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     try:
         with summary.open(encoding="utf-8", newline="") as stream:
-            rows = [row for row in csv.DictReader(stream) if row.get("role") == "method"]
+            all_rows = list(csv.DictReader(stream))
     except OSError as error:
         raise ParityError(f"{summary}: cannot be read ({error.strerror})") from None
     verdicts = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "method", "claims", "verdict", "times fewer"):
         verdicts.add_column(name, justify="right" if "times" in name else "left", no_wrap=True)
-    for row in rows:
+    for row in (row for row in all_rows if row.get("role") == "method"):
         label = row.get("label") or row.get("method", "")
         short = label if len(label) <= WIDEST else f"{label[: WIDEST - 3]}..."
         verdicts.add_row(row.get("model"), short, row.get("claim"), row.get("verdict") or "not tested", gain(row))
     console = Console(width=max(width, 60), color_system=None, markup=False, highlight=False)
     with console.capture() as captured:
         console.print(verdicts)
-    return captured.get().rstrip()
+    others = sorted({row["baseline"] for row in all_rows if row.get("baseline")})
+    note = f"\nvectors: times fewer than {', '.join(others)}, in place of plain decoding" if others else ""
+    return captured.get().rstrip() + note

@@ -308,11 +308,12 @@ def decode_batch(
     first pair also times single rows (see `time_alone`).
 
     The batch and plain decoding of the same rows go first in turn. If the cell is itself plain decoding, its own time
-    is the baseline. If rows wait, plain decoding of the first at_once is timed and scaled to all."""
+    is the baseline. If rows wait, plain decoding of the first at_once is timed and scaled to all. spec["baseline"]: the
+    options with which the method of plain decoding takes its place (`experiment.cells.find_baseline`)."""
     n = len(rows["ids"])
     first_rows = slice_rows(rows, slice(at_once))
-    plain = {**spec, "method": find_plain_method(kind), "options": make_plain_options(kind)}
-    itself = is_plain_decoding(kind, spec["method"], spec["options"])
+    plain = {**spec, "method": find_plain_method(kind), "options": spec.get("baseline") or make_plain_options(kind)}
+    itself = is_plain_decoding(kind, spec["method"], spec["options"]) or spec == plain
     if itself:
         plain = spec
     times: dict[str, Any] = {}
@@ -320,7 +321,7 @@ def decode_batch(
         warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows, doing)
         times = time_alone(kind, loaded, spec, plain, first_rows, n, doing) if n > 1 else {}
 
-    beside = doing.during(f"plain decoding beside batch {pair + 1}") if pair is not None else doing
+    beside = doing.during(f"{plain['method']} beside batch {pair + 1}") if pair is not None else doing
 
     def time_plain() -> float:
         return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once

@@ -14,7 +14,16 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.options import KINDS, cap_small, claim, declaration, is_plain_decoding, needs, runs_on_enumerable
+from parity.experiment.options import (
+    KINDS,
+    cap_small,
+    claim,
+    declaration,
+    find_plain_method,
+    is_plain_decoding,
+    needs,
+    runs_on_enumerable,
+)
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode; the others ask for the model's laws
@@ -26,8 +35,9 @@ Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods sh
 class Cell:
     """Samples of one method: where they come from, and what they are for.
 
-    role  "reference": plain decoding, with which the others are compared; "control": the same on another seed, the null
-          row of every table; "method"; "again": a repetition on one more seed
+    role  "reference": the baseline, with which the others are compared: plain decoding, or what `find_baseline` finds;
+          "control": the same on another seed, the null row of every table; "method"; "again": a repetition on one more
+          seed
     """
 
     kind: str
@@ -129,12 +139,23 @@ def dump_model(config: Config, kind: str, name: str) -> dict[str, Any]:
     return entry | ({"captions": read.model_dump(exclude_defaults=True)} if read else {})
 
 
+def find_baseline(config: Config, kind: str) -> dict[str, Any] | None:
+    """Find the options of the variant that takes the place of plain decoding as the baseline: the first of its method,
+    as `mar` with iterations, where the section names none that is plain decoding. None where it does."""
+    method = find_plain_method(kind)
+    variants = getattr(config, KINDS[kind]).methods.get(method, [])
+    has_plain = any(is_plain_decoding(kind, method, variant) for variant in variants)
+    return None if has_plain or not variants else variants[0]
+
+
 def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     """List the settings that continuous cells of all methods share, for each model, sampling (those fields that the
-    model reads) and batch, included because it affects speed; the first batch alone has a control cell."""
+    model reads) and batch, included because it affects speed, as does a baseline that is not plain decoding; the first
+    batch alone has a control cell."""
     section = config.continuous
     assert section is not None
     listed: list[dict[str, Any]] = []
+    baseline = find_baseline(config, "continuous")
     models = weights.list_models(config, "continuous").items()
     for (model, spec), sampling, batch in itertools.product(models, wrap_in_list(section.sampling), section.batch):
         reads = weights.read_family(spec.family)["reads"]
@@ -145,6 +166,8 @@ def list_continuous_conditions(config: Config, prompts: list[str]) -> Iterator[C
             "images": section.images,
             "batch": batch,
         }
+        if baseline is not None:
+            shared["baseline"] = baseline
         if shared not in listed:
             listed.append(shared)
             yield shared, batch == section.batch[0]
@@ -173,19 +196,20 @@ def digest_companion(config: Config, kind: str, method: str, model: str) -> dict
 
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
-    """List every cell of an experiment: plain decoding as reference and as control under independent seeds, every other
+    """List every cell of an experiment: the baseline as reference and as control under independent seeds, every other
     variant of a method once; with `config.repeat`, each variant once more."""
     result = []
     seeds = config.seeds
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
+        baseline = find_plain_method(kind), find_baseline(config, kind)
         for shared, controlled in CONDITIONS[kind](config, prompts):
             for method, chosen in [(m, variant) for m, variants in methods.items() for variant in variants]:
                 prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
                     continue
                 roles = [("method", seeds.methods)]
-                if is_plain_decoding(kind, method, chosen):
+                if is_plain_decoding(kind, method, chosen) or (method, chosen) == baseline:
                     roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
                 for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
                     spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
@@ -194,7 +218,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
-    """Find the reference cell that a cell is compared with: plain decoding whose specification is otherwise the same,
+    """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
     but for method, options, seed and companion."""
     own_keys = {"method", "options", "seed", *weights.COMPANIONS}
 

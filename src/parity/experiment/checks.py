@@ -18,7 +18,6 @@ from parity.experiment.options import (
     KINDS,
     declaration,
     find_plain_method,
-    is_plain_decoding,
     list_bounds,
     methods,
     needs,
@@ -170,10 +169,9 @@ def check_judges(value: Config) -> None:
 
 def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any]]]) -> None:
     """Put defaults, in place, where the variants of a section's methods leave options out. Raises ConfigError unless
-    methods are decoders of the kind, their variants are valid and differ, and one is plain decoding."""
+    methods are decoders of the kind, their variants are valid and differ, and the method of plain decoding is one."""
     key = f"{KINDS[kind]}.methods"
     base = find_plain_method(kind)
-    has_base = False
     for method, variants in variants_by_method.items():
         if method not in methods(kind):
             raise ConfigError(f"{key}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
@@ -184,16 +182,12 @@ def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any
         first_index: dict[str, int] = {}
         for i, variant in enumerate(variants):
             variants[i] = options(kind, method, variant, f"{key}.{method}.{i}")
-            has_base |= is_plain_decoding(kind, method, variants[i])
             first = first_index.setdefault(dump_canonical(variants[i]), i)
             if first != i:
                 raise ConfigError(f"{key}.{method}.{i} = {variant}: the same variant as {key}.{method}.{first}")
-    if not has_base:
-        plain_choice = declaration(kind, base).PLAIN
-        needed = f"{base} with {plain_choice}" if plain_choice else base
+    if base not in variants_by_method:
         raise ConfigError(
-            f"{key} = {sorted(variants_by_method)}: needs {needed}, plain decoding,"
-            " with which every other method is compared"
+            f"{key} = {sorted(variants_by_method)}: needs {base}, with which every other method is compared"
         )
 
 

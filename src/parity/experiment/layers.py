@@ -10,10 +10,11 @@ from parity.base.errors import ConfigError
 from parity.experiment import paths
 from parity.experiment.cells import Cell, find_reference
 from parity.experiment.module_metadata import modules, require
-from parity.experiment.options import declaration, is_coupled
+from parity.experiment.options import declaration, is_coupled, is_plain_decoding
 from parity.experiment.schema import Config
 
-# Which cells a layer tests: all; those that must return plain decoding's tokens; those with drafts, and controls.
+# Which cells a layer tests: all; those that must return plain decoding's tokens; those with drafts, and the control of
+# plain decoding.
 WHEN = ("always", "coupled", "drafted")
 DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
 Layers = dict[str, dict[str, dict[str, Any]]]  # declarations of the layers, by kind and name
@@ -38,10 +39,11 @@ def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
     method = declaration(cell.kind, cell.spec["method"])
+    is_plain = is_plain_decoding(cell.kind, cell.spec["method"], cell.spec["options"])
     holds = {
         "always": True,
         "coupled": is_coupled(cell.kind, cell.spec["method"], cell.spec["options"]),
-        "drafted": cell.role == "control" or bool(method.NEEDS) or method.TARGETS == "walks",
+        "drafted": (cell.role == "control" and is_plain) or bool(method.NEEDS) or method.TARGETS == "walks",
     }
     return [name for name, layer in layers[cell.kind].items() if cell.role in layer["ROLES"] and holds[layer["WHEN"]]]
 
@@ -59,6 +61,6 @@ def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict
 
 
 def list_baseline(config: Config, all_cells: list[Cell], cell: Cell) -> list[str]:
-    """List the paths of the shards and the features of the plain decoding that a cell is compared with."""
-    plain = find_reference(cell, all_cells)
-    return [*paths.pieces(config, plain, "shards"), f"{paths.folder(plain)}/features.npz"]
+    """List the paths of the shards and the features of the baseline that a cell is compared with."""
+    baseline = find_reference(cell, all_cells)
+    return [*paths.pieces(config, baseline, "shards"), f"{paths.folder(baseline)}/features.npz"]

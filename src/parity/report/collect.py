@@ -24,7 +24,7 @@ from parity.equality import self_tests
 from parity.equality.self_tests import SelfTests
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.options import KINDS, claimant, declaration, is_coupled
+from parity.experiment.options import KINDS, claimant, declaration, find_plain_method, is_coupled
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
 from parity.experiment.study import list_measures
@@ -41,7 +41,7 @@ from parity.metrics.tables import read_table
 from parity.report import published
 from parity.report.blocks import is_missing
 from parity.report.figures import Extra, read_extra
-from parity.report.settings import make_labels, parse_settings
+from parity.report.settings import make_labels, name_variant, parse_settings
 from parity.report.verdicts import Tested, add_run, explain_untested, judge_tests
 
 JUDGED = (
@@ -164,6 +164,12 @@ class Gathered:
         """List the study figures that the configuration asks for, of a kind of model."""
         return getattr(self.settings, KINDS[kind]).study
 
+    def find_baseline(self, kind: str) -> str:
+        """Find the name of the variant that takes the place of plain decoding as the baseline of a kind, "" where plain
+        decoding is it."""
+        rows = self.select_rows(kind)
+        return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
+
     def label_measures(self, kind: str) -> dict[str, str]:
         """Map the figures of a kind to the labels of their axes."""
         return list_measures(kind) | RELATIVE
@@ -182,6 +188,9 @@ def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]
     if task is not None:
         settings = {k: v for k, v in task["settings"].items() if v != ""}
         row |= {"task": task["kind"], "settings": dump_canonical(settings)}
+    if "baseline" in spec:
+        options = spec["baseline"]
+        row["baseline"] = name_variant(cell.kind, find_plain_method(cell.kind), options, list(options))
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 

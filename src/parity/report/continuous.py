@@ -114,7 +114,7 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 def make_sections(g: Gathered) -> Iterator[Section]:
     """Yield the sections on continuous tokens: verdicts, tables and pictures; sweeps of settings; laws of one token."""
     table = shared.show_verdicts(g, KIND, VERDICTS)
-    yield Section("continuous", "Continuous tokens: methods", VECTORS, table, *show_groups(g))
+    yield Section("continuous", "Continuous tokens: methods", VECTORS, *describe_baseline(g), table, *show_groups(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", SWEEPS, *plots)
     body: list[Any] = []
@@ -125,6 +125,12 @@ def make_sections(g: Gathered) -> Iterator[Section]:
     reason = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
     body = body or [Words(f"no test of one token's law{reason}.", "empty")]
     yield Section("continuous-laws", "Continuous tokens: laws", LAWS, *body, folded=True)
+
+
+def describe_baseline(g: Gathered) -> list[str]:
+    """Say what takes the place of plain decoding as the baseline, and what follows; [] where nothing does."""
+    name = g.find_baseline(KIND)
+    return [BASELINE.format(name=name)] if name else []
 
 
 def show_groups(g: Gathered) -> Iterator[Any]:
@@ -196,6 +202,12 @@ VERDICTS = (
     " one-token tests use the model: they compare the law of one token, everything before it fixed, with the target's"
     " own. A decoder that is exact on mixtures can be biased on a diffusion head, where the acceptance ratio is a"
     " surrogate (eq. 4). Grey rows are the target alone under another seed."
+)
+BASELINE = (
+    "The baseline is {name}, in place of plain decoding with one token a pass: speeds, counts of calls and changes of"
+    " quality are relative to it, also where this page says plain decoding. Tokens that it draws in one pass do not see"
+    " each other, so its pictures need not follow the target's law, and a change of quality may be the baseline's."
+    " Verdicts are of the target's law, one token a pass; the baseline itself is not tested."
 )
 PLACES = "Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture."
 RATIOS = (

@@ -124,8 +124,11 @@ def join_published(
         baseline = None if is_plain(paper) else baselines.get(tuple(paper[name] for name in table))
         for row in find_matches(paper, rows, vocab):
             same_network = (networks or {}).get(row.get("model", "")) == paper["model"]
-            ours = {"ours": row.get(paper["metric"]), "our_options": row["options"], "key": row["key"]}
-            changes = compute_changes(paper, row, baseline, by_key.get(row.get("reference")), same_network)
+            is_relative = is_missing(row.get("baseline"))  # whether ours are relative to plain decoding, too
+            figure = row.get(paper["metric"]) if is_relative or paper["metric"] != "speedup" else None
+            ours = {"ours": figure, "our_options": row["options"], "key": row["key"]}
+            base = by_key.get(row.get("reference")) if is_relative else None
+            changes = compute_changes(paper, row, baseline, base, same_network)
             result.append({**paper, **ours, **changes})
     return pd.DataFrame(result, columns=COLUMNS)
 

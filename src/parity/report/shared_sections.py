@@ -92,6 +92,8 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
     caption = figure.reading
     if printed:
         caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
+        if "speedup" in printed and (baseline := g.find_baseline(kind)):
+            caption += f" Speeds measured here are relative to {baseline}, those of the paper to one token a pass."
     elif figure.paper:
         caption += f" Marks are measured here, with {PERCENT} intervals; the paper prints no numbers ({figure.paper})."
     return plot(f"{prefix}-{make_slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)

@@ -29,6 +29,7 @@ from parity.report.blocks import (
     list_records,
 )
 from parity.report.collect import Gathered, follows_plain, group_same, name_group, rank_verdict
+from parity.report.continuous import describe_baseline
 from parity.report.cost import FLAT, draw_gains, predict_gains
 from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
 from parity.report.front_table import (
@@ -57,6 +58,7 @@ def make_verdicts_section(g: Gathered) -> Section:
     for kind in g.kinds:
         rows = order_methods(g, kind)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        body += describe_baseline(g) if kind == "continuous" else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
         elif kind == "discrete":
@@ -178,10 +180,11 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
             lines.append(("Networks", sizes))
     elif fewest := find_largest(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
-        lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
+        of = f" than {g.find_baseline(kind)}" * bool(g.find_baseline(kind))
+        lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer{of}"))
     item = "text" if kind == "anysubset" else "image"
     lines += [
-        (f"Fastest lossless, {question}", name_fastest(rows, exact, speed))
+        (f"Fastest lossless, {question}", name_fastest(rows, exact, speed, g.find_baseline(kind) or "plain decoding"))
         for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if find_largest(exact, speed)
     ]  # fmt: skip
     if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), exact)):
@@ -209,9 +212,12 @@ def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]
     )
 
 
-def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str) -> str:
+def name_fastest(
+    rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str, baseline: str = "plain decoding"
+) -> str:
     """Write which lossless method was measured to be the fastest by the column `speed`, how sure that is, which may be
-    faster but were measured too roughly, and a faster lossy one. rows: all methods; exact: the lossless ones."""
+    faster but were measured too roughly, and a faster lossy one. rows: all methods; exact: the lossless ones; baseline:
+    what the speeds are relative to."""
     sure = [r for r in exact if not doubt_speed(r, speed)]
     best = find_largest(sure or exact, speed)
     assert best is not None
@@ -220,9 +226,9 @@ def name_fastest(rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed:
     rough = [r for r in exact if r is not best and r not in sure and (r.get(speed) or 0) > figure.value]
     interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
     is_faster = figure.value > 1 if figure.low is None else figure.low > 1
-    answer = f"{best['label']}, {figure.value:.2f} times the speed of plain decoding{interval}"
+    answer = f"{best['label']}, {figure.value:.2f} times the speed of {baseline}{interval}"
     if figure.value <= 1:
-        answer = f"none is {'surely ' * bool(rough)}faster than plain decoding; the nearest: {answer}"
+        answer = f"none is {'surely ' * bool(rough)}faster than {baseline}; the nearest: {answer}"
     elif not is_faster:
         answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}"
     if doubt and is_faster:

@@ -54,7 +54,8 @@ def mar(
 ) -> Iterator[Draw]:
     """Draw one token at a time, or several in each iteration.
 
-    iterations  evaluations of the target; 0 is one for each token, the chain that other methods are compared with
+    iterations  evaluations of the target; 0 is one for each token: plain decoding, with which other methods are
+                compared. Without such a variant they are compared with the first one, and the page says so
     schedule    tokens of an iteration: MAR's cosine schedule, or equal shares
     """
     target = models.target
