@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 TAIL = 12  # so many lines of a failed job's log are printed
 SHOWN = 8  # so many running jobs at most are shown on a terminal
-EVERY = 60.0  # elsewhere jobs that have run for so many seconds are printed, as often as that
-LONGEST = 3  # so many of them at most, those that have run longest
+EVERY = 60.0  # elsewhere a few of them are printed every so many seconds
+LONGEST = 3  # so many of them, those that have run longest
 GATHER = ("all", "equality", "image", "text", "continuous")  # these rules only gather files and take no time
 STOPPED = ("KeyboardInterrupt", "stopped")  # a job that Ctrl-C ended has one of these as its last line
 STOPPING = "Terminating processes on user request"  # Snakemake prints this on Ctrl-C
@@ -53,6 +53,10 @@ class Job:
             if lines:
                 return lines[-1][:80].strip()
         return ""
+
+    def describe(self) -> str:
+        """Describe the running job in a line: its name, what it does now, how long it has run."""
+        return "  ".join(filter(None, (self.name, self.read_progress(), format_clock(time.monotonic() - self.began))))
 
     def share(self) -> float:
         """Compute how much of the job is done, 0 to 1, from its progress; 0 if it reports none."""
@@ -195,10 +199,7 @@ class Run:
 
         now = time.monotonic()
         jobs = sorted(self.jobs.values(), key=lambda job: job.began)
-        lines = [
-            "  ".join(filter(None, (job.name, job.read_progress(), format_clock(now - job.began))))
-            for job in jobs[:SHOWN]
-        ]
+        lines = [job.describe() for job in jobs[:SHOWN]]
         lines += [f"... and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
         remaining = self.estimate_remaining()
         summary = f"{self.done} of {self.total} jobs, {format_clock(now - self.began)}"
@@ -207,11 +208,9 @@ class Run:
         return Text("\n".join([*lines, summary]), no_wrap=True, overflow="ellipsis")
 
     def say_running(self) -> None:
-        """Print a line for each of the jobs that have run longest, and for `every` seconds at least."""
-        now = time.monotonic()
-        jobs = sorted(self.jobs.values(), key=lambda job: job.began)
-        for job in [job for job in jobs if now - job.began >= self.every][:LONGEST]:
-            self.say("  ".join(filter(None, ("...", job.name, job.read_progress(), format_clock(now - job.began)))))
+        """Print a line for each of the LONGEST jobs that have run longest."""
+        for job in sorted(self.jobs.values(), key=lambda job: job.began)[:LONGEST]:
+            self.say(f"...  {job.describe()}")
 
     def start_showing(self) -> None:
         """Start to show running jobs, unless that has begun: by moving lines, or else by a thread that prints lines now

@@ -347,6 +347,7 @@ def test_a_page_names_a_baseline_that_is_not_plain_decoding(tmp_path, undrawn, m
     assert html.count(f"The baseline is {name}, in place of plain decoding") == (2 if name else 0)
     assert f"times the speed of {name or 'plain decoding'}" in html
     rows = g.select_rows("continuous")
+    assert rows["label"].tolist()[0] == f"{name or 'mar'}, seed 0"
     plain = rows[rows["role"] != "method"]
     assert ("verdict" not in rows or plain["verdict"].isna().all()) == bool(name)
     assert rows.loc[rows["method"] == "cspd", "verdict_kind"].tolist() == ["certified"]

@@ -156,15 +156,6 @@ def test_a_file_gets_a_line_now_and_then_of_long_jobs(tmp_path):
     assert lines[3][1] == "decode m/sjd-0"
 
 
-def test_a_file_gets_no_line_of_a_job_that_just_began(tmp_path):
-    stream = io.StringIO()
-    run = Run(stream, False, logging.NullHandler())
-    run.take(make_job(1, tmp_path / "1.log"))
-    run.say_running()
-    run.end()
-    assert stream.getvalue() == ""
-
-
 def test_plain_style_leaves_printing_to_snakemake():
     for style, changes in (("plain", {}), ("auto", {"quiet": {"rules"}}), ("auto", {"dryrun": True})):
         assert LogHandler(SimpleNamespace(**vars(SETTINGS) | changes), LogHandlerSettings(style=style)).run is None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.experiment.module_metadata import read_outline
+from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
 from parity.report.blocks import format_setting, format_settings, is_missing
 
@@ -80,10 +81,13 @@ def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
 
 
 def make_labels(rows: Sequence[Row]) -> list[str]:
-    """Make a short name per row of one kind: its method, those options in which the method's variants differ, without
-    defaults, and what else distinguishes rows; a number if nothing does."""
+    """Make a short name per row of one kind: its method, those options in which the method's variants differ (all where
+    it is the `baseline`), without defaults, and what else distinguishes rows; a number if nothing does."""
     methods = [(str(row["method"]), parse_settings(row["options"])) for row in rows]
     vary = {method: find_varying([o for m, o in methods if m == method]) for method, _ in methods}
+    for row, (method, options) in zip(rows, methods, strict=True):
+        if not is_missing(row.get("baseline")) and method == find_plain_method(row["kind"]):
+            vary[method] = list(options)
     names = [name_variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, methods, strict=True)]
     settings = [{**list_settings(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
     for name in find_varying(settings):
