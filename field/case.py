@@ -90,7 +90,8 @@ def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any
     correct sampler ("right") and of the adapter's when it is judged by another law ("wrong")."""
     law = adapter.law(case, models) if hasattr(adapter, "law") else make_law(case, models)
     sample = adapter.sampler(law, models, **case["options"])
-    tables = truncate_laws(law.tables, 2.0 if (law.tables < 0.999).any() else 1)
+    tables = truncate_laws(law.tables, 2.0)
+    tables = np.roll(tables, 1, -1) if np.allclose(tables, law.tables) else tables  # a greedy law has no flatter one
     flatter = Law("other", law.prompts, tables, law.length, law.end)
     settings = {k: case[k] for k in SETTINGS if k in case}
     budget = {} if "n" in case else {"budget": 45 * case.get("minutes", 5)}
