@@ -16,7 +16,7 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from parity_decoders.errors import DecodingError
-from parity_decoders.protocols.discrete import find_ancestors
+from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
 
 # Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
@@ -208,12 +208,13 @@ class SlotNetwork:
         missing = self.first_node + tokens.shape[1] - self.cache.size
         if missing > 0:
             self.cache.widen(missing)
-        above = find_ancestors(parents)
-        root = (self.places[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] place of the first ancestor
+        nodes, root = find_visible_nodes(parents, self.places)
+        # a final node takes the place of what is stored at its position
+        on = self.on.scatter(1, torch.where(parents == FINAL, self.places, self.places[:, :1]), False)
         keys = torch.arange(self.first_node, device=tokens.device)
-        stored = (keys < root[..., None]) & self.on[:, None, : self.first_node]
+        stored = (keys < root[..., None]) & on[:, None, : self.first_node]
         slots = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) + self.first_node
-        return self.run_pass(tokens, slots, self.places, torch.cat([stored, above], 2))
+        return self.run_pass(tokens, slots, self.places, torch.cat([stored, nodes], 2))
 
     def keep(self, nodes: Tensor) -> None:
         """Copy the nodes [R, W] of the last tree, -1 for none, to the slots of their positions. See TokenModel."""

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+FINAL = -2  # the parent of a tree's node whose token is final, see `TokenModel.tree`
 Encoder = Callable[[list[str]], dict[str, Tensor]]  # turns captions into what a model is conditioned on, a row each
 
 
@@ -49,9 +50,10 @@ class TokenModel(Protocol):
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V] of several continuations in one pass: tokens, positions, parents [B, S].
 
-        Node s follows node parents[b, s] < s of this call or, if that is -1, the stored tokens before its position. The
-        first node must be of the latter kind, at the first open position less one. Nothing is stored until `keep`.
-        Nodes past a row's end have arbitrary laws.
+        Node s follows node parents[b, s] < s of this call or, if that is -1 or FINAL, the stored tokens before its
+        position. The first node must be of the latter kind, at the first open position less one. FINAL says that the
+        node's token is final: all nodes whose first ancestor is after it see it, in place of what is stored at its
+        position. Nothing is stored until `keep`. Nodes past a row's end have arbitrary laws.
         """
         ...
 
@@ -87,6 +89,14 @@ class DraftedModel(TokenModel, Protocol):
 
     @property
     def drafter(self) -> Drafter: ...
+
+
+def find_visible_nodes(parents: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Find which nodes of a tree each node sees [B, S, S] bool: itself, its ancestors, and FINAL ones before its first
+    ancestor. Also returns that ancestor's position [B, S]. parents, positions [B, S]."""
+    ancestors = find_ancestors(parents)
+    root = (positions[:, None] * (ancestors & (parents < 0)[:, None])).sum(-1)
+    return ancestors | (parents == FINAL)[:, None] & (positions[:, None] < root[..., None]), root
 
 
 def find_ancestors(parents: Tensor) -> Tensor:

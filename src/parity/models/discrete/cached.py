@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from parity_decoders.protocols.discrete import TokenModel, find_ancestors
+from parity_decoders.protocols.discrete import FINAL, TokenModel, find_ancestors, find_visible_nodes
 from torch import Tensor, nn
 
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
@@ -230,11 +230,12 @@ class Cached(SlotCache):
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
-        ancestry = find_ancestors(parents)
-        # [R, S] slot of each node's first ancestor
-        root = (self.slots[:, None] * (ancestry & (parents < 0)[:, None])).sum(-1)
-        visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & self.on[:, None, : self.live]
-        self.hidden = self.read_tree(self._embed(tokens, positions), self.slots, visible, ancestry)
+        nodes, root = find_visible_nodes(parents, self.slots)
+        # a final node takes the place of what is stored at its position; nothing that is stored there is seen by others
+        replaced = torch.where(parents == FINAL, self.slots, self.slots[:, :1])
+        on = self.on.scatter(1, replaced, False)[:, None, : self.live]
+        visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & on
+        self.hidden = self.read_tree(self._embed(tokens, positions), self.slots, visible, nodes)
         self.behind = self.live
         return self.restore_rows(self.net.output(self.hidden), B)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.protocols.discrete import FINAL, TokenModel
 from torch import Tensor
 
 BASE, PRIME = 31, 65_537
@@ -87,10 +87,23 @@ class StateModel:
         self.extend_states(positions.amin(1).minimum(self.reached).clamp(min=0), positions.amax(1) + 1)
         return self.laws(self.states[self.rows, positions + 1])
 
+    def extend_past_final(self, tokens: Tensor, positions: Tensor, final: Tensor) -> None:
+        """Compute the states before the last of the `final` nodes [R, S] bool as if they and the first node were
+        stored: tokens, positions [R, S]. States after the first node are computed anew in the next call."""
+        memory = self.memory
+        first = positions[:, 0].clamp(min=0)
+        self.memory = memory.scatter(1, torch.where(final, positions, positions[:, :1]) + 1, tokens)
+        self.memory[self.rows, positions[:, :1] + 1] = tokens[:, :1]
+        self.extend_states(first, torch.where(final, positions, 0).amax(1).maximum(first))
+        self.memory, self.reached = memory, first
+
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after a tree's nodes: tokens, positions, parents [R, S], -1 for stored ones."""
         positions_stored = positions.clamp(0, self.length)
         self.extend_states(self.reached, self.reached.maximum(positions_stored[:, 0]))
+        is_later = (parents == FINAL) & (positions > positions[:, :1])
+        if bool(is_later.any()):
+            self.extend_past_final(tokens, positions, is_later)
         fed = torch.where(self.silent[positions_stored], NOTHING, tokens)
         states = self.states[self.rows, positions_stored]
         # the token at -1 begins every sequence, so it changes no state

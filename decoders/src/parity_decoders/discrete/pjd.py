@@ -1,0 +1,189 @@
+"""Parallel Jacobi decoding: rows of the picture side by side, each with a window of drafts that are verified."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from annotated_types import Interval
+from torch import Tensor
+
+from parity_decoders.counts import Counts
+from parity_decoders.noise import Noise
+from parity_decoders.protocols.discrete import FINAL, TokenModel
+from parity_decoders.sequence_buffer import find_end
+from parity_decoders.steps import Step
+from parity_decoders.verification import probability, race, residual
+
+CLAIM = "lossless"
+ORIGIN = "account"
+EXACT_WITH = {"commit": "raster"}
+COUPLED_WITH = {"commit": "raster"}
+SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it; commit: raster is this project's"
+
+
+class Slots(NamedTuple):
+    """The slots of a pass: the windows of the rows one after the other, [B, S] each."""
+
+    row: Tensor
+    offset: Tensor  # from the first slot of its window
+    position: Tensor  # L for a slot that is not used
+
+
+def lay_out_windows(first: Tensor, n: Tensor, L: int) -> Slots:
+    """Lay out one window for each row of the picture: n [B, R] slots from the positions first [B, R] on."""
+    end = n.cumsum(1)
+    slot = torch.arange(int(end[:, -1].max()), device=n.device).repeat(len(n), 1)
+    row = torch.searchsorted(end, slot, right=True).clamp(max=n.shape[1] - 1)
+    offset = slot - (end - n).gather(1, row)
+    return Slots(row, offset, torch.where(slot < end[:, -1:], first.gather(1, row) + offset, L))
+
+
+def mark_leading(holds: Tensor, offset: Tensor) -> Tensor:
+    """Mark the slots [B, S] bool before the first of their window for which `holds` [B, S] is false."""
+    misses = (~holds).long()
+    first = torch.arange(holds.shape[1], device=holds.device) - offset
+    up_to = misses.cumsum(1)
+    return up_to == (up_to - misses).gather(1, first.clamp(min=0))
+
+
+def choose_windows(count: Tensor, size: Tensor, window: int, ahead: int) -> Tensor:
+    """Choose how many slots [B, R] the rows below the topmost get: their last token done is fed, and drafts as far as
+    the row above is done. count [B, R]: tokens done in each row, of size [R]."""
+    above = count.roll(1, 1)  # for the first row, which is never below another, this is arbitrary
+    is_open = (above >= ahead) & (above > count) & (window > 1)
+    return torch.where(is_open, (above - count + 1).minimum(size - count).clamp(max=window), 0)
+
+
+def correct_draft(fresh: Tensor, slot: Tensor, p: Tensor, q: Tensor, e: Tensor) -> Tensor:
+    """Replace the fresh token [B, S] in one slot [B] by a draw from the residual of p and q [B, S, V], by exponentials
+    e."""
+    rows = slot[:, None, None].expand(-1, -1, p.shape[-1])
+    corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), e.gather(1, rows))
+    return fresh.scatter(1, slot[:, None], corrected)
+
+
+@torch.inference_mode()
+def pjd(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
+    ahead: Annotated[int, Interval(ge=1, le=4096), Counts("lag", small=1, most="row")] = 4,
+    commit: Literal["rows", "raster"] = "rows",
+    rejected: Literal["redraw", "reuse"] = "redraw",
+    init: Literal["random", "sample_above"] = "random",
+) -> Iterator[Step]:
+    """Start each row of the image once `ahead` tokens of the row above are done, and refine a window of drafts in every
+    open row in each pass. A row's drafts see the tokens that are done, and no drafts of other rows.
+
+    window    W, the most tokens of a row evaluated in a pass; no row gets further than the row above
+    ahead     tokens of the row above that must be done
+    commit    "rows": as described. Drafts are verified as in `sjd`, row by row, and those accepted are final; the
+              topmost open row also corrects its first rejected draft. A token does not see the rest of the row above,
+              which is what is lossy. "raster": only the window at the first open token makes tokens final, and it runs
+              on into the next row; what lower rows accept stays a draft. Each position has one race in all passes, so
+              the tokens are those of `ar` under the same noise
+    rejected  with "rows", the drafts after the first rejected one of a row. "redraw": they are drawn anew from p.
+              "reuse": where p / q is above a half they stay, with the law they were drawn from, as in the released code
+    init      drafts of slots new in a window: random tokens, or draws from the law predicted for the position above
+
+    The first token of a row follows the last of the row above. If the grammar does not force that one, the last token
+    done in the row above takes its place until it is done.
+    """
+    L, V, B, device = model.length, model.vocab, len(start), start.device
+    end = find_end(model.forced)
+    first = torch.arange(0, end, model.width, device=device)
+    size = (end - first).clamp(max=model.width)  # [R] slots of each row of the picture
+    rows = torch.arange(len(first), device=device)
+    image = torch.arange(B, device=device)[:, None]
+    raster = commit == "raster"
+    # position i is in column i + 1 of `line`; position L stands for none
+    line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(B, -1), start[:, None]], 1)
+    forced = torch.cat([model.forced, model.forced.new_full((1,), -1)])
+    drawn = torch.zeros(B, L + 1, dtype=torch.bool, device=device)  # whether a position's draft was drawn from its law
+    laws: Tensor | None = None  # [B, L + 1, V]
+    count = torch.zeros(B, len(first), dtype=torch.int64, device=device)  # tokens done in each row
+    frontier = torch.zeros_like(image.expand(B, 1))  # tokens that are final in raster order
+    unread = torch.zeros_like(frontier, dtype=torch.bool)  # whether the row above ended in the last pass
+    step = 0
+    while True:
+        # rows to open, and the length of each row's window
+        top = (count >= size).sum(1, keepdim=True).clamp(max=len(first) - 1)  # the topmost row that is not done
+        done = first + count
+        begin = done.scatter(1, top, frontier) if raster else done
+        stop = torch.full_like(top, end) if raster else (first + size)[top]
+        n_top = (stop - begin.gather(1, top)).clamp(max=window)
+        n = choose_windows(count, size, window, min(ahead, model.width)).masked_fill(rows <= top, 0)
+        if raster:  # the topmost window may have reached lower rows
+            n = n.masked_fill(begin < frontier + n_top, 0)
+        n = n.scatter(1, top, n_top)
+        if not bool(n.any()):
+            return
+        # the last token of a row that ended is fed once more, unless the next row's window begins with it
+        n = n.masked_fill((rows == top - 1) & unread & (count.gather(1, top) > 0), 1)
+        row, offset, position = lay_out_windows(begin, n, L)
+        used, is_top = position < L, row == top
+        was_fed = offset + 1 < n.gather(1, row)
+        target = torch.where(row < top, L, position)
+
+        # drafts
+        draft, point = line.gather(1, position + 1), ~drawn.gather(1, position)
+        number = position + step * (L + 1)
+        if laws is not None and init == "sample_above":
+            source = (position - model.width).clamp(min=0)
+            copied = point & drawn.gather(1, source) & (position >= model.width)
+            laws[image, position] = torch.where(copied[..., None], laws[image, source], laws[image, position])
+            above = race(laws[image, position], noise.exponential("sample" if raster else "draft race", position, V))
+            draft = torch.where(copied, above, draft)
+            point &= ~copied
+        draft = torch.where(point, (noise.uniform("draft", position) * V).long().clamp(max=V - 1), draft)
+        draft = torch.where(forced[position] >= 0, forced[position], draft)
+        line.scatter_(1, target + 1, draft)
+
+        # one pass over all windows
+        opens = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
+        before = torch.where(opens, done.gather(1, (row - 1).clamp(min=0)), position)
+        slot = torch.arange(position.shape[1], device=device)
+        parents = torch.where(used & (offset == 0), FINAL, slot - 1)
+        p = model.tree(line.gather(1, before), position - 1, parents).softmax(-1)
+        laws = p.new_zeros(B, L + 1, V) if laws is None else laws
+        q = laws[image, position]
+
+        # verification, row by row
+        e = noise.exponential("sample", position if raster else number, V)
+        fresh = race(p, e)
+        accepted = fresh == draft
+        if not raster:
+            likely = noise.uniform("accept", number) * probability(q, draft) < probability(p, draft)
+            accepted = torch.where(point, accepted, likely)
+        run = mark_leading(accepted & used & (is_top | was_fed), offset)
+        n_accepted = torch.zeros_like(n).scatter_add(1, row, run.long())
+        n_final = (n_accepted.gather(1, top) + 1).minimum(n_top)  # of the topmost window, with its correction
+        final = is_top & (offset < n_final)
+        stays = run
+        if not raster:
+            correction = final & ~run
+            fresh = torch.where(correction & ~point, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
+            final = final | run
+            if rejected == "reuse":
+                ratio = probability(p, draft) / torch.where(point, 1, probability(q, draft))
+                stays = run | (ratio > 0.5) & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
+        tokens = torch.where(stays, draft, fresh)
+        line.scatter_(1, target + 1, tokens)
+        redrawn = torch.where(stays & ~run, L, target)
+        laws[image, redrawn] = p
+        drawn.scatter_(1, redrawn, True)
+        drawn[:, L] = False
+
+        # the rows advance
+        model.keep(torch.where(used & (offset <= n_accepted.gather(1, row)), slot, -1))
+        if raster:
+            frontier = frontier + n_final
+            count = (count + n_accepted.masked_fill(rows <= top, 0)).maximum((frontier - first).clamp(min=0))
+            count = count.minimum(size)
+        else:
+            count = count + n_accepted.scatter(1, top, n_final)
+            unread = count.gather(1, top) >= size[top]
+        step += 1
+        yield Step(tokens, final.sum(1), torch.where(final, position, L), n.sum(1))
