@@ -4,6 +4,7 @@ import pytest
 import torch
 from decoders.tests.architectures import CONFIGURATIONS, make_model
 
+from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.slots import SlotNetwork
 
 PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first is padded on the left
@@ -83,6 +84,26 @@ def test_trees_have_the_laws_of_forward(model):
             text = torch.cat([tokens[row, : root[row, 0]], nodes[row, path]])
             truth = compute_logits(model, row, text)[-1]
             torch.testing.assert_close(logits[row, node], truth, atol=1e-4, rtol=1e-4)
+
+
+@torch.inference_mode()
+def test_final_nodes_are_seen_by_later_branches(model):
+    """The second branch sees the first one's final node, in place of the token stored there, and not its draft."""
+    tokens = draw_tokens()
+    network, fresh = make_network(model), make_network(model)
+    feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
+    for n, fourth in ((network, 7), (fresh, tokens[0, 4])):
+        for first, stop in ((-1, 4), (6, 8)):
+            n.logits(feed[:, first + 1 : stop + 1], torch.arange(first, stop).expand(2, -1))
+        n.logits(torch.full((2, 1), int(fourth)), torch.full((2, 1), 4))
+    nodes = tokens[:, [4, 5, 8, 9]]
+    nodes[:, 0] = tokens[0, 4]
+    logits = network.tree(nodes, torch.tensor([[4, 5, 8, 9]] * 2), torch.tensor([[FINAL, 0, FINAL, 2]] * 2))
+    truth = fresh.logits(nodes[:, 2:], torch.tensor([[8, 9]] * 2))
+    torch.testing.assert_close(logits[:, 2:], truth, atol=1e-4, rtol=1e-4)
+    for row in range(2):
+        text = torch.cat([tokens[row, :4], nodes[row, :2]])
+        torch.testing.assert_close(logits[row, 1], compute_logits(model, row, text)[-1], atol=1e-4, rtol=1e-4)
 
 
 @torch.inference_mode()

@@ -37,6 +37,8 @@ CASES += [
     ("sjd_pp", {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
     ("sjd_sv", {"window": 5, "verify": "block", "init": "sample_above"}),
     ("sjd_vp", {"window": 5, "strength": 3.0, "init": "sample_above"}),
+    ("pjd", {"window": 4, "ahead": 9}),  # a row at a time
+    ("pjd", {"window": 4, "ahead": 9, "init": "sample_above"}),
     ("spec", {"gamma": 9, "verify": "block"}),
     ("lantern_pp", {"relax": 0.0, "breadth": 1, "depth": 3}),
 ]
@@ -58,6 +60,9 @@ LOSSY = [
     ("vvs", {**SMALL, "delta": 0.0, "schedule": "dynamic"}),
     ("vvs", {**SMALL, "delta": 0.0, "schedule": "off", "replace": 1.0}),
     ("zipar", {"ahead": 1}),
+    ("pjd", {"window": 3, "ahead": 1}),
+    ("pjd", {"window": 2, "ahead": 1, "init": "sample_above"}),
+    ("pjd", {"window": 3, "ahead": 1, "rejected": "reuse"}),
 ]
 
 
@@ -134,6 +139,7 @@ def verify_runs_as_blocks(p, q, draft, bonus, u):
         ("sjd", {"verify": verify_without_residual}, {"window": 3}),
         ("sjd_pac", {"verify_siblings": verify_siblings_as_first}, {"window": 4, "init": "sample_above"}),
         ("spec", {"VERIFY": {"block": verify_runs_as_blocks}}, {"gamma": 3, "verify": "block"}),
+        ("pjd", {"correct_draft": lambda fresh, *_: fresh}, {"window": 2, "ahead": 9}),
     ],
 )
 def test_a_planted_fault_is_noticed(method, fault, method_options):

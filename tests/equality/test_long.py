@@ -14,6 +14,7 @@ from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.protocols.continuous import Pair
+from parity_decoders.protocols.discrete import FINAL
 from scipy import stats
 
 from parity.base.errors import ParityError
@@ -167,6 +168,15 @@ def test_a_hashed_law_in_a_tree_is_of_the_path():
     model, _ = feed_hashed()
     nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0]
     for node, path in enumerate(([3], [3, 1], [3, 2], [3, 1, 4])):
+        assert (nodes[node] == feed_hashed(*path)[1]).all()
+
+
+def test_a_hashed_law_in_a_tree_is_of_all_final_nodes():
+    """The last branch follows the first node, which is not its ancestor, but not that one's draft."""
+    model, _ = feed_hashed(3)
+    parents = torch.tensor([[FINAL, 0, FINAL, 2]])
+    nodes = model.tree(torch.tensor([[1, 2, 4, 0]]), torch.tensor([[1, 2, 3, 4]]), parents)[0]
+    for node, path in enumerate(([3, 1], [3, 1, 2], [3, 1, 4], [3, 1, 4, 0])):
         assert (nodes[node] == feed_hashed(*path)[1]).all()
 
 

@@ -32,8 +32,8 @@ from parity_decoders.processors import Guidance, Law, split_processors
 from parity_decoders.slots import SlotNetwork, check_slots
 
 METHODS = (
-    "ar", "gsd", "jacobi", "mtj", "mtj_draft", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp", "spec",
-    "zipar",
+    "ar", "gsd", "jacobi", "mtj", "mtj_draft", "pjd", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp",
+    "spec", "zipar",
 )  # fmt: skip
 DRAFTED = ("spec", "mtj_draft")  # methods that need a draft model
 # Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from parity_decoders.discrete.ar import ar
+from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.sampling import TokenSampling
 
 from parity.base.weights import tensors
@@ -96,6 +97,19 @@ def test_a_tree_equals_its_branches(family, pictures):
     law = model.logits(pictures[:, 7:8], torch.full((3, 1), 7))
     accepted = torch.cat([pictures[:, :4], nodes[:, [0, 2, 3]], pictures[:, 7:8]], 1)
     assert compute_distance(law[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
+
+
+def test_final_nodes_of_a_tree_are_seen_by_later_branches(family, pictures):
+    """The second branch sees the first one's final node, in place of the token stored there, and not its draft."""
+    model, fresh = (family.make_model(guided=False) for _ in range(2))
+    for m, tokens in ((model, (pictures + 1) % 64), (fresh, pictures)):
+        feed(m, pictures, 0, 4)
+        feed(m, pictures, 7, 8)
+        feed(m, tokens, 5, 5)
+    positions = torch.tensor([4, 5, 8, 9]).expand(3, -1)
+    laws = model.tree(pictures[:, [4, 5, 8, 9]], positions, torch.tensor([FINAL, 0, FINAL, 2]).expand(3, -1))
+    assert compute_distance(laws[:, 1], family.compute_logits(pictures[:, :6])[:, -1]) < NEAR
+    assert compute_distance(laws[:, 2:], feed(fresh, pictures, 9, 10)) < NEAR
 
 
 def test_a_row_does_not_depend_on_its_batch(family):

@@ -24,22 +24,31 @@ SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it; commi
 class Slots(NamedTuple):
     """The slots of a pass: the windows of the rows one after the other, [B, S] each."""
 
-    row: Tensor
-    offset: Tensor  # from the first slot of its window
+    row: Tensor  # of the picture
+    offset: Tensor  # how far a slot is after the first of its window
     position: Tensor  # L for a slot that is not used
 
 
-def lay_out_windows(first: Tensor, n: Tensor, L: int) -> Slots:
-    """Lay out one window for each row of the picture: n [B, R] slots from the positions first [B, R] on."""
+def split_rows(forced: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return the first position [R] of each row of the picture, and its size [R]: its positions up to the last that
+    the grammar leaves open, or all if it leaves none. forced [L]: see TokenModel."""
+    rows = forced.cpu().split(width)
+    sizes = [find_end(row) if bool((row < 0).any()) else len(row) for row in rows]
+    return torch.arange(0, len(forced), width, device=forced.device), torch.tensor(sizes, device=forced.device)
+
+
+def lay_out_windows(begin: Tensor, n: Tensor, L: int) -> Slots:
+    """Lay out a window for each row of the picture: n [B, R] slots from the positions begin [B, R] on. L: positions."""
     end = n.cumsum(1)
     slot = torch.arange(int(end[:, -1].max()), device=n.device).repeat(len(n), 1)
     row = torch.searchsorted(end, slot, right=True).clamp(max=n.shape[1] - 1)
     offset = slot - (end - n).gather(1, row)
-    return Slots(row, offset, torch.where(slot < end[:, -1:], first.gather(1, row) + offset, L))
+    return Slots(row, offset, torch.where(slot < end[:, -1:], begin.gather(1, row) + offset, L))
 
 
 def mark_leading(holds: Tensor, offset: Tensor) -> Tensor:
-    """Mark the slots [B, S] bool before the first of their window for which `holds` [B, S] is false."""
+    """Mark the slots [B, S] bool whose `holds` [B, S] is true, as for all before them in their window. offset: see
+    Slots."""
     misses = (~holds).long()
     first = torch.arange(holds.shape[1], device=holds.device) - offset
     up_to = misses.cumsum(1)
@@ -47,9 +56,10 @@ def mark_leading(holds: Tensor, offset: Tensor) -> Tensor:
 
 
 def choose_windows(count: Tensor, size: Tensor, window: int, ahead: int) -> Tensor:
-    """Choose how many slots [B, R] the rows below the topmost get: their last token done is fed, and drafts as far as
-    the row above is done. count [B, R]: tokens done in each row, of size [R]."""
-    above = count.roll(1, 1)  # for the first row, which is never below another, this is arbitrary
+    """Choose how many slots [B, R] each row below the topmost one gets: its last token done is fed, and drafts as far
+    as the row above is done. For the other rows the result is arbitrary. count [B, R]: tokens done in each row, of size
+    [R]; window, ahead: see `pjd`."""
+    above = count.roll(1, 1)
     is_open = (above >= ahead) & (above > count) & (window > 1)
     return torch.where(is_open, (above - count + 1).minimum(size - count).clamp(max=window), 0)
 
@@ -93,8 +103,7 @@ def pjd(
     """
     L, V, B, device = model.length, model.vocab, len(start), start.device
     end = find_end(model.forced)
-    first = torch.arange(0, end, model.width, device=device)
-    size = (end - first).clamp(max=model.width)  # [R] slots of each row of the picture
+    first, size = split_rows(model.forced[:end], model.width)
     rows = torch.arange(len(first), device=device)
     image = torch.arange(B, device=device)[:, None]
     raster = commit == "raster"
@@ -114,18 +123,19 @@ def pjd(
         begin = done.scatter(1, top, frontier) if raster else done
         stop = torch.full_like(top, end) if raster else (first + size)[top]
         n_top = (stop - begin.gather(1, top)).clamp(max=window)
-        n = choose_windows(count, size, window, min(ahead, model.width)).masked_fill(rows <= top, 0)
-        if raster:  # the topmost window may have reached lower rows
-            n = n.masked_fill(begin < frontier + n_top, 0)
+        n = choose_windows(count, size, window, ahead).masked_fill(rows <= top, 0)
         n = n.scatter(1, top, n_top)
         if not bool(n.any()):
             return
-        # the last token of a row that ended is fed once more, unless the next row's window begins with it
-        n = n.masked_fill((rows == top - 1) & unread & (count.gather(1, top) > 0), 1)
+        # the last tokens of a row that ended are only fed; if the next row has none, its window feeds the very last
+        n_unread = model.width - size + (count.gather(1, top) > 0).long()
+        n = torch.where((rows == top - 1) & unread, n_unread, n)
         row, offset, position = lay_out_windows(begin, n, L)
         used, is_top = position < L, row == top
         was_fed = offset + 1 < n.gather(1, row)
-        target = torch.where(row < top, L, position)
+        # a lower row's window writes no tokens, keys and values where the topmost one, which may run on there, does
+        overlaps = raster & (row > top) & (position < frontier + n_top)
+        target = torch.where((row < top) | overlaps, L, position)
 
         # drafts
         draft, point = line.gather(1, position + 1), ~drawn.gather(1, position)
@@ -145,7 +155,7 @@ def pjd(
         opens = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
         before = torch.where(opens, done.gather(1, (row - 1).clamp(min=0)), position)
         slot = torch.arange(position.shape[1], device=device)
-        parents = torch.where(used & (offset == 0), FINAL, slot - 1)
+        parents = torch.where(used & ((offset == 0) | (row < top)), FINAL, slot - 1)
         p = model.tree(line.gather(1, before), position - 1, parents).softmax(-1)
         laws = p.new_zeros(B, L + 1, V) if laws is None else laws
         q = laws[image, position]
@@ -157,7 +167,7 @@ def pjd(
         if not raster:
             likely = noise.uniform("accept", number) * probability(q, draft) < probability(p, draft)
             accepted = torch.where(point, accepted, likely)
-        run = mark_leading(accepted & used & (is_top | was_fed), offset)
+        run = mark_leading(accepted & used & (is_top | was_fed & (row > top)), offset)
         n_accepted = torch.zeros_like(n).scatter_add(1, row, run.long())
         n_final = (n_accepted.gather(1, top) + 1).minimum(n_top)  # of the topmost window, with its correction
         final = is_top & (offset < n_final)
@@ -177,7 +187,8 @@ def pjd(
         drawn[:, L] = False
 
         # the rows advance
-        model.keep(torch.where(used & (offset <= n_accepted.gather(1, row)), slot, -1))
+        was_final = (offset <= n_accepted.gather(1, row)) | (row < top)
+        model.keep(torch.where(used & ~overlaps & was_final, slot, -1))
         if raster:
             frontier = frontier + n_final
             count = (count + n_accepted.masked_fill(rows <= top, 0)).maximum((frontier - first).clamp(min=0))

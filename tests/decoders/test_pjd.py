@@ -1,0 +1,77 @@
+"""Parallel Jacobi decoding refines rows of a picture side by side."""
+
+import pytest
+import torch
+from parity_decoders.noise import Noise
+
+from tests.tables import compute_law, compute_p_value, count_sequences, decode_table, make_table
+
+LENGTHS = [(6, 2), (6, 3), (7, 3), (5, 4), (6, 6)]  # positions and width; the last row may be short
+SETTINGS = [{"window": 2, "ahead": 1}, {"window": 3, "ahead": 2, "init": "sample_above"}, {"window": 9, "ahead": 1}]
+
+
+@pytest.mark.parametrize(("L", "width"), LENGTHS)
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_raster_order_is_plain_decoding(L, width, settings):
+    logits = make_table(3, L)
+    plain = decode_table("ar", logits, L, 500, width=width)
+    decoded = decode_table("pjd", logits, L, 500, width=width, commit="raster", **settings)
+    assert torch.equal(plain.tokens, decoded.tokens)
+    assert (decoded.step.diff(dim=1) >= 0).all()
+    assert decoded.nfe.sum() < plain.nfe.sum()
+
+
+def test_raster_order_needs_one_race_a_position(monkeypatch):
+    """With new races in each pass the tokens are not those of plain decoding."""
+    draw, calls = Noise.exponential, []
+
+    def draw_anew(noise, use, index, n):
+        """Draw the numbers of other positions in each call: a fault."""
+        calls.append(use)
+        return draw(noise, use, index + 1000 * len(calls), n)
+
+    logits = make_table(3, 5)
+    settings = {"width": 3, "commit": "raster", "window": 4, "ahead": 1}
+    plain = decode_table("ar", logits, 5, 500, width=3)
+    monkeypatch.setattr(Noise, "exponential", draw_anew)
+    assert not torch.equal(decode_table("pjd", logits, 5, 500, **settings).tokens, plain.tokens)
+
+
+@pytest.mark.parametrize(("L", "width"), [(9, 3), (8, 4), (7, 3)])
+def test_a_row_follows_the_row_above(L, width):
+    """A row opens after `ahead` tokens of the row above, and is never further: a token is final after the one above."""
+    for ahead in range(1, width):
+        decoded = decode_table("pjd", make_table(2, L), L, 500, width=width, window=3, ahead=ahead)
+        above, below = decoded.step[:, : L - width], decoded.step[:, width:]
+        assert (below > above).all()
+        opened = decoded.step[:, ahead - 1 : L - width : width]
+        assert (decoded.step[:, width::width][:, : opened.shape[1]] > opened).all()
+        is_early = decoded.step[:, width::width] < decoded.step[:, width - 1 : L - 1 : width]
+        assert is_early.any() or ahead > 1  # with 1, rows begin before the row above them ends
+
+
+def test_whole_rows_are_one_row_at_a_time():
+    decoded = decode_table("pjd", make_table(3, 9), 9, 300, width=3, window=4, ahead=3)
+    assert (decoded.step[:, 3::3] > decoded.step[:, 2:8:3]).all()
+
+
+def test_pjd_keeps_to_the_grammar():
+    """A separator at a row's end is known before the row is done; with whole rows the law is the model's."""
+    forced = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0])
+    for settings in ({"ahead": 1}, {"ahead": 1, "rejected": "reuse"}, {"ahead": 2, "commit": "raster"}):
+        tokens = decode_table("pjd", make_table(3, 9), 9, 300, width=3, forced=forced, window=3, **settings).tokens
+        assert (tokens[:, forced >= 0] == forced[forced >= 0]).all()
+
+
+def test_drafts_that_stay_after_a_rejection_are_biased():
+    """A single row, so that nothing else can be: those that are drawn anew are not."""
+    logits = make_table(3, 5)
+    law = compute_law(logits, 3, 5)
+    p_values = {
+        rejected: compute_p_value(
+            count_sequences(decode_table("pjd", logits, 5, 20_000, width=5, window=4, rejected=rejected).tokens, 3), law
+        )
+        for rejected in ("redraw", "reuse")
+    }
+    assert p_values["reuse"] < 1e-6
+    assert p_values["redraw"] > 1e-4
