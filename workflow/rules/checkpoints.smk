@@ -19,6 +19,9 @@ rule checkpoint:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    resources:
+        mem_mb=ask_memory("checkpoint"),
+        disk_mb=lambda w: job_resources.disk(EXPERIMENT, describe_job("checkpoint", w)),
     params:
         spec=dump_model_spec,
         code=digest_code("parity.base.command", "parity.models.fetch"),

@@ -133,18 +133,27 @@ def is_timed_compiled(cell):
     return cell.kind == "discrete" and cell.role == "reference" and EXPERIMENT.compile == "auto"
 
 
-def memory(wildcards, attempt):
-    """Estimate the MB of a job that loads a model; of one that measures a cell, with its pictures."""
-    measured_cell = find_cell(wildcards) if "name" in wildcards.keys() else None
-    kind, model = find_kind_and_model(wildcards)
-    return attempt * job_resources.memory(EXPERIMENT, len(PROMPTS), kind, model, measured_cell)
+def describe_job(rule_name, wildcards):
+    """Describe a job of a rule by its wildcards, as its resources are estimated."""
+    if rule_name == "reference_features":
+        return job_resources.Job(rule_name, wildcards.kind, "")
+    return job_resources.Job(rule_name, *find_kind_and_model(wildcards), find_cell(wildcards))
 
 
-def runtime(wildcards, attempt):
-    """Estimate the minutes that a job may take before a cluster ends it."""
-    c = find_cell(wildcards)
-    decodes = "shard" in wildcards.keys()
-    return attempt * (job_resources.minutes(EXPERIMENT, len(PROMPTS), c, decodes) if c else 20)
+def ask_memory(rule_name):
+    """Make the function that estimates the MiB of a job of a rule."""
+    return lambda wildcards, attempt: attempt * job_resources.memory(EXPERIMENT, describe_job(rule_name, wildcards))
+
+
+def ask_minutes(rule_name):
+    """Make the function that estimates the minutes that a job of a rule may take before a cluster ends it."""
+    gpu = bool(machine.gpu())
+    return lambda wildcards, attempt: attempt * job_resources.minutes(
+        EXPERIMENT, describe_job(rule_name, wildcards), gpu
+    )
+
+
+memory, runtime = ask_memory("decode"), ask_minutes("decode")  # of rules of workflow/methods, which decode
 
 
 # Files and settings

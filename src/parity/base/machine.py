@@ -15,6 +15,7 @@ from parity.base.errors import ParityError
 
 COMMAND = "PARITY_COMMAND"  # this environment variable holds the command as it was typed; the report shows it
 SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # no page may show values of flags that end so
+PROBABILITIES = 1 << 26  # so many are held at once where whole laws are computed: 256 MiB in float32
 
 
 def describe_machine() -> dict[str, str | int]:
@@ -128,3 +129,9 @@ def use_package(*sources: Path, is_main: bool = True) -> None:
     inherited = [] if is_main else list(filter(None, [os.environ.get("PYTHONPATH")]))
     os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *inherited])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def limit_rows(most: int, length: int, vocab: int) -> int:
+    """Return how many rows of laws [length, vocab] are computed at once: `most`, or fewer that hold PROBABILITIES
+    together, at least one."""
+    return max(1, min(most, PROBABILITIES // (length * vocab)))

@@ -1,71 +1,337 @@
-"""What a job requests from a cluster, known when it is planned: memory and minutes. Imports no torch.
+"""What a job takes, known when it is planned: memory, minutes, disk. Imports no torch.
 
-These are limits at which a scheduler ends a job, several times what a job takes; the rules raise them at each attempt.
-A run on one machine ignores them. The last line of a job's log says what it took.
+Memory is what the job loads and makes: its networks as they are computed with, keys and values of a batch, the largest
+activations. What a process has before that (BASE), and the constants of activations, were measured: docs/results/
+memory.md compares what is asked with what was taken, `python benchmarks/memory.py` measures it anew. Minutes are limits
+at which a scheduler ends a job, several times what it takes; the rules raise both at each attempt. A run on one machine
+ignores them. The last line of a job's log says what it took.
 """
 
-from functools import cache
-from pathlib import Path
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from parity.base import machine
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.schema import Config
+from parity.experiment.network_sizes import Network, Networks, count_converted_bytes, find_judge, list_networks
+from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
+from parity.experiment.schema import Config, ModelSpec
 
-BASE = 3000  # MB that torch, transformers and the metrics' networks take
-COPIES = 2.5  # copies of the weights in memory: as read, and as computed with, which may take twice the file's size
-UNKNOWN = 16_000  # MB assumed for a model in a repository: 7 billion parameters in half precision
-TOKEN = 16 * 16 * 12 / 1e6  # MB of the pixels of an image token, three floats each
-PASS = 20.0  # ms that a pass takes at least, beside reading the weights at BANDWIDTH
-BANDWIDTH = 100.0  # MB/ms at which a CPU reads weights; a GPU is ten times as fast
-PICTURE = 0.1  # seconds to make, read and measure a picture
-
-
-@cache
-def measure_mb(path: Path) -> float:
-    """Measure the size in MB of a file, or of all files in a folder; 0 if it does not exist."""
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()) / 1e6
-
-
-def estimate_weights_mb(config: Config, kind: str, model: str) -> float:
-    """Estimate the MB of a model's weights by its files; UNKNOWN if they are in a repository."""
-    spec = weights.list_models(config, kind)[model]
-    if spec.source == "hub":
-        return UNKNOWN
-    files = [spec.folder] if spec.folder else spec.files.values()
-    return sum(measure_mb(Path(file)) for file in files) or measure_mb(weights.ROOT / kind)
-
-
-def count_tokens(config: Config, cell: Cell) -> int:
-    """Count the tokens of one of a cell's images by the model's grid; 256, an upper bound, for texts and vectors."""
-    if cell.kind != "discrete":
-        return 256
-    return int(weights.read_sizes(weights.list_models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
+MIB = 2**20
+BASE = {  # MiB of a process before it loads a network: interpreter, libraries, and what small data take
+    "checkpoint": 800, "captions": 750, "decode": 1000, "reference": 1000, "reference_features": 1000,
+    "accuracy": 900, "drafted_trees": 1000, "measure": 1050, "measure continuous": 1400, "measure anysubset": 1300,
+    "task": 800, "report": 1300,
+}  # fmt: skip
+TEST = {"discrete": 4.5e-3, "anysubset": 5.5e-3, "continuous": 13e-3}  # MiB that a sequence of a known law takes
+TEST_BASE, TEST_MOST = 750, 200_000  # further sequences are drawn in parts
+WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
+LOADED = 1.05  # weights in memory take so much of their numbers: a tensor is converted while others are there
+COPIES = 7  # copies of laws that are held at once: of both halves, guided, filtered, sorted, normalised, tested
+RENDERED = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
+HPS = 986_109_441  # parameters of the largest network that judges pictures
+JUDGED = 400  # MiB of a batch of pictures in a network that judges them
+CAPTION = 128  # positions that a prompt is assumed to have if the model's sizes do not say it
+TIMED = 3  # batches, and rows alone, that are timed beside plain decoding
+PASS_MS = 20.0  # milliseconds that a pass takes at least
+CPU_NUMBERS, GPU_NUMBERS = 15e6, 5e10  # multiplications of a core, or a GPU, in a millisecond
+PICTURE_SECONDS = 0.1  # to read and measure a picture, beside the networks
+BATCHES = {"teacher_forced": 16, "text": 32, "captions": 16, "pathwise": 16}  # rows that those compute at once
 
 
-def count_samples(config: Config, prompts: int, cell: Cell) -> int:
+class Job(NamedTuple):
+    """A job: its rule, without the kind; the model that it loads; the cell that it is about, if it is about one."""
+
+    rule: str
+    kind: str
+    model: str
+    cell: Cell | None = None
+
+
+class Shape(NamedTuple):
+    """How large the passes of a cell are."""
+
+    rows: int  # with the unconditional ones
+    length: int  # positions of a picture or text
+    prefix: int  # positions before it
+    nodes: int  # tokens of a row that a pass evaluates at most
+    vocab: int
+
+
+def count_samples(config: Config, cell: Cell) -> int:
+    """Count the samples of a cell."""
     if cell.kind == "discrete" and config.image is not None:
-        return prompts * config.image.prompts.repeats
-    return int(cell.spec.get("images", 64))
+        return config.image.prompts.limit * config.image.prompts.repeats
+    if cell.kind == "continuous":
+        return int(cell.spec.get("images", 64))
+    return int(cell.spec.get("rows", 64))
 
 
-def memory(config: Config, prompts: int, kind: str, model: str, measured: Cell | None = None) -> int:
-    """Estimate the MB of memory of a job that loads a model, and the pictures of the cell `measured`, if it is given.
-    `prompts`: their number."""
-    pixels = (
-        count_samples(config, prompts, measured) * count_tokens(config, measured)
-        if measured and kind != "anysubset"
-        else 0
-    )
-    return round(BASE + COPIES * estimate_weights_mb(config, kind, model) + pixels * TOKEN)
+def count_rows(config: Config, cell: Cell) -> int:
+    """Count the rows of a batch, of which a job may have fewer."""
+    default = config.image.batch if config.image is not None and cell.kind == "discrete" else 64
+    return min(int(cell.spec.get("batch", default)), -(-count_samples(config, cell) // paths.jobs(config, cell.kind)))
 
 
-def minutes(config: Config, prompts: int, cell: Cell, decodes: bool = True) -> int:
-    """Estimate the minutes of a job that decodes a cell's samples: a pass for each token of each batch, twice, because
-    plain decoding is timed too. If not `decodes`, of one that renders, measures or tests them."""
-    rows = count_samples(config, prompts, cell)
-    if not decodes:
-        return 30 + round(rows * PICTURE / 60)
-    batch = cell.spec.get("batch") or (config.image.batch if config.image is not None else 1)
-    batches = -(-rows // paths.jobs(config, cell.kind) // batch)
-    a_pass = PASS + estimate_weights_mb(config, cell.kind, cell.spec["model"]) / BANDWIDTH
-    return 30 + round(2 * batches * count_tokens(config, cell) * a_pass / 60_000)
+def find_model(config: Config, kind: str, model: str) -> ModelSpec:
+    """Find a model of an experiment, with its files."""
+    return weights.list_models(config, kind)[model]
+
+
+def find_task_length(config: Config) -> int:
+    """Find the tokens of the longest text that is decoded."""
+    tasks = config.text.tasks.infilling if config.text else []
+    return max([128, *(task.length for task in tasks)])
+
+
+def measure_shape(config: Config, cell: Cell) -> Shape:
+    """Measure how large the passes of a cell are, by its options and its model's sizes."""
+    spec = find_model(config, cell.kind, cell.spec["model"])
+    sampling = cell.spec.get("sampling") or {}
+    rows = count_rows(config, cell) * (2 if sampling.get("guidance", 1) != 1 else 1)
+    units = counts(cell.kind, cell.spec["method"])
+    looked = [cell.spec["options"].get(n, 0) for n, c in units.items() if c.what in (*LENGTHS, "nodes")]
+    nodes = 1 + int(max([0, *looked]))
+    if cell.kind == "anysubset":
+        length = find_task_length(config)
+        networks, _ = list_networks(spec)
+        vocab = max(network.vocab for network in networks.values()) if networks else 0
+        steps = cell.spec["options"].get("steps", length)
+        return Shape(rows, length, 0, min(length, max(nodes, -(-length // steps))), vocab)
+    sizes = weights.read_sizes(spec)
+    if cell.kind == "continuous":
+        length = int(sizes["grid"]) ** 2
+        return Shape(rows, length, int(sizes.get("buffer", CAPTION)), min(length, nodes), 0)
+    length = weights.count_positions(spec).length
+    return Shape(rows, length, int(sizes.get("prefix", CAPTION)), min(length, nodes), int(sizes["vocab"]))
+
+
+def sum_weights(networks: Networks, names: Iterable[str], width: int) -> float:
+    """Sum the bytes of networks as they are computed with; the image tokenizer has 4 bytes a number."""
+    loaded = [(networks[name], 4 if name in ("vq", "kl") else width) for name in names if name in networks]
+    return LOADED * sum(network.parameters * bytes_each for network, bytes_each in loaded)
+
+
+def estimate_cache(network: Network, rows: int, positions: int, width: int) -> float:
+    """Estimate the bytes of keys and values."""
+    return 2.0 * max(1, network.layers) * network.keys * rows * positions * width
+
+
+def estimate_activations(network: Network, tokens: int, width: int) -> float:
+    """Estimate the bytes that a layer's activations take for so many tokens: of attention or of the feed-forward."""
+    return float(tokens) * width * (2 * network.keys + max(4 * network.keys, 3 * network.hidden))
+
+
+def estimate_laws(shape: Shape, tokens: int, copies: int = COPIES) -> float:
+    """Estimate the bytes of laws over so many tokens of each row."""
+    return 4.0 * copies * shape.rows * tokens * shape.vocab
+
+
+def estimate_decoding(job: Job, networks: Networks, shape: Shape, width: int) -> float:
+    """Estimate the bytes that decoding takes beside the base."""
+    assert job.cell is not None
+    if job.kind == "discrete":
+        net, companion = networks["net"], needs("discrete", job.cell.spec["method"])
+        held = sum_weights(networks, ("net", "vq", companion), width)
+        positions = shape.prefix + shape.length + 2 * shape.nodes
+        held += sum(
+            estimate_cache(networks[name], shape.rows, positions, width)
+            for name in ("net", companion)
+            if name in networks
+        )
+        prompt = estimate_activations(net, shape.rows * shape.prefix, width)
+        a_pass = estimate_activations(net, shape.rows * shape.nodes, width) + estimate_laws(shape, shape.nodes)
+        return held + max(prompt, a_pass)
+    if job.kind == "continuous":
+        net = networks["target"]
+        names = ("target", *([needs("continuous", job.cell.spec["method"])]))
+        return sum_weights(networks, names, width) + estimate_activations(
+            net, shape.rows * (shape.length + shape.prefix), width
+        )
+    is_judge = declaration("anysubset", job.cell.spec["method"]).NETWORK == "judge"
+    net = networks["judge" if is_judge else "xlnet"]
+    held = LOADED * 4 * net.parameters * (1 if job.cell.spec.get("cache", True) else 2)
+    return held + estimate_texts(net, shape, shape.nodes)
+
+
+def estimate_texts(net: Network, shape: Shape, tokens: int) -> float:
+    """Estimate the bytes of a pass over whole texts with laws of so many tokens of each."""
+    scores = 8.0 * shape.rows * (net.keys // 64 + 1) * shape.length * 2 * shape.length
+    return 2 * estimate_activations(net, shape.rows * shape.length, 4) + scores + estimate_laws(shape, tokens, 4)
+
+
+def estimate_rendering(net: Network, side: int, batch: int) -> float:
+    """Estimate the bytes of decoding `batch` pictures of `side` pixels; convolutions copy their weights."""
+    return LOADED * 8.0 * net.parameters + RENDERED * batch * net.channels * float(side) ** 2
+
+
+def estimate_measuring(config: Config, job: Job, networks: Networks, shape: Shape, width: int) -> float:
+    """Estimate the bytes that measuring a cell takes beside the base: the largest of what it does one after another."""
+    assert job.cell is not None
+    spec = find_model(config, job.kind, job.model)
+    coupled = is_coupled(job.kind, job.cell.spec["method"], job.cell.spec["options"])
+    steps = [0.0]
+    if job.kind == "anysubset":
+        rows = machine.limit_rows(BATCHES["text"], shape.length, shape.vocab)
+        forced = shape._replace(rows=min(rows, count_samples(config, job.cell)))
+        passes = [estimate_texts(networks[name], forced, shape.length) for name in ("xlnet", "judge")]
+        return LOADED * 4 * sum(network.parameters for network in networks.values()) + max(passes)
+    section = config.image if job.kind == "discrete" else config.continuous
+    assert section is not None
+    painter = networks.get("vq" if job.kind == "discrete" else "kl")
+    side = find_picture_side(spec, painter)
+    n = count_samples(config, job.cell)
+    if painter is not None:
+        steps.append(estimate_rendering(painter, side, min(section.render_batch, n)))
+    pixels = 3.0 * n * side**2
+    if paths.is_judged(config, job.cell):
+        steps.append(estimate_judging(config))
+    if job.kind == "continuous":
+        if coupled:
+            steps.append(sum_weights(networks, ("target", "draft"), 8))
+        return max(*steps, sum_weights(networks, ("target", "draft"), 4)) + pixels
+    rows = min(machine.limit_rows(BATCHES["teacher_forced"], shape.length, shape.vocab), n)
+    guided = 2 if shape.rows > count_rows(config, job.cell) else 1
+    forced = shape._replace(rows=rows * guided)
+    net = networks["net"]
+    laws = estimate_laws(forced._replace(rows=rows), shape.length, COPIES + guided)
+    held = sum_weights(networks, ("net", "vq"), width)
+    tokens = forced.rows * (shape.length + shape.prefix)
+    steps.append(
+        held + laws + estimate_cache(net, forced.rows, shape.length + shape.prefix, width)
+        + estimate_activations(net, tokens, width)
+    )  # fmt: skip
+    if coupled:
+        again = shape._replace(rows=guided * min(config.equality.pathwise, n, BATCHES["pathwise"]))
+        steps.append(estimate_decoding(job, networks, again, 8))
+    return max(steps) + pixels
+
+
+def estimate_judging(config: Config) -> float:
+    """Estimate the bytes of the largest of the networks that judge pictures, with a batch of pictures; one of which
+    nothing is known is taken for the largest, HPSv2's."""
+    judges = [find_judge(spec) for spec in config.networks.list_named().values()]
+    largest = max([0, *(judge.parameters if judge else HPS for judge in judges)])
+    return LOADED * 4 * largest + (JUDGED * MIB if judges else 0)
+
+
+def find_picture_side(spec: ModelSpec, painter: Network | None) -> int:
+    """Find the pixels of a picture's longer side; 256 if no file says it."""
+    sizes = weights.read_sizes(spec)
+    tokens = max(int(sizes.get(key, 0)) for key in ("grid", "rows", "columns"))
+    return tokens * painter.stride if painter is not None and painter.stride else 256
+
+
+def memory(config: Config, job: Job) -> int:
+    """Estimate the MiB of memory that a job takes at most."""
+    base = BASE.get(f"{job.rule} {job.kind}", BASE.get(job.rule, 1000))
+    if job.rule in ("task", "report") or job.kind == "networks":
+        return base
+    if job.rule == "reference_features":
+        return round(base + estimate_judging(config) / MIB)
+    networks, _ = list_networks(find_model(config, job.kind, job.model))
+    section = getattr(config, {"discrete": "image"}.get(job.kind, "text"), None)
+    width = WIDTH[getattr(section, "dtype", "float32")]
+    taken = 0.0
+    if job.rule == "checkpoint":
+        taken = estimate_conversion(find_model(config, job.kind, job.model), networks)
+    elif job.rule == "captions":
+        if text := networks.get("text"):
+            tokens = BATCHES["captions"] * CAPTION
+            taken = LOADED * 4 * text.parameters + estimate_activations(text, tokens, 4)
+            taken += 12.0 * BATCHES["captions"] * (text.keys // 64 + 1) * CAPTION**2
+            taken += 3.0 * count_prompts_of_a_job(config) * CAPTION * 4 * text.keys
+    elif job.rule == "accuracy":
+        taken = LOADED * 4 * networks["xlnet"].parameters + 64 * 2.0**20
+    elif job.cell is not None and networks:
+        shape = measure_shape(config, job.cell)
+        if job.rule == "measure":
+            taken = estimate_measuring(config, job, networks, shape, width)
+        else:
+            taken = estimate_decoding(job, networks, shape, width)
+    return round(base + taken / MIB)
+
+
+def count_prompts_of_a_job(config: Config) -> int:
+    """Count the prompts that a job encodes."""
+    prompts = config.image.prompts if config.image else None
+    return -(-prompts.limit * prompts.repeats // paths.jobs(config, "discrete")) if prompts else 0
+
+
+def estimate_conversion(spec: ModelSpec, networks: Networks) -> float:
+    """Estimate the bytes that fetching a model takes: of networks that are converted, the largest one whole, twice."""
+    converted = count_converted_bytes(spec)
+    return 2.1 * max([0, *(n.stored for n in networks.values())]) if converted else 0.0
+
+
+def test_memory(kind: str, n: int) -> int:
+    """Estimate the MiB of a job that tests a method on models of known law, on n sequences."""
+    return round(TEST_BASE + TEST[kind] * min(n, TEST_MOST))
+
+
+def minutes(config: Config, job: Job, gpu: bool = False) -> int:
+    """Estimate the minutes that a job may take before a cluster ends it; gpu: whether it has one."""
+    cell = job.cell
+    if cell is None:
+        return 30
+    samples = count_samples(config, cell)
+    networks, _ = list_networks(find_model(config, job.kind, job.model))
+    net = next((networks[name] for name in ("net", "target", "xlnet") if name in networks), Network(0, 0))
+    shape = measure_shape(config, cell)
+    at_once = max(1, count_rows(config, cell))
+    speed = GPU_NUMBERS if gpu else CPU_NUMBERS
+
+    def take(rows: float, tokens: int) -> float:
+        """Compute the minutes of a pass over so many tokens of each row."""
+        return (PASS_MS + net.parameters * rows * tokens / speed) / 60_000
+
+    if job.rule != "decode":
+        forward = take(shape.rows / at_once * samples, shape.length)
+        return 30 + round(samples * PICTURE_SECONDS / 60 + forward)
+    batches = -(-samples // paths.jobs(config, cell.kind) // at_once)
+    seen = shape.length // 2 if job.kind != "discrete" else 1  # the other networks read the whole sequence
+    alone = shape.rows / at_once
+    method = batches * take(shape.rows, seen * shape.nodes) + TIMED * take(alone, seen * shape.nodes)
+    plain = min(batches, TIMED) * take(shape.rows, seen) + TIMED * take(alone, seen)
+    return 30 + math.ceil(shape.length * (method + plain))
+
+
+def disk(config: Config, job: Job) -> int:
+    """Estimate the MiB that a job writes, beside what it downloads."""
+    if job.kind == "networks":
+        judge = find_judge(config.networks.list_named()[job.model])
+        return round(judge.stored / MIB) if judge is not None and job.model != "inception" else 0
+    if job.rule == "checkpoint":
+        return round(count_converted_bytes(find_model(config, job.kind, job.model)) / MIB)
+    if job.rule == "captions":
+        networks, _ = list_networks(find_model(config, job.kind, job.model))
+        return (
+            round(count_prompts_of_a_job(config) * CAPTION * 4 * networks["text"].keys / MIB)
+            if "text" in networks
+            else 0
+        )
+    if job.cell is None or job.kind == "anysubset":
+        return 1
+    samples = count_samples(config, job.cell)
+    shape = measure_shape(config, job.cell)
+    if job.rule == "decode":
+        a_token = 16 if job.kind == "discrete" else 16 * 8 + 40
+        return 1 + round(samples / paths.jobs(config, job.kind) * shape.length * a_token / MIB)
+    networks, _ = list_networks(find_model(config, job.kind, job.model))
+    painter = networks.get("vq", networks.get("kl"))
+    side = find_picture_side(find_model(config, job.kind, job.model), painter)
+    return 1 + round(samples * (3 * side**2 + 16 * shape.length) / MIB)
+
+
+def list_jobs(config: Config, cells: Sequence[Cell]) -> list[Job]:
+    """List a job of each rule that loads a model, for each model or cell; a rule's jobs about one cell are alike."""
+    jobs = []
+    for kind in dict.fromkeys(cell.kind for cell in cells):
+        for model in weights.list_models(config, kind):
+            jobs.append(Job("checkpoint", kind, model))
+            if kind == "discrete":
+                jobs.append(Job("captions", kind, model))
+    for cell in cells:
+        jobs += [Job(rule, cell.kind, cell.spec["model"], cell) for rule in ("decode", "measure")]
+    return jobs

@@ -10,6 +10,7 @@ import torch
 from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling
 from torch import Tensor
 
+from parity.base.machine import limit_rows
 from parity.metrics.estimates import means
 from parity.models.anysubset.causal import compute_log_probabilities
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
 KINDS = ("anysubset",)
+BATCH = 64  # number of rows that the judge evaluates at once, if memory allows it (`limit_rows`)
 MEASURES = {
     "perplexity": ("perplexity", "", "lower"),
     "logp": ("log p of the missing part under the model", "nats", "none"),
@@ -45,8 +47,10 @@ def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: in
     longest = judge.config.n_positions - 1
     valid = torch.arange(tokens.shape[1]) < end[:, None]  # the mask is on the CPU, as the sums are
     total = torch.zeros(len(tokens), dtype=torch.float64)
+    at_once = limit_rows(BATCH, min(longest, tokens.shape[1]), judge.config.vocab_size)
     for i in range(0, tokens.shape[1], longest):
-        logp = compute_log_probabilities(judge, tokens[:, i : i + longest], mask, separator).cpu()
+        pieces = tokens[:, i : i + longest].split(at_once)
+        logp = torch.cat([compute_log_probabilities(judge, piece, mask, separator).cpu() for piece in pieces])
         total += torch.where(valid[:, i : i + longest], logp, 0).double().sum(1)
     return (-total / end).exp().numpy()
 

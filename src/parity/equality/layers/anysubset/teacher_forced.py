@@ -1,12 +1,15 @@
 """Test a cell's own texts, run once through the any-subset network. Their log-probabilities serve the figures, too."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from parity_certify.result_rows import Row, adjust_family
-from parity_certify.teacher_forced import assign_slots, run_battery, wrap_law
+from parity_certify.teacher_forced import assign_slots, run_battery
 from parity_decoders.protocols.anysubset import Infilling
 
 from parity.base.command import note
+from parity.base.machine import limit_rows
 from parity.equality.layers import CellFiles
 from parity.equality.row_dependence import RowDependence
 from parity.experiment.options import declaration
@@ -18,7 +21,7 @@ WHEN = "always"
 READS = ("shards", "checkpoint")
 WRITES = ("laws",)
 SETTINGS = ()
-BATCH = 32  # number of rows that the network evaluates at once
+BATCH = 32  # number of rows that the network evaluates at once, if memory allows it (`limit_rows`)
 
 
 def rows(cell: CellFiles) -> list[Row]:
@@ -37,21 +40,28 @@ def rows(cell: CellFiles) -> list[Row]:
         tokens, step = (np.take_along_axis(x, order, 1) for x in (shard.tokens, shard.step.astype(np.int64)))
         predictable = declaration("anysubset", method).SLOTS
         dependence = RowDependence(tokens, shard.batch, shard.at_once, step if predictable else None)
-    logp, p = [], []
-    for i in range(0, len(shard.ids), BATCH):
-        note(f"laws of the target: {i} of {len(shard.ids)} texts")
-        laws, words, is_missing = joint_laws(model, Infilling(*(x[i : i + BATCH] for x in start)))
+    logp: list[torch.Tensor] = []
+    at_once = limit_rows(BATCH, int(shard.missing.max()), model.vocab)
+
+    def compute_laws(first: int, end: int) -> torch.Tensor:
+        """Compute the laws p [end - first, S, V] of rows first..end - 1; extend logp and, if tested, `dependence`."""
+        note(f"laws of the target: {first} of {len(shard.ids)} texts")
+        laws, words, is_missing = joint_laws(model, Infilling(*(x[first:end] for x in start)))
         logp.append(log_probability(laws, words, is_missing).cpu())
         if is_tested:
-            p.append(laws.cpu())
-            dependence.add(i, laws)
+            dependence.add(first, laws)
+        return laws
+
+    result: list[Row] = []
+    if is_tested:
+        columns = {**cell.columns, "model": "text", "seed": spec["seed"]}
+        slot = assign_slots(step) if predictable else None
+        settings: dict[str, Any] = {"slot": slot, "chunk": at_once, "strict": False, **columns}
+        result = run_battery(tokens, compute_laws, length, rng=np.random.default_rng([spec["seed"], 9]), **settings)
+        result.append(dependence.make_row(**columns))
+        adjust_family(result)
+    else:
+        for first in range(0, len(shard.ids), at_once):
+            compute_laws(first, first + at_once)
     cell.write_laws(ids=shard.ids, logp=torch.cat(logp).numpy())
-    if not is_tested:
-        return []
-    columns = {**cell.columns, "model": "text", "seed": spec["seed"]}
-    rng = np.random.default_rng([spec["seed"], 9])
-    slot = assign_slots(step) if predictable else None
-    result = run_battery(tokens, wrap_law(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **columns)
-    result.append(dependence.make_row(**columns))
-    adjust_family(result)
     return result

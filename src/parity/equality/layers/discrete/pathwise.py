@@ -27,4 +27,5 @@ def rows(cell: CellFiles) -> list[Row]:
         a, b = (loop.decode("discrete", loaded, one, inputs, BATCH).tokens for one in (spec, plain))
         columns = {**cell.columns, "seed": spec["seed"], "test": f"same tokens, {dtype}"}
         result.append(make_token_row(a, b, exact=dtype == "float64", **columns))
+        del loaded  # before the networks are loaded in the other dtype
     return result

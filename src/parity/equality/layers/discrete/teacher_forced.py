@@ -8,6 +8,7 @@ from parity_certify.result_rows import Row, adjust_family
 from parity_certify.teacher_forced import assign_slots, run_battery
 
 from parity.base.command import note
+from parity.base.machine import limit_rows
 from parity.equality.layers import CellFiles
 from parity.equality.row_dependence import RowDependence
 from parity.experiment.options import claim
@@ -19,7 +20,7 @@ WHEN = "always"
 READS = ("shards", "inputs", "checkpoint")
 WRITES = ("laws",)
 SETTINGS = ("seeds",)
-BATCH = 16  # number of rows that the target evaluates at once
+BATCH = 16  # number of rows that the target evaluates at once, if memory allows it (`limit_rows`)
 
 
 def rows(cell: CellFiles) -> list[Row]:
@@ -46,8 +47,10 @@ def rows(cell: CellFiles) -> list[Row]:
         top1.append(top_probabilities(p, model.forced).cpu().numpy())
         return p
 
-    settings: dict[str, Any] = {"slot": assign_slots(shard.step) if strict else None, "groups": loaded.groups()}
-    settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.columns}
+    groups = loaded.groups()
+    at_once = limit_rows(BATCH, shard.tokens.shape[1], groups.shape[1])
+    settings: dict[str, Any] = {"slot": assign_slots(shard.step) if strict else None, "groups": groups}
+    settings |= {"chunk": at_once, "strict": strict, "seed": seed, **cell.columns}
     result = run_battery(shard.tokens, compute_laws, loaded.width, rng=np.random.default_rng(seed), **settings)
     result.append(dependence.make_row(seed=seed, **cell.columns))
     adjust_family(result)
