@@ -8,6 +8,7 @@ import inspect
 import json
 import platform
 import sys
+import tempfile
 import time
 from importlib import metadata, util
 from pathlib import Path
@@ -134,18 +135,48 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
     return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
 
+# Texts
+
+
+def judge_texts(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
+    """Certify texts that the adapter draws by its target's conditionals, on a second seed too if they are rejected;
+    returns as `judge_sampler` does. "right" is plain sampling, "wrong" the same texts by the law at temperature 2."""
+    from parity_certify.texts import certify_texts  # needs torch, which not every environment has
+
+    folder, draw = adapter.texts(models, **case["options"])
+    n = case["n"]
+
+    def certify(texts: list[dict[str, Any]], **options: float) -> Any:
+        """Certify texts by the target's law under options of sampling."""
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place, "texts.jsonl")
+            file.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+            return certify_texts(folder, file, options=options, tell=tell)
+
+    texts, drafted, accepted = draw(n, 0)
+    certificate, seeds = certify(texts), [0]
+    if certificate.verdict.kind == "lossy":
+        texts, drafted, accepted = draw(n, 1)
+        certificate, seeds = certify(texts), [0, 1]
+    wrong, right = certify(texts, temperature=2.0), certify(draw(n, 2, is_plain=True)[0])
+    certificate.details.update({"drafted": drafted, "accepted": accepted, "seeds": seeds})
+    return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
+
+
 def main() -> None:
     """Judge the case of the command line, and write its row as JSON; a row whose controls fail has an "error"."""
     folder, case, models, out = Path(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
     start = time.monotonic()
     adapter = load_adapter(folder)
     case["name"] = folder.name
-    certificate, controls = (
-        judge_sampler(adapter, case, models) if case["level"] == "sampler" else judge_verifier(adapter, case)
-    )
+    if case["level"] == "verifier":
+        certificate, controls = judge_verifier(adapter, case)
+    else:
+        judge = judge_sampler if case["level"] == "sampler" else judge_texts
+        certificate, controls = judge(adapter, case, models)
     row = {"verdict": certificate.verdict.json(), "controls": controls, "seconds": round(time.monotonic() - start, 1)}
     row |= {k: certificate.details.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
-    row["seeds"] = list(dict.fromkeys(r["seed"] for r in certificate.rows))
+    row["seeds"] = certificate.details.get("seeds") or list(dict.fromkeys(r["seed"] for r in certificate.rows))
     effects = [r["minimum_detectable_effect"] for r in certificate.rows if r["test"] == "all looks"]
     row["detectable"] = max((x for x in effects if x is not None), default=None)
     harness = controls["right"] in ("certified", "consistent") and controls["wrong"] == "lossy"

@@ -26,9 +26,9 @@ FIELD = Path(__file__).resolve().parent
 ROOT = FIELD.parent
 KEYS = {
     "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
-    "environment", "released",
+    "environment", "released", "alone",
 }  # fmt: skip
-LEVELS, CLAIMS = ("sampler", "verifier"), ("lossless", "lossy")
+LEVELS, CLAIMS = ("sampler", "verifier", "texts"), ("lossless", "lossy")
 INSTALLING = 3600  # seconds that an installation may take
 CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found by PYTHONPATH
 
@@ -47,6 +47,7 @@ def read_field(folder: Path) -> dict[str, Any]:
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
     about = {"title": folder.name, "url": "", "packages": [], "minutes": 5, "cases": {"default": {}}} | about
     about = {"note": "", "where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
+    about.setdefault("alone", [])
     if type(about.setdefault("released", None)) not in (date, type(None)):
         raise FieldError(f"{folder.name}: released {about['released']!r}; allowed: a date such as 2026-05-01")
     about["python"] = str(about.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
@@ -63,7 +64,8 @@ def read_field(folder: Path) -> dict[str, Any]:
 
 def digest_packages(about: dict[str, Any]) -> str:
     """Digest the Python version and packages to 8 hex digits: folders with the same share an environment."""
-    return hashlib.sha256(json.dumps([about["python"], about["packages"]]).encode()).hexdigest()[:8]
+    parts = [about["python"], about["packages"], *([about["alone"]] if about["alone"] else [])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 def run(command: list[str], log: Path, seconds: float, **settings: Any) -> str:
@@ -102,6 +104,8 @@ def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
     else:
         interpreter = shutil.which(f"python{about['python']}") or sys.executable
         commands = [[interpreter, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "-q", *packages]]
+    if about["alone"]:
+        commands.append([*commands[-1][: -len(packages)], "--no-deps", *about["alone"]])
     for command in commands:
         if problem := run(command, log, INSTALLING):
             return problem

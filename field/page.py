@@ -115,7 +115,8 @@ def describe_verdict(row: dict[str, Any]) -> str:
             else f", TV {v['estimate']:.3f} ({v['interval'][0]:.3f} to {v['interval'][1]:.3f})"
         )
         return ("lossy by design" if row["claim"] == "lossy" else "lossy") + size
-    bound = f", TV ≤ {v['bound']:.3f}" if row["kind"] in ("certified", "consistent") else ""
+    has_bound = row["kind"] in ("certified", "consistent") and v["bound"] is not None
+    bound = f", TV ≤ {v['bound']:.3f}" if has_bound else ""
     return ("certified lossless" if row["kind"] == "certified" else row["kind"]) + bound
 
 
@@ -149,7 +150,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     faults = [r for r in ran if is_fault(r)]
     design = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossy"]
     faulty = sorted({r["of"]["title"] for r in faults}, key=str.lower)
-    bounds = [r["verdict"]["bound"] for r in right]
+    bounds = [r["verdict"]["bound"] for r in right if r["verdict"]["bound"] is not None]
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
