@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from annotated_types import Interval
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
@@ -107,11 +108,12 @@ def pjd(
     rows = torch.arange(len(first), device=device)
     image = torch.arange(B, device=device)[:, None]
     raster = commit == "raster"
+    races = noise.exponential("sample", torch.arange(L + 1, device=device)[None], V) if raster else None
     # position i is in column i + 1 of `line`; position L stands for none
     line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(B, -1), start[:, None]], 1)
     forced = torch.cat([model.forced, model.forced.new_full((1,), -1)])
-    drawn = torch.zeros(B, L + 1, dtype=torch.bool, device=device)  # whether a position's draft was drawn from its law
-    laws: Tensor | None = None  # [B, L + 1, V]
+    has_draft = torch.zeros(B, L + 1, dtype=torch.bool, device=device)
+    laws: Tensor | None = None  # [B, L + 1, V] the law that a position's draft was drawn from
     count = torch.zeros(B, len(first), dtype=torch.int64, device=device)  # tokens done in each row
     frontier = torch.zeros_like(image.expand(B, 1))  # tokens that are final in raster order
     unread = torch.zeros_like(frontier, dtype=torch.bool)  # whether the row above ended in the last pass
@@ -138,35 +140,37 @@ def pjd(
         target = torch.where((row < top) | overlaps, L, position)
 
         # drafts
-        draft, point = line.gather(1, position + 1), ~drawn.gather(1, position)
-        number = position + step * (L + 1)
+        slot = torch.arange(position.shape[1], device=device)
+        number = (slot + step * len(first) * (window + model.width))[None]  # no two passes share one
+        e = noise.exponential("sample", number, V) if races is None else races[image, position]
+        new = ~has_draft.gather(1, position)
+        random = (noise.uniform("draft", number) * V).long().clamp(max=V - 1)
+        draft = torch.where(new, random, line.gather(1, position + 1))
         if laws is not None and init == "sample_above":
             source = (position - model.width).clamp(min=0)
-            copied = point & drawn.gather(1, source) & (position >= model.width)
+            copied = new & has_draft.gather(1, source) & (position >= model.width) & (forced[position] < 0)
             laws[image, position] = torch.where(copied[..., None], laws[image, source], laws[image, position])
-            above = race(laws[image, position], noise.exponential("sample" if raster else "draft race", position, V))
-            draft = torch.where(copied, above, draft)
-            point &= ~copied
-        draft = torch.where(point, (noise.uniform("draft", position) * V).long().clamp(max=V - 1), draft)
+            e_draft = e if raster else noise.exponential("draft race", number, V)
+            draft = torch.where(copied, race(laws[image, position], e_draft), draft)
+            new &= ~copied
         draft = torch.where(forced[position] >= 0, forced[position], draft)
         line.scatter_(1, target + 1, draft)
+        draft = line.gather(1, position + 1)
 
         # one pass over all windows
         opens = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
         before = torch.where(opens, done.gather(1, (row - 1).clamp(min=0)), position)
-        slot = torch.arange(position.shape[1], device=device)
         parents = torch.where(used & ((offset == 0) | (row < top)), FINAL, slot - 1)
         p = model.tree(line.gather(1, before), position - 1, parents).softmax(-1)
         laws = p.new_zeros(B, L + 1, V) if laws is None else laws
-        q = laws[image, position]
+        q = torch.where(new[..., None], one_hot(draft, V), laws[image, position])
 
         # verification, row by row
-        e = noise.exponential("sample", position if raster else number, V)
         fresh = race(p, e)
-        accepted = fresh == draft
-        if not raster:
-            likely = noise.uniform("accept", number) * probability(q, draft) < probability(p, draft)
-            accepted = torch.where(point, accepted, likely)
+        if raster:
+            accepted = fresh == draft
+        else:
+            accepted = noise.uniform("accept", number) * probability(q, draft) < probability(p, draft)
         run = mark_leading(accepted & used & (is_top | was_fed & (row > top)), offset)
         n_accepted = torch.zeros_like(n).scatter_add(1, row, run.long())
         n_final = (n_accepted.gather(1, top) + 1).minimum(n_top)  # of the topmost window, with its correction
@@ -174,17 +178,16 @@ def pjd(
         stays = run
         if not raster:
             correction = final & ~run
-            fresh = torch.where(correction & ~point, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
+            fresh = torch.where(correction, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
             final = final | run
             if rejected == "reuse":
-                ratio = probability(p, draft) / torch.where(point, 1, probability(q, draft))
-                stays = run | (ratio > 0.5) & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
+                likely = probability(p, draft) > probability(q, draft) / 2
+                stays = run | likely & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
         tokens = torch.where(stays, draft, fresh)
         line.scatter_(1, target + 1, tokens)
-        redrawn = torch.where(stays & ~run, L, target)
-        laws[image, redrawn] = p
-        drawn.scatter_(1, redrawn, True)
-        drawn[:, L] = False
+        laws[image, target] = torch.where((stays & ~run)[..., None], q, p)
+        has_draft.scatter_(1, target, True)
+        has_draft[:, L] = False
 
         # the rows advance
         was_final = (offset <= n_accepted.gather(1, row)) | (row < top)
