@@ -124,11 +124,15 @@ def sum_up(rows: list[dict[str, Any]]) -> tuple[Kind, str]:
     """Return the kind of verdict and the words for the badge of one implementation: its faults, else the weakest of the
     rows that claim to be lossless, without mends."""
     judged = [r for r in rows if r["claim"] == "lossless" and not r["options"].get("mend")]
+    lossy = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossy"]
     if faults := [r for r in judged if is_fault(r)]:
         return "lossy", f"lossy in {len(faults)} of {len(judged)} setting{'s' * (len(judged) > 1)}"
+    if lossy and not judged:
+        return "lossy", "lossy by design"
     worst = max(judged or rows, key=lambda r: (ORDER.index(r["kind"]), r.get("verdict", {}).get("bound") or 0))
-    words = describe_verdict(worst) if judged else describe_verdict(worst).partition(",")[0]
-    words = words if any(r["level"] == "sampler" for r in rows) else f"verifier: {words}"
+    words = describe_verdict(worst)
+    levels = {r["level"] for r in rows}
+    words = words if "sampler" in levels else f"{min(levels)}: {words}"
     return "inconclusive" if worst["kind"] == "not run" else worst["kind"], words
 
 
