@@ -19,7 +19,7 @@ CLAIM = "lossless"
 ORIGIN = "account"
 EXACT_WITH = {"commit": "raster"}
 COUPLED_WITH = {"commit": "raster"}
-SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it; commit: raster is this project's"
+SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it and as released; commit: raster: this project"
 
 
 class Slots(NamedTuple):
@@ -102,7 +102,9 @@ def pjd(
     The first token of a row follows the last of the row above. If the grammar does not force that one, the last token
     done in the row above takes its place until it is done.
     """
-    L, V, B, device = model.length, model.vocab, len(start), start.device
+    L, V = model.length, model.vocab
+    B = len(start)
+    device = start.device
     end = find_end(model.forced)
     first, size = split_rows(model.forced[:end], model.width)
     rows = torch.arange(len(first), device=device)
@@ -119,10 +121,10 @@ def pjd(
     unread = torch.zeros_like(frontier, dtype=torch.bool)  # whether the row above ended in the last pass
     step = 0
     while True:
-        # rows to open, and the length of each row's window
+        # rows to open, and windows: begin [B, R] the first position of each, n [B, R] its slots
         top = (count >= size).sum(1, keepdim=True).clamp(max=len(first) - 1)  # the topmost row that is not done
-        done = first + count
-        begin = done.scatter(1, top, frontier) if raster else done
+        end_of_done = first + count
+        begin = end_of_done.scatter(1, top, frontier) if raster else end_of_done
         stop = torch.full_like(top, end) if raster else (first + size)[top]
         n_top = (stop - begin.gather(1, top)).clamp(max=window)
         n = choose_windows(count, size, window, ahead).masked_fill(rows <= top, 0)
@@ -157,11 +159,12 @@ def pjd(
         line.scatter_(1, target + 1, draft)
         draft = line.gather(1, position + 1)
 
-        # one pass over all windows
-        opens = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
-        before = torch.where(opens, done.gather(1, (row - 1).clamp(min=0)), position)
+        # one pass over all windows: the rows are branches of a tree, whose first nodes are tokens that are done
+        # a slot's law follows the token before it, for which, before a row's first, the last one done above stands in
+        stands_in = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
+        column = torch.where(stands_in, end_of_done.gather(1, (row - 1).clamp(min=0)), position)
         parents = torch.where(used & ((offset == 0) | (row < top)), FINAL, slot - 1)
-        p = model.tree(line.gather(1, before), position - 1, parents).softmax(-1)
+        p = model.tree(line.gather(1, column), position - 1, parents).softmax(-1)
         laws = p.new_zeros(B, L + 1, V) if laws is None else laws
         q = torch.where(new[..., None], one_hot(draft, V), laws[image, position])
 

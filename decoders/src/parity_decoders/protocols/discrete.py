@@ -51,9 +51,9 @@ class TokenModel(Protocol):
         """Compute logits [B, S, V] of several continuations in one pass: tokens, positions, parents [B, S].
 
         Node s follows node parents[b, s] < s of this call or, if that is -1 or FINAL, the stored tokens before its
-        position. The first node must be of the latter kind, at the first open position less one. FINAL says that the
-        node's token is final: all nodes whose first ancestor is after it see it, in place of what is stored at its
-        position. Nothing is stored until `keep`. Nodes past a row's end have arbitrary laws.
+        position. The first node must be of the latter kind, at the first open position less one or before it. FINAL
+        says that the node's token is final: all nodes whose first ancestor is after it see it, in place of what is
+        stored at its position. Nothing is stored until `keep`. Nodes past a row's end have arbitrary laws.
         """
         ...
 

@@ -231,7 +231,7 @@ class Cached(SlotCache):
         self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
         nodes, root = find_visible_nodes(parents, self.slots)
-        # a final node takes the place of what is stored at its position; nothing that is stored there is seen by others
+        # a final node takes the place of what is stored at its position
         replaced = torch.where(parents == FINAL, self.slots, self.slots[:, :1])
         on = self.on.scatter(1, replaced, False)[:, None, : self.live]
         visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & on
