@@ -1,13 +1,25 @@
-"""flashspec: its engine on the tiny Llama, with its draft model, prompt look-up or both."""
+"""flashspec: its engine with prompt look-up and a draft model, or that alone, on tables in place of the networks."""
 
 import logging
 
+import borrowed
 import numpy as np
 import torch
 from flashspec import FlashSpecConfig, SamplingConfig, SpeculativeEngine
-from flashspec.engine import HuggingFaceDrafter, NgramDrafter, TargetModel
+from flashspec.engine import HuggingFaceDrafter, TargetModel
 from parity_certify import Sampled
-from transformers import AutoModelForCausalLM
+from parity_certify.laws import random_law
+
+
+class Table(torch.nn.Module):
+    """A table as a module that takes no cache."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = borrowed.TableModel(table, 1)  # the prompt is one token
+
+    def forward(self, input_ids):
+        return self.table(input_ids)
 
 
 class Nucleus(TargetModel):
@@ -15,34 +27,30 @@ class Nucleus(TargetModel):
 
     top_p = 1.0
 
-    def verify(self, *arguments, **keywords):
-        laws = super().verify(*arguments, **keywords).exp()
+    def score_draft(self, *arguments, **keywords):
+        laws = super().score_draft(*arguments, **keywords).exp()
         ranked, order = laws.sort(dim=-1, descending=True)
         dropped = (ranked.cumsum(-1) - ranked >= self.top_p).gather(-1, order.argsort(-1))
         laws = laws.masked_fill(dropped, 0.0)
         return (laws / laws.sum(-1, keepdim=True)).log()
 
 
-def sampler(law, models, strategy="auto", rows=1, mend=False, **options):
-    """Make a sampler by their engine, so many rows a call; strategy: of drafts; options: of SamplingConfig."""
+def sampler(law, models, strategy="auto", rows=1, mend=False, top_p=1.0):
+    """Make a sampler by their engine, so many rows a call; strategy: of drafts."""
     logging.disable(logging.WARNING)
-    target, draft = (AutoModelForCausalLM.from_pretrained(models / name) for name in ("llama", "llama-assistant"))
-    device = torch.device("cpu")
-    wrapped = (Nucleus if mend else TargetModel)("target", device, torch.float32, model=target)
-    wrapped.top_p = options.get("top_p", 1.0)
-    drafter = HuggingFaceDrafter("draft", device, temperature=options.get("temperature", 1.0), model=draft)
-    drafters = [NgramDrafter()] if strategy == "lookup" else [drafter]
-    settings = {"drafter_strategy": "auto" if strategy == "lookup" else strategy}
-    if strategy != "auto":
-        settings["bandit"] = {"n_arms": 1}
-    config = FlashSpecConfig(device="cpu", sampling=SamplingConfig(gamma=2, **options), **settings)
-    engine = SpeculativeEngine(config, drafters, wrapped)
+    device, table = torch.device("cpu"), random_law(law.vocab, law.length).tables[0]  # they apply top-p
+    target = (Nucleus if mend else TargetModel)("target", device, torch.float32, model=Table(table))
+    target.top_p = top_p
+    drafter = HuggingFaceDrafter("draft", device, model=Table(law.extra["draft"]))
+    bandit = {} if strategy == "auto" else {"bandit": {"n_arms": 1}}
+    sampling = SamplingConfig(gamma=2, top_p=top_p)
+    config = FlashSpecConfig(device="cpu", sampling=sampling, drafter_strategy=strategy, **bandit)
+    engine = SpeculativeEngine(config, [drafter], target)
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        results = [
-            engine.generate(torch.tensor(prompts[i : i + rows]), law.length) for i in range(0, len(prompts), rows)
-        ]
+        chunks = [torch.tensor(prompts[i : i + rows]) for i in range(0, len(prompts), rows)]
+        results = [engine.generate(chunk, law.length) for chunk in chunks]
         steps = [step for result in results for step in result.arm_steps]
         tokens = np.concatenate([result.output_ids.numpy() for result in results])
         return Sampled(tokens, sum(s.proposed for s in steps), sum(s.accepted for s in steps))
