@@ -43,7 +43,8 @@ rule plan:
     threads: 1
     params:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
+        absent=dump_canonical([*ABSENT, *dict.fromkeys(UNPINNED)]),
     message:
         "what {EXPERIMENT.experiment} will need"
     shell:
-        "python -m parity.models plan --config {params.config:q} | tee {log:q}"
+        "python -m parity.models plan --config {params.config:q} --absent {params.absent:q} | tee {log:q}"

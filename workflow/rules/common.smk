@@ -36,7 +36,7 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import code_digest, config_overlay, job_resources, layers
+from parity.experiment import absent_data, code_digest, config_overlay, job_resources, layers
 from parity.inputs import picture_files, readers
 
 
@@ -73,12 +73,16 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
 PUBLISHED = [find_shipped(f"workflow/published/{paper}.csv") for paper in papers]
 
 UNPINNED = []  # problems that stop a run but no dry run: Snakemake does not say which it is before `onstart`
+ABSENT = []  # data that are not here, a line each: `plan` goes on without them, and `onstart` stops a run
 
 try:
     machine.check_place(ROOT)
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
+    raw = config_overlay.overlay_config(config, command_line)
+    if MAIN and "plan" in sys.argv[1:]:
+        raw, ABSENT = absent_data.replace_absent_data(config_overlay.resolve_paths(raw, find_workflow_file))
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
-        config_overlay.overlay_config(config, command_line),
+        raw,
         find=find_workflow_file,
         make=stand_in.make_stand_ins,
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),

@@ -268,10 +268,10 @@ def begin_run():
     global RUN_LOCK
     if len(until := sorted(workflow.dag_settings.until)) > 1:
         refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
-    if UNPINNED:
-        refuse(UNPINNED[0])
     if set(workflow.dag_settings.targets) == {"plan"}:
         return
+    if problems := [*ABSENT, *UNPINNED]:
+        refuse(problems[0])
     try:
         RUN_LOCK = machine.lock_folder(Path(".snakemake").absolute())
     except ParityError as error:

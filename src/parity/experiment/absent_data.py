@@ -5,13 +5,14 @@ import copy
 from pathlib import Path
 from typing import Any
 
-PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
+PROMPTS = "prompts/plain.txt"
+LABELS = "classes:1000"  # a prompt set of numbers, as many as are asked for, which needs no file
 
 
-def replace_absent_data(raw: dict[str, Any], has_classes: bool = False) -> tuple[dict[str, Any], list[str]]:
+def replace_absent_data(raw: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a copy of a configuration without files of data that do not exist, and a line for each of them: prompts
-    and captions become the workflow's own, which are numbers of classes if `has_classes`; texts become embedded ones;
-    pictures to compare with, and networks that judge, are left out."""
+    become numbers, captions the workflow's own, texts embedded ones; pictures to compare with, and networks that judge,
+    are left out."""
     raw = copy.deepcopy(raw)
     lines: list[str] = []
 
@@ -19,7 +20,7 @@ def replace_absent_data(raw: dict[str, Any], has_classes: bool = False) -> tuple
         """Return whether a file or folder does not exist; if so, note it."""
         if not isinstance(name, str) or not name or name.startswith(("classes:", "datasets:")) or Path(name).exists():
             return False
-        lines.append(f"{key} = {name!r}: not here")
+        lines.append(f"{key} = {name!r}: no such file; put it there")
         return True
 
     for section, field in (("image", "prompts"), ("continuous", "captions")):
@@ -31,7 +32,8 @@ def replace_absent_data(raw: dict[str, Any], has_classes: bool = False) -> tuple
         prompts = content.get(field)
         if isinstance(prompts, dict) and is_absent(f"{section}.{field}.file", prompts.get("file")):
             others = {k: v for k, v in prompts.items() if k not in ("file", "format", "column", "caption")}
-            content[field] = {**others, "file": CLASSES if has_classes else PROMPTS}
+            file = LABELS if section == "image" else PROMPTS
+            content[field] = {**others, "file": file} | ({} if section == "image" else {"limit": 32})
     tasks = raw["text"].get("tasks") if isinstance(raw.get("text"), dict) else None
     for kind, settings in (tasks or {}).items():
         for i, task in enumerate(settings if isinstance(settings, list) else ()):

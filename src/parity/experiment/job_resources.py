@@ -9,12 +9,12 @@ ignores them. The last line of a job's log says what it took.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parity.base import machine
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.network_sizes import Network, Networks, count_converted_bytes, find_judge, list_networks
+from parity.experiment.network_sizes import Network, Networks, find_judge, list_converted, list_networks
 from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
 from parity.experiment.schema import Config, ModelSpec
 
@@ -32,6 +32,7 @@ COPIES = 7  # copies of laws that are held at once: of both halves, guided, filt
 RENDERED = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
 HPS = 986_109_441  # parameters of the largest network that judges pictures
 JUDGED = 400  # MiB of a batch of pictures in a network that judges them
+TEXT = 128  # positions that a text is assumed to have if its task does not say it
 CAPTION = 128  # positions that a prompt is assumed to have if the model's sizes do not say it
 TIMED = 3  # batches, and rows alone, that are timed beside plain decoding
 PASS_MS = 20.0  # milliseconds that a pass takes at least
@@ -65,7 +66,8 @@ def count_samples(config: Config, cell: Cell) -> int:
         return config.image.prompts.limit * config.image.prompts.repeats
     if cell.kind == "continuous":
         return int(cell.spec.get("images", 64))
-    return int(cell.spec.get("rows", 64))
+    settings = list_task_settings(config, cell.spec["task_kind"])
+    return max([1, *(task["rows"] * task.get("attempts", 1) for task in settings)])
 
 
 def count_rows(config: Config, cell: Cell) -> int:
@@ -79,10 +81,9 @@ def find_model(config: Config, kind: str, model: str) -> ModelSpec:
     return weights.list_models(config, kind)[model]
 
 
-def find_task_length(config: Config) -> int:
-    """Find the tokens of the longest text that is decoded."""
-    tasks = config.text.tasks.infilling if config.text else []
-    return max([128, *(task.length for task in tasks)])
+def list_task_settings(config: Config, task_kind: str) -> list[dict[str, Any]]:
+    """List the settings of an experiment's text tasks of a kind."""
+    return [task.model_dump() for task in getattr(config.text.tasks, task_kind)] if config.text else []
 
 
 def measure_shape(config: Config, cell: Cell) -> Shape:
@@ -94,7 +95,8 @@ def measure_shape(config: Config, cell: Cell) -> Shape:
     looked = [cell.spec["options"].get(n, 0) for n, c in units.items() if c.what in (*LENGTHS, "nodes")]
     nodes = 1 + int(max([0, *looked]))
     if cell.kind == "anysubset":
-        length = find_task_length(config)
+        settings = list_task_settings(config, cell.spec["task_kind"])
+        length = max([TEXT, *(task.get("length", TEXT) for task in settings)])
         networks, _ = list_networks(spec)
         vocab = max(network.vocab for network in networks.values()) if networks else 0
         steps = cell.spec["options"].get("steps", length)
@@ -185,7 +187,8 @@ def estimate_measuring(config: Config, job: Job, networks: Networks, shape: Shap
     if painter is not None:
         steps.append(estimate_rendering(painter, side, min(section.render_batch, n)))
     pixels = 3.0 * n * side**2
-    if paths.is_judged(config, job.cell):
+    if paths.is_judged(config, job.cell):  # pictures are then read file by file
+        pixels /= paths.jobs(config, job.kind)
         steps.append(estimate_judging(config))
     if job.kind == "continuous":
         if coupled:
@@ -235,7 +238,7 @@ def memory(config: Config, job: Job) -> int:
     width = WIDTH[getattr(section, "dtype", "float32")]
     taken = 0.0
     if job.rule == "checkpoint":
-        taken = estimate_conversion(find_model(config, job.kind, job.model), networks)
+        taken = estimate_conversion(find_model(config, job.kind, job.model))
     elif job.rule == "captions":
         if text := networks.get("text"):
             tokens = BATCHES["captions"] * CAPTION
@@ -259,10 +262,9 @@ def count_prompts_of_a_job(config: Config) -> int:
     return -(-prompts.limit * prompts.repeats // paths.jobs(config, "discrete")) if prompts else 0
 
 
-def estimate_conversion(spec: ModelSpec, networks: Networks) -> float:
-    """Estimate the bytes that fetching a model takes: of networks that are converted, the largest one whole, twice."""
-    converted = count_converted_bytes(spec)
-    return 2.1 * max([0, *(n.stored for n in networks.values())]) if converted else 0.0
+def estimate_conversion(spec: ModelSpec) -> float:
+    """Estimate the bytes that fetching a model takes: of networks that are written anew, the largest one, twice."""
+    return 2.1 * max([0, *(network.stored for network in list_converted(spec).values())])
 
 
 def test_memory(kind: str, n: int) -> int:
@@ -282,18 +284,18 @@ def minutes(config: Config, job: Job, gpu: bool = False) -> int:
     at_once = max(1, count_rows(config, cell))
     speed = GPU_NUMBERS if gpu else CPU_NUMBERS
 
-    def take(rows: float, tokens: int) -> float:
+    def take(rows: float, tokens: float) -> float:
         """Compute the minutes of a pass over so many tokens of each row."""
         return (PASS_MS + net.parameters * rows * tokens / speed) / 60_000
 
-    if job.rule != "decode":
-        forward = take(shape.rows / at_once * samples, shape.length)
-        return 30 + round(samples * PICTURE_SECONDS / 60 + forward)
-    batches = -(-samples // paths.jobs(config, cell.kind) // at_once)
-    seen = shape.length // 2 if job.kind != "discrete" else 1  # the other networks read the whole sequence
     alone = shape.rows / at_once
-    method = batches * take(shape.rows, seen * shape.nodes) + TIMED * take(alone, seen * shape.nodes)
-    plain = min(batches, TIMED) * take(shape.rows, seen) + TIMED * take(alone, seen)
+    if job.rule != "decode":
+        return 30 + round(samples * PICTURE_SECONDS / 60 + take(alone * samples, shape.length))
+    batches = -(-samples // paths.jobs(config, cell.kind) // at_once)
+    # the other networks read, at each pass, what is there of the sequence: half of it on average
+    one, several = (1, shape.nodes) if job.kind == "discrete" else (shape.length / 2 + shape.prefix,) * 2
+    method = batches * take(shape.rows, several) + TIMED * take(alone, several)
+    plain = min(batches, TIMED) * take(shape.rows, one) + TIMED * take(alone, one)
     return 30 + math.ceil(shape.length * (method + plain))
 
 
@@ -303,7 +305,7 @@ def disk(config: Config, job: Job) -> int:
         judge = find_judge(config.networks.list_named()[job.model])
         return round(judge.stored / MIB) if judge is not None and job.model != "inception" else 0
     if job.rule == "checkpoint":
-        return round(count_converted_bytes(find_model(config, job.kind, job.model)) / MIB)
+        return round(sum(n.stored for n in list_converted(find_model(config, job.kind, job.model)).values()) / MIB)
     if job.rule == "captions":
         networks, _ = list_networks(find_model(config, job.kind, job.model))
         return (

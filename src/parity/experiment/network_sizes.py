@@ -3,11 +3,11 @@ from a table of released ones. Imports no torch."""
 
 import math
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import is_zipfile
 
 from parity.base.digests import parts
 from parity.base.errors import ParityError
@@ -215,17 +215,15 @@ def list_local_files(spec: ModelSpec) -> dict[str, Path]:
     return files | (companions if spec.grid == 16 else {})
 
 
-def count_converted_bytes(spec: ModelSpec) -> int:
-    """Count the bytes that fetching a model writes beside its files: networks that are written in another layout."""
-    networks, _ = list_networks(spec)
+def list_converted(spec: ModelSpec) -> Networks:
+    """List the networks of a model that fetching it writes anew, in another layout: those of a continuous pair, a
+    drafter under its authors' names, and a pickle in torch's older format."""
     if spec.source == "embedded" or spec.folder:
-        return 0
+        return {}
+    networks, _ = list_networks(spec)
     if weights.find_kind(spec.family) == "continuous":
-        return sum(network.stored for network in networks.values())
-    is_released_drafter = "drafter" in networks and weights.find_kind(spec.family) == "discrete"
-    legacy = sum(
-        Path(file).stat().st_size
-        for file in spec.files.values()
-        if Path(file).is_file() and Path(file).suffix in PICKLED and not zipfile.is_zipfile(file)
-    )
-    return legacy + (networks["drafter"].stored if is_released_drafter else 0)
+        return networks
+    files = {name: Path(file) for name, file in spec.files.items()}
+    old = [name for name, file in files.items() if file.is_file() and file.suffix in PICKLED and not is_zipfile(file)]
+    converted = {"drafter", *({"transformer": "net"}.get(name, name) for name in old)}
+    return {name: network for name, network in networks.items() if name in converted}

@@ -16,7 +16,7 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
-from parity.experiment.absent_data import CLASSES, PROMPTS, replace_absent_data
+from parity.experiment.absent_data import replace_absent_data
 from parity.experiment.module_metadata import modules, read_constant
 from parity.experiment.options import KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
@@ -24,6 +24,7 @@ from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small
+PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
 FEW = 2  # number of prompts, texts or images of a trial run
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 BANNER = "Stand-ins: random networks in the published formats. No figure here says anything of the models."
@@ -101,8 +102,7 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     raw["models"] = {**models, **stand_ins}
     specs = [ModelSpec(**entry) for entry in stand_ins.values()]
     if published_sizes:
-        has_classes = any(spec.network.get("classes") for spec in specs)
-        return replace_absent_data(raw, has_classes)[0]
+        return replace_absent_data(raw)[0]
     for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
         if isinstance(raw.get(section), dict):
             shrink(raw[section], [spec for spec in specs if KINDS[weights.find_kind(spec.family)] == section])

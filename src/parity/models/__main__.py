@@ -83,22 +83,23 @@ def pin_models() -> None:
 
 
 def plan_needs() -> None:
-    """Print what an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
-    from parity.experiment import checks, weights
+    """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch that does not fit
+    is an error."""
+    from parity.base import machine
+    from parity.experiment import cells, checks, weights
     from parity.models import pin, plan
 
     parser = make_parser("plan", plan_needs.__doc__)
     parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
-    config = checks.load(parser.parse_args(sys.argv[2:]).config)
-    if config.image is None:
-        print("no discrete model in this experiment")
-        return
-    models = weights.list_models(config, "discrete").items()
-    listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    model_needs = plan.list_needs(config, listed)
-    free = plan.measure_free_bytes()
-    print("\n".join(plan.describe_needs(config.image.batch, model_needs, free)))
-    plan.check(config.image.batch, model_needs, free)
+    parser.add_argument("--absent", type=json.loads, default=[], help="JSON: lines that say what is not here")
+    a = parser.parse_args(sys.argv[2:])
+    config = checks.load(a.config)
+    all_cells = cells.cells(config, [])
+    models = [pair for kind in cells.kinds(config) for pair in weights.list_models(config, kind).items()]
+    pinned = {n: m for n, m in models if m.source == "hub" and m.revision.strip("0")}
+    listed = {name: pin.weigh(m.repo, m.revision, m.files) for name, m in pinned.items()}
+    print("\n".join(plan.describe(config, all_cells, listed, a.absent, bool(machine.gpu()))))
+    plan.check_batch(config, all_cells, plan.measure_free_bytes())
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:

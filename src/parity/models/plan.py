@@ -1,166 +1,178 @@
-"""What an experiment on images will need, before anything is loaded: downloads, memory, hours of a GPU where known.
+"""What an experiment will need, before anything is loaded: each kind of job with its memory, minutes and disk;
+downloads; data and commits that are not here.
 
     snakemake --cores 1 plan --configfile workflow/experiments/sjd-table1.yaml
 
-Memory is that of weights as their files hold them, of keys and values, and of the laws of a window: what decides
-whether a batch fits. Hours are images x tokens x passes a token x milliseconds of a pass, where `benchmarks/gpu.py`
-measured a network of this size (gpu.json).
+Memory and minutes are what the jobs ask of a scheduler (`experiment.job_resources`). The plan reads headers of files
+that are here, and a table of released networks for others; the hub is asked for the bytes of downloads where a commit
+is known.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import psutil
 
-from parity.base.digests import parts
 from parity.base.errors import ParityError
-from parity.base.files import foreign_json
 from parity.experiment import cells as C
-from parity.experiment import weights
-from parity.experiment.options import LENGTHS, counts
-from parity.experiment.schema import Config, ImageSection, ModelSpec
+from parity.experiment import job_resources, paths, weights
+from parity.experiment.job_resources import BASE, MIB, Job
+from parity.experiment.network_sizes import find_judge, list_networks
+from parity.experiment.schema import Config
 
-GPU = Path("gpu.json")
-WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # a number of each dtype has so many bytes
-COPIES = 6  # so many copies of a window's laws are held at once: logits of both halves, p, q, filtered, sorted
-CAPTION = 128  # a prompt is assumed to have so many positions if the model's sizes do not say it
+HEAD = ("job", "model", "jobs", "memory, MiB", "minutes, at most", "disk, MiB")
 
 
-@dataclass(frozen=True)
-class Needs:
-    """Needs of a model in an experiment; bytes, None where unknown."""
+class Row(NamedTuple):
+    """Jobs of one rule and model: how many, and the most that one of them takes; disk is of all together."""
 
+    rule: str
     model: str
-    download: int | None
-    held: int | None  # the model's weights take so many bytes
-    row: int | None  # each image of a batch adds so many bytes: keys and values, and the laws of a window
-    images: int  # all cells together make so many images
-    hours: float | None
-
-    def memory(self, batch: int) -> int | None:
-        return None if self.held is None or self.row is None else self.held + batch * self.row
-
-    def largest(self, free: int) -> int | None:
-        """Compute the largest batch that fits into `free` bytes; None if the needs are unknown."""
-        return None if self.held is None or self.row is None else max(0, free - self.held) // self.row
+    jobs: int
+    memory: int
+    minutes: int
+    disk: int
 
 
-def measure_files(files: list[Path]) -> int | None:
-    """Sum the bytes of files, or of the weights in folders; None if one is not on this machine."""
-    try:
-        return sum(component.stat().st_size for file in files for component in parts(file))
-    except (ParityError, OSError):
-        return None
-
-
-def count_cached(spec: ModelSpec) -> int | None:
-    """Count the numbers that the cache holds for a position, over all layers, from the family's sizes or a folder's
-    config.json; None if neither says it."""
-    sizes = weights.read_sizes(spec)
-    file = Path(spec.files.get("model", "")) / "config.json"
-    if "layers" in sizes:
-        return 2 * int(sizes["layers"]) * int(sizes["dim"])
-    if spec.source != "files" or not file.is_file():
-        return None
-    record = foreign_json(file)
-    nested = [record[key] for key in ("text_config", "language_config") if isinstance(record.get(key), dict)]
-    config: dict[str, Any] = [*nested, record][0]
-    heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
-    width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-    return 2 * int(config["num_hidden_layers"]) * heads * width
-
-
-def estimate_row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
-    """Estimate the bytes that an image of a batch takes: keys and values (`cached` numbers a position), twice with
-    guidance, and the laws of the widest window of any method."""
-    sizes = weights.read_sizes(spec)
-    guided = any(s.guidance != 1 for s in C.wrap_in_list(section.sampling))
-    n_positions = weights.count_positions(spec).length + int(sizes.get("prefix", CAPTION))
-    lengths = [
-        int(variant.get(name, 0))
-        for method, variants in section.methods.items()
-        for name, c in counts("discrete", method).items()
-        for variant in variants
-        if c.what in (*LENGTHS, "nodes")
-    ]
-    widest = 1 + max([1, *lengths])
-    laws = COPIES * widest * int(sizes["vocab"]) * 4
-    return (2 if guided else 1) * cached * n_positions * WIDTH[section.dtype] + laws
-
-
-def estimate_hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int) -> float | None:
-    """Estimate the GPU hours of all cells of a model, `images` images each, from gpu.json; None if a method's passes,
-    or a pass of this network, were not measured."""
-    if not GPU.is_file() or cached is None:
-        return None
-    measured = json.loads(GPU.read_text())
-    passes = {row["method"]: row["passes a token"] for row in measured.get("tokens", [])}
-    ms = [row["ms"] for row in measured.get("forwards", []) if row.get("kept") == cached and row["batch"] == 1]
-    if not measured.get("measured") or not ms or any(cell.spec["method"] not in passes for cell in cells):
-        return None
-    tokens = weights.count_positions(spec).length
-    return sum(images * tokens * passes[cell.spec["method"]] for cell in cells) * min(ms) / 3.6e6
-
-
-def list_needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
-    """List the needs of each discrete model of an experiment. listed: bytes of their files on the hub, by model."""
-    section = config.image
-    result = []
-    if section is None:
-        return []
-    cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # needs do not depend on the prompts
-    images = section.prompts.limit * section.prompts.repeats
-    for name, spec in weights.list_models(config, "discrete").items():
-        model_cells = [cell for cell in cells if cell.spec["model"] == name]
-        if spec.source == "embedded":
-            files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
-        else:
-            files = [Path(file) for file in spec.files.values()]
-        local_bytes = None if spec.source == "hub" else measure_files(files)
-        download = listed.get(name) if local_bytes is None else 0
-        cached = count_cached(spec)
-        row = None if cached is None else estimate_row_bytes(section, spec, cached)
-        weight_bytes = local_bytes if local_bytes is not None else listed.get(name)
-        result.append(
-            Needs(
-                name,
-                download,
-                weight_bytes,
-                row,
-                images * len(model_cells),
-                estimate_hours(spec, cached, model_cells, images),
+def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> list[Row]:
+    """List what the jobs of an experiment take, a row for each rule and model."""
+    grouped: dict[tuple[str, str], list[Job]] = {}
+    for job in list_all_jobs(config, cells):
+        grouped.setdefault((job.rule, job.model), []).append(job)
+    rows = []
+    for (rule, model), jobs in grouped.items():
+        repeats = [count_repeats(config, job) for job in jobs]
+        rows.append(
+            Row(
+                rule,
+                model,
+                sum(repeats),
+                max(job_resources.memory(config, job) for job in jobs),
+                max(job_resources.minutes(config, job, gpu) for job in jobs),
+                sum(n * job_resources.disk(config, job) for n, job in zip(repeats, jobs, strict=True)),
             )
         )
-    return result
+    return rows
 
 
-def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
-    return "not known" if value is None else f"{value / scale:,.1f} {unit}"
+def list_all_jobs(config: Config, cells: Sequence[C.Cell]) -> list[Job]:
+    """List the jobs that load a model or a network, those of a judge among them."""
+    jobs = job_resources.list_jobs(config, cells)
+    judged = [cell for cell in cells if paths.is_judged(config, cell)]
+    for kind in dict.fromkeys(cell.kind for cell in cells if cell.kind != "anysubset"):
+        own = next((cell.spec["model"] for cell in cells if cell.kind == kind and cell not in judged), None)
+        jobs += [Job("reference", kind, own)] if own else []
+        jobs += [Job("reference_features", kind, "")] if any(cell.kind == kind for cell in judged) else []
+    if judged:
+        jobs += [Job("checkpoint", "networks", name) for name in config.networks.list_named()]
+    return jobs
 
 
-def describe_needs(batch: int, models_needs: list[Needs], free: int) -> list[str]:
-    """Describe the needs in words, a line a model; free: bytes of memory."""
+def count_repeats(config: Config, job: Job) -> int:
+    """Count the jobs of a rule about one cell or model: as many as decode it."""
+    return paths.jobs(config, job.kind) if job.rule in ("decode", "captions") else 1
+
+
+def list_downloads(config: Config, listed: Mapping[str, int | None]) -> list[str]:
+    """List what is downloaded, a line for each model and network in a repository. listed: bytes of a model's files by
+    its name, as the hub says; without them the table's are said, which are about right."""
+    lines = []
+    for kind in C.kinds(config):
+        for name, spec in weights.list_models(config, kind).items():
+            if spec.source != "hub":
+                continue
+            networks, unknown = list_networks(spec)
+            told = listed.get(name)
+            total = told if told is not None else sum(network.stored for network in networks.values())
+            about = "" if told is not None else "about "
+            lines.append(f"download {name}: {about}{total / 1e9:,.1f} GB")
+            if unknown and told is None:
+                lines.append(
+                    f"download {name}: the sizes of {', '.join(unknown)} are in no table; `parity models add` reads a"
+                    " folder's headers, and memory and disk above are without it"
+                )
+    for name, judge in config.networks.list_named().items() if any_judged(config) else ():
+        if judge.repo:
+            found = find_judge(judge)
+            size = f"about {found.stored / 1e9:,.1f} GB" if found else "of a size that is in no table"
+            lines.append(f"download networks.{name}: {size}")
+    return lines
+
+
+def any_judged(config: Config) -> bool:
+    """Return whether pictures of a published model are judged."""
+    return any(paths.has_published(config, kind) for kind in C.kinds(config))
+
+
+def format_rows(rows: Sequence[Row]) -> list[str]:
+    """Format rows as a table, a line each, below a line of titles."""
+    table = [HEAD, *((r.rule, r.model, *(f"{n:,}" for n in r[2:])) for r in rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
     return [
-        f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
-        f" weights {format_size(n.held, 'GB', 1e9)}; an image of a batch {format_size(n.row, 'MB', 1e6)};"
-        f" batch {batch} {format_size(n.memory(batch), 'GB', 1e9)} of {free / 1e9:,.1f} GB;"
-        f" GPU {format_size(n.hours, 'hours')}"
-        for n in models_needs
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in table
     ]
 
 
-def check(batch: int, models_needs: list[Needs], free: int) -> None:
-    """Raise ParityError for a batch that does not fit into `free` bytes; the message names the largest that does."""
-    for n in models_needs:
-        if (largest := n.largest(free)) is not None and largest < batch:
-            allowed = f"at most {largest}" if largest else "a device with more memory; not one image fits"
-            raise ParityError(
-                f"image.batch = {batch}: {n.model} needs {format_size(n.memory(batch), 'GB', 1e9)},"
-                f" {free / 1e9:,.1f} GB are free; allowed: {allowed}"
-            )
+def describe(
+    config: Config, cells: Sequence[C.Cell], listed: Mapping[str, int | None], absent: Sequence[str], gpu: bool
+) -> list[str]:
+    """Describe what an experiment needs, in lines. absent: what is not on this machine, a line each."""
+    rows = list_rows(config, cells, gpu)
+    samples = sum(job_resources.count_samples(config, cell) for cell in cells)
+    lines = [f"{config.experiment}: {len(cells)} cells, {samples:,} images or texts", *format_rows(rows)]
+    disk = sum(row.disk for row in rows)
+    lines.append(
+        f"disk: about {disk / 1024:,.1f} GiB beside downloads; minutes are limits, for a {'GPU' if gpu else 'core'}"
+    )
+    lines += list_downloads(config, listed)
+    if absent:
+        lines.append("before a run:")
+        lines += [f"  {line}" for line in join_alike(absent)]
+    return lines
+
+
+def join_alike(lines: Sequence[str]) -> list[str]:
+    """Join lines "NAME has no ... yet; REMEDY" of one remedy to a line."""
+    names_by_end: dict[str, list[str]] = {}
+    for line in lines:
+        name, has, rest = line.partition(" has no ")
+        names_by_end.setdefault(has + rest if has else line, []).append(name)
+    return [f"{', '.join(names)}{end}" if end.startswith(" has") else end for end, names in names_by_end.items()]
+
+
+def check_batch(config: Config, cells: Sequence[C.Cell], free: int) -> None:
+    """Raise ParityError for a batch of images that does not fit into `free` bytes; the message names the largest that
+    does."""
+    section = config.image
+    if section is None:
+        return
+
+    def take(batch: int) -> tuple[int, str]:
+        """Compute the most bytes that a decoding job takes with such a batch, beside the process, and its model."""
+        resized = config.model_copy(update={"image": section.model_copy(update={"batch": batch})})
+        jobs = [Job("decode", cell.kind, cell.spec["model"], resize(cell, batch)) for cell in images]
+        return max(((job_resources.memory(resized, job) - BASE["decode"]) * MIB, job.model) for job in jobs)
+
+    images = [cell for cell in cells if cell.kind == "discrete"]
+    needed, model = take(section.batch)
+    if needed <= free:
+        return
+    batch = section.batch
+    while batch and take(batch)[0] > free:
+        batch -= max(1, batch // 8)
+    allowed = f"at most {batch}" if batch else "a device with more memory; not one image fits"
+    raise ParityError(
+        f"image.batch = {section.batch}: {model} needs {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free;"
+        f" allowed: {allowed}"
+    )
+
+
+def resize(cell: C.Cell, batch: int) -> C.Cell:
+    """Make a cell like this one whose batch, if it names one, is `batch`."""
+    return C.Cell(cell.kind, {**cell.spec, "batch": batch} if "batch" in cell.spec else cell.spec, cell.role)
 
 
 def measure_free_bytes() -> int:
