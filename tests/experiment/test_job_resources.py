@@ -3,29 +3,61 @@
 import yaml
 
 from parity.experiment import cells, checks, job_resources
+from parity.experiment.job_resources import Job
 from parity.experiment.schema import ModelSpec
 from tests.workflow.conftest import ALL_KINDS, TINY
 
 
-def test_every_cell_asks_for_memory_and_minutes():
+def test_every_job_asks_for_memory_and_minutes():
     config = checks.load(yaml.safe_load(ALL_KINDS))
-    for cell in cells.cells(config, ["a"] * 4):
-        memory = job_resources.memory(config, 4, cell.kind, cell.spec["model"], cell)
-        assert job_resources.BASE < memory < 2 * job_resources.BASE
-        assert 30 <= job_resources.minutes(config, 4, cell, False) <= job_resources.minutes(config, 4, cell) < 60
+    jobs = job_resources.list_jobs(config, cells.cells(config, []))
+    assert {job.kind for job in jobs} == {"discrete", "continuous", "anysubset"}
+    for job in jobs:
+        assert 700 < job_resources.memory(config, job) < 2000
+        assert 30 <= job_resources.minutes(config, job) < 90
+        assert job_resources.disk(config, job) >= 0
 
 
-def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
-    """A file of 10 GB (a hole: no disk)."""
-    with (tmp_path / "t.safetensors").open("wb") as file:
-        file.truncate(10**10)
-    small, config = (checks.load(yaml.safe_load(TINY)) for _ in range(2))
-    large = {"source": "files", "files": {"transformer": str(tmp_path / "t.safetensors")}}
-    config.models["scenes"] = ModelSpec(family="llamagen").model_copy(update=large)
-    [cell, *_] = cells.cells(small, ["a"] * 4)
-    loads = [job_resources.memory(config, n, "discrete", "scenes", c) for n, c in ((0, None), (50_000, cell))]
-    assert 25_000 < loads[0] < 30_000
-    assert loads[1] - loads[0] > 8000
-    hours = [job_resources.minutes(config, n, cell) / 60 for n in (5_000, 50_000)]
-    assert hours[0] < hours[1]
-    assert hours[1] > 10
+def make_job(rule: str, **image) -> tuple:
+    """Make the configuration of TINY with other keys in its image section, and a job of its last cell."""
+    raw = yaml.safe_load(TINY)
+    config = checks.load({**raw, "image": raw["image"] | image})
+    cell = cells.cells(config, [])[-1]
+    return config, Job(rule, cell.kind, cell.spec["model"], cell)
+
+
+def estimate(rule: str, **image) -> int:
+    return job_resources.memory(*make_job(rule, **image))
+
+
+def test_memory_grows_with_batch_guidance_dtype_and_window():
+    prompts = {"limit": 64}
+    plain = estimate("decode", batch=32, prompts=prompts)
+    assert estimate("decode", batch=64, prompts=prompts) > plain
+    assert estimate("decode", batch=32, prompts=prompts, sampling={"guidance": 1.0}) < plain
+    assert estimate("decode", batch=32, prompts=prompts, dtype="float64") > plain
+    wide = estimate("decode", batch=32, prompts=prompts, methods={"ar": [{}], "sjd": [{"window": 64}]})
+    assert wide > estimate("decode", batch=32, prompts=prompts, methods={"ar": [{}], "sjd": [{"window": 8}]})
+
+
+def test_a_batch_has_no_more_rows_than_a_job():
+    assert estimate("decode", batch=4096, prompts={"limit": 4}) == estimate("decode", batch=4, prompts={"limit": 4})
+
+
+def test_a_coupled_cell_is_measured_in_float64():
+    methods = {"ar": [{}], "sjd_coupled": [{}]}
+    other = {"ar": [{}], "sjd": [{}]}
+    config, job = make_job("measure", methods=methods)
+    networks, _ = job_resources.list_networks(ModelSpec(family="llamagen"))
+    huge = {name: network._replace(parameters=10**9) for name, network in networks.items()}
+    shape = job_resources.measure_shape(config, job.cell)
+    coupled = job_resources.estimate_measuring(config, job, huge, shape, 4)
+    config, job = make_job("measure", methods=other)
+    assert coupled > job_resources.estimate_measuring(config, job, huge, shape, 4) + 10**9
+
+
+def test_a_large_batch_takes_longer_than_a_small_job():
+    config, job = make_job("decode", prompts={"limit": 5000})
+    small_config, small = make_job("decode", prompts={"limit": 4})
+    assert job_resources.minutes(config, job) > job_resources.minutes(small_config, small)
+    assert job_resources.minutes(config, job, gpu=True) < job_resources.minutes(config, job)

@@ -1,32 +1,84 @@
-"""The plan of an experiment: downloads, memory and images, and a batch that does not fit is refused."""
+"""The plan of an experiment: jobs, downloads, what is missing, and a batch that does not fit is refused."""
 
-import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from parity.base.errors import ParityError
-from parity.experiment import checks, pins, weights
-from parity.experiment.schema import ModelSpec
+from parity.experiment import absent_data, cells, checks, pins
 from parity.models import plan
 
 RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "prompts": {"limit": 8}}}
+EXPERIMENTS = Path(__file__).parents[2] / "workflow/experiments"
+TABLES = sorted(file.stem for file in EXPERIMENTS.glob("*table*.yaml"))
 
 
-def list_needs(**image):
-    """Return the needs (download, memory, images) of the model of RAW, with other keys in its image section."""
+def plan_of(**image) -> tuple:
+    """Make the configuration RAW with other keys in its image section, and its cells."""
     config = checks.load({"image": RAW["image"] | image})
-    return plan.list_needs(config, {})[0]
+    return config, cells.cells(config, [])
 
 
-def test_an_embedded_model_needs_no_download():
-    spec = ModelSpec(family="llamagen")
-    files = [weights.EMBEDDED / f for f in weights.list_embedded_files(spec).values()]
-    n = list_needs()
-    cells = len(RAW["image"]["methods"]) + 1  # each method has a cell, plain decoding a control too
-    assert n.download == 0
-    assert n.held == sum(f.stat().st_size for f in files) > 10**6
-    assert n.images == 8 * cells
-    assert n.hours is None
+def test_each_rule_of_a_model_is_a_row():
+    rows = plan.list_rows(*plan_of())
+    assert [row.rule for row in rows] == ["checkpoint", "captions", "decode", "measure", "reference"]
+    assert {row.model for row in rows} == {"scenes"}
+    assert rows[2].jobs == 3, "plain decoding has a control"
+
+
+def test_shards_are_jobs():
+    rows = {row.rule: row for row in plan.list_rows(*plan_of(prompts={"limit": 8, "shards": 4}))}
+    assert rows["decode"].jobs == 3 * 4
+    assert rows["captions"].jobs == 4
+    assert rows["measure"].jobs == 3
+
+
+def test_an_embedded_model_downloads_nothing():
+    config, all_cells = plan_of()
+    assert plan.list_downloads(config, {}) == []
+    assert "before a run" not in " ".join(plan.describe(config, all_cells, {}, [], False))
+
+
+def load_table(name: str) -> tuple:
+    """Load a paper's table without its data and commits: configuration, cells, and lines of what is missing."""
+    unpinned: list[str] = []
+    raw, absent = absent_data.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
+    config = checks.load(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
+    return config, cells.cells(config, []), [*absent, *dict.fromkeys(unpinned)]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_papers_table_is_planned_without_its_data(name, monkeypatch):
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    config, all_cells, missing = load_table(name)
+    lines = plan.describe(config, all_cells, {}, missing, False)
+    text = "\n".join(lines)
+    assert "not known" not in text
+    assert "in no table" not in text
+    assert all(row.memory > 700 for row in plan.list_rows(config, all_cells))
+    assert "before a run:" in lines
+
+
+def test_a_download_has_the_hubs_bytes_where_they_are_known(monkeypatch):
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    config, _, _ = load_table("sjd-table10")
+    assert "download lumina: about 14.4 GB" in plan.list_downloads(config, {})
+    assert "download lumina: 15.0 GB" in plan.list_downloads(config, {"lumina": 15 * 10**9})
+
+
+def test_lines_of_one_remedy_are_one():
+    lines = ["a has no commit yet; pin it", "x: no such file", "b has no commit yet; pin it"]
+    assert plan.join_alike(lines) == ["a, b has no commit yet; pin it", "x: no such file"]
+
+
+def test_the_largest_batch_that_fits_is_named():
+    config, all_cells = plan_of(batch=8)
+    plan.check_batch(config, all_cells, 10**10)
+    with pytest.raises(ParityError, match=r"image.batch = 8: scenes needs .* allowed: at most [1-7]"):
+        plan.check_batch(config, all_cells, 55 * 10**6)
+    with pytest.raises(ParityError, match="not one image fits"):
+        plan.check_batch(config, all_cells, 10**6)
 
 
 def plan_prompts(folder, monkeypatch, count, **changes):
@@ -49,9 +101,8 @@ def plan_prompts(folder, monkeypatch, count, **changes):
     ],
 )
 def test_images_are_counted_from_the_prompts_in_the_file(tmp_path, monkeypatch, count, changes, images):
-    config = plan_prompts(tmp_path, monkeypatch, count, **changes).config
-    sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gets it
-    assert plan.list_needs(sent, {})[0].images == images * 3
+    made = plan_prompts(tmp_path, monkeypatch, count, **changes)
+    assert f"3 cells, {images * 3} images" in plan.describe(made.config, made.cells, {}, [], False)[0]
 
 
 def test_a_default_limit_reports_the_prompts_it_leaves_out(tmp_path, monkeypatch):
@@ -59,18 +110,3 @@ def test_a_default_limit_reports_the_prompts_it_leaves_out(tmp_path, monkeypatch
     assert plan_prompts(tmp_path, monkeypatch, 1632).notes == [line]
     for count, changes in ((64, {}), (1632, {"prompts": {"limit": 64}})):
         assert plan_prompts(tmp_path, monkeypatch, count, **changes).notes == []
-
-
-def test_memory_grows_with_guidance_dtype_and_window():
-    row = list_needs().row
-    assert list_needs(sampling={"guidance": 1.0}).row < row < list_needs(dtype="float64").row
-    assert row < list_needs(methods={"ar": [{}], "sjd": [{"window": 32}]}).row
-
-
-def test_the_largest_batch_that_fits_is_named():
-    n = list_needs()
-    plan.check(4, [n], n.memory(4))
-    with pytest.raises(ParityError, match=r"image.batch = 4: scenes needs .* allowed: at most 3"):
-        plan.check(4, [n], n.memory(4) - 1)
-    with pytest.raises(ParityError, match="not one image fits"):
-        plan.check(4, [n], n.held)

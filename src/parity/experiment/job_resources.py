@@ -263,8 +263,8 @@ def count_prompts_of_a_job(config: Config) -> int:
 
 
 def estimate_conversion(spec: ModelSpec) -> float:
-    """Estimate the bytes that fetching a model takes: of networks that are written anew, the largest one, twice."""
-    return 2.1 * max([0, *(network.stored for network in list_converted(spec).values())])
+    """Estimate the bytes that fetching a model takes: the largest of the networks that are written anew."""
+    return 1.25 * 4 * max([0, *(network.parameters for network in list_converted(spec).values())])
 
 
 def test_memory(kind: str, n: int) -> int:

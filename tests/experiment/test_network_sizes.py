@@ -1,0 +1,103 @@
+"""The sizes of networks before they are loaded: headers say what torch counts, the table what their classes count."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    ChameleonConfig,
+    ChameleonForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5EncoderModel,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
+
+from parity.base.weights import count_parameters
+from parity.experiment import weights
+from parity.experiment.network_sizes import RELEASED, list_networks
+from parity.experiment.schema import ModelSpec
+from parity.models.continuous import harmon, kl, mar, xar
+from parity.models.discrete import chameleon, llamagen, vq
+from parity.models.discrete.load import load_networks
+from parity.models.fetch import make_manifest
+
+L = {"width": 1024, "encoder": 16, "decoder": 16, "heads": 16}
+H = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16}
+HEAD_H = {"head_width": 1536, "head_depth": 12}
+QWEN = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "key_value_heads": 2}
+T5 = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_layers": 24, "num_heads": 32, "vocab_size": 32128}
+XL = llamagen.LlamaGenConfig()
+
+
+def make_chameleon() -> nn.Module:
+    """Make transformers' Chameleon of 7 billion parameters, which is its default."""
+    return ChameleonForConditionalGeneration(ChameleonConfig(vocabulary_map={"<image>": 1, "IMGIMGAZ": 2}))
+
+
+NETWORKS = {
+    "Alpha-VLLM/Lumina-mGPT-7B-768:.": make_chameleon,
+    "GAIR/Anole-7b-v0.1:tokenizer/vqgan.ckpt": lambda: chameleon.VQGAN(
+        vq.VQConfig(8192, 256, 128, (1, 1, 2, 2, 4), 2, 256, 32, False)
+    ),
+    "peizesun/llamagen_t2i:t2i_XL_stage1_256.pt": lambda: llamagen.Transformer(XL),
+    "peizesun/llamagen_t2i:vq_ds16_t2i.pt": lambda: vq.VQ(vq.VQConfig()),
+    "google/flan-t5-xl:.": lambda: T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu")),
+    "jadohu/llamagen_drafter:.": lambda: llamagen.CaptionedDrafter(replace(XL, layers=1)),
+    "jadechoghari/mar:mar-base.safetensors": lambda: mar.MARNet(mar.MARConfig()),
+    "jadechoghari/mar:mar-large.safetensors": lambda: mar.MARNet(mar.MARConfig(**L, head_width=1280, head_depth=8)),
+    "jadechoghari/mar:mar-huge.safetensors": lambda: mar.MARNet(mar.MARConfig(**H, **HEAD_H)),
+    "jadechoghari/mar:kl16.safetensors": lambda: kl.KL(kl.KLConfig()),
+    "OliverRen/xAR:xAR-B.pth": lambda: xar.XARNet(xar.XARConfig()),
+    "OliverRen/xAR:xAR-H.pth": lambda: xar.XARNet(xar.XARConfig(**H)),
+    "wusize/harmon:harmon_0.5b.pth": lambda: harmon.HarmonNet(harmon.HarmonConfig(grid=32)),
+    "wusize/harmon:harmon_1.5b.pth": lambda: harmon.HarmonNet(harmon.HarmonConfig(grid=32, **H, **HEAD_H, **QWEN)),
+    "therealgabeguo/ASARM:.": lambda: XLNetLMHeadModel(
+        XLNetConfig(vocab_size=32000, d_model=768, n_layer=12, n_head=12, d_inner=3072)
+    ),
+    "xlnet/xlnet-large-cased:.": lambda: XLNetLMHeadModel(XLNetConfig()),
+    "openai-community/gpt2-large:.": lambda: GPT2LMHeadModel(GPT2Config(n_embd=1280, n_layer=36, n_head=20)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_table_counts_what_a_network_of_these_sizes_has(name):
+    with torch.device("meta"):
+        counted = count_parameters(NETWORKS[name]())
+    assert [network.parameters for network in RELEASED[name].values()] == [counted]
+
+
+def test_headers_say_what_torch_counts(tmp_path):
+    """Of the embedded model's networks; the sizes of the cache too."""
+    networks, unknown = list_networks(ModelSpec(family="llamagen"))
+    assert not unknown
+    nets = load_networks(make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path), ("net", "vq"), "cpu")
+    for name, net in nets.items():
+        assert networks[name].parameters == sum(p.numel() for p in net.state_dict().values())
+    config = nets["net"].config
+    assert (networks["net"].layers, networks["net"].keys) == (config.layers, config.dim)
+    assert networks["net"].hidden == config.hidden
+    assert networks["vq"].stride == nets["vq"].config.stride
+
+
+@pytest.mark.parametrize(
+    "family", [family for kind in ("discrete", "continuous", "anysubset") for family in weights.list_families(kind)]
+)
+def test_every_embedded_family_is_known(family):
+    spec = ModelSpec(family=family)
+    if weights.find_kind(family) == "discrete" and not weights.read_family(family)["embedded"]:
+        pytest.skip("not embedded")
+    networks, unknown = list_networks(spec)
+    assert networks
+    assert not unknown
+
+
+def test_an_unknown_repository_is_named(tmp_path):
+    files = {"model": ".", "vq": "hub:GAIR/Anole-7b-v0.1@" + "a" * 40 + ":tokenizer/vqgan.ckpt"}
+    spec = ModelSpec(family="chameleon", source="hub", repo="me/mine", revision="b" * 40, files=files)
+    networks, unknown = list_networks(spec)
+    assert unknown == ["model"]
+    assert set(networks) == {"vq"}
