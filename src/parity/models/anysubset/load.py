@@ -32,6 +32,10 @@ class Loaded:
     device: torch.device
     dtype: torch.dtype = torch.float32
 
+    @property
+    def family(self) -> Any:
+        return importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
+
     def file(self, component: str) -> Path:
         """Return the path of "xlnet", "judge" or "tokenizer", embedded ones verified. Raises ParityError if it is
         gone."""
@@ -74,17 +78,28 @@ class Loaded:
                 check_floating(file, name, tensor)
         return config, weights
 
-    def subset(self, cache: bool) -> AnySubsetModel:
-        """Load the any-subset model: our forward with its cache, or transformers'. Raises ParityError for other
-        weights."""
-        family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
+    @cached_property
+    def subset_weights(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The any-subset network's configuration, and its weights, which all its models share."""
         config, weights = self.read("xlnet")
-        if not cache:
-            return family.plain(self.fit_weights(family.build(config), weights, "xlnet"), self.words.mask)
         if self.manifest["source"] != "embedded":
             with torch.device("meta"):
-                self.rename_weights(family.build(config), weights, "xlnet")
-        return family.cached(weights, config, self.words.mask)
+                self.rename_weights(self.family.build(config), weights, "xlnet")
+        return config, weights
+
+    @cached_property
+    def subset_network(self) -> Any:
+        """The any-subset network of transformers, which models without a cache share."""
+        config, weights = self.read("xlnet")
+        return self.fit_weights(self.family.build(config), weights, "xlnet")
+
+    def subset(self, cache: bool) -> AnySubsetModel:
+        """Make the any-subset model: our forward with its cache, or transformers'. Raises ParityError for other
+        weights."""
+        if not cache:
+            return self.family.plain(self.subset_network, self.words.mask)
+        config, weights = self.subset_weights
+        return self.family.cached(weights, config, self.words.mask)
 
     def causal(self, cache: bool) -> AnySubsetModel:
         """Load the judge as a decoder, with or without a cache. Raises ParityError unless its words are those of the
