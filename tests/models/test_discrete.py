@@ -92,5 +92,5 @@ def test_files_of_different_models_are_one_line(tmp_path, all_weights):
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
     swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
-    with pytest.raises(ParityError, match=r"transformer\.safetensors: not an image tokenizer of LlamaGen: 'quantize"):
+    with pytest.raises(ParityError, match=r"t2i\.pt: not an image tokenizer of LlamaGen: 'quantize"):
         models.load(swapped)
