@@ -13,7 +13,7 @@ from parity.metrics.estimates import columns_of
 class Uniform:
     """A judge of ten words and a mask for which every word is equally likely."""
 
-    config = SimpleNamespace(n_positions=9)
+    config = SimpleNamespace(n_positions=9, vocab_size=8)
 
     def __call__(self, x):
         return SimpleNamespace(logits=torch.zeros(*x.shape, 11))
