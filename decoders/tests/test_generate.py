@@ -43,6 +43,13 @@ def test_coupled_decoders_draw_the_tokens_of_plain_decoding(llama, method, reque
     assert torch.equal(decode(llama, method, **options), decode(llama, "ar", **options))
 
 
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_rows_that_end_in_raster_order_have_plain_decodings_tokens(llama, request_name):
+    options = REQUESTS[request_name]
+    rows = decode(llama, "pjd", commit="raster", width=6, window=4, ahead=2, **options)
+    assert torch.equal(rows, decode(llama, "ar", **options))
+
+
 @pytest.mark.parametrize("method", COUPLED)
 def test_coupled_decoders_take_fewer_passes(llama, method):
     out = decode(llama, method, return_dict_in_generate=True, temperature=0.5)
