@@ -26,7 +26,18 @@ import pandas as pd
 from parity.base.machine import read_processor
 from parity.experiment.options import declaration
 from parity.report.collect import follows_plain, group_same, name_group
-from parity.report.cost import BUDGETS, FLAT, predict_gains, select_best_within
+from parity.report.cost import (
+    AXIS,
+    BUDGETS,
+    FLAT,
+    draw_gains,
+    find_fastest,
+    format_range,
+    measure_cost,
+    predict_gains,
+    read_gpu_cost,
+    select_best_within,
+)
 from parity.report.figures import draw_speed_by_passes
 from parity.report.tables import BUSY, doubt_speed, find_mark
 
@@ -206,6 +217,24 @@ def format_budgets(t: pd.DataFrame) -> str:
     return f"{format_table(lines)}\n\n{note}"
 
 
+def format_fastest(t: pd.DataFrame) -> str:
+    """Write a table of the fastest lossless method on images by the cost of a pass. Draws the figure docs/fastest.svg,
+    with this run's machine and the GPU of docs/figures/gpu.json, and puts it above."""
+    rows = t[t["kind"] == "discrete"]
+    gpu = read_gpu_cost(json.loads((ROOT / "docs/figures/gpu.json").read_text()))
+    drawn = draw_gains(rows, [cost for cost in (measure_cost(rows), gpu) if cost])
+    if drawn is None:
+        return "This run has no passes of plain decoding."
+    drawn[0].savefig(ROOT / "docs/fastest.svg", metadata={"Date": None})
+    lines = [(f"a pass over {AXIS} tokens costs", "fastest lossless", "times plain decoding", "within its error")]
+    for s in find_fastest(rows):
+        costs = f"{format_range(s.low, s.high)} passes over one"
+        fastest, *near = (name if name == "plain decoding" else f"`{name}`" for name in (s.name, *s.near))
+        lines.append((costs, fastest, format_range(*s.gains), ", ".join(near)))
+    picture = "![Predicted gain of each method by the cost of a pass, the fastest in colour](../fastest.svg)"
+    return f"{picture}\n\n{format_table(lines)}"
+
+
 def format_decoders(t: pd.DataFrame) -> str:
     """Write a table of decoders by year of publication: claim, verdict, and how many times fewer passes each takes."""
     lines = [("year", "decoder", "claim", "verdict", "passes, or calls in sequence, against plain decoding")]
@@ -320,6 +349,7 @@ def draw_headline(t: pd.DataFrame, file: Path) -> bool:
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name to its table and what writes it
     "images": ("full", format_images),
     "budgets": ("budget", format_budgets),
+    "fastest": ("budget", format_fastest),
     "decoders": ("full", format_decoders),
     "continuous": ("full", format_continuous),
     "waits": ("full", format_waits),

@@ -29,8 +29,10 @@ def main() -> None:
         spread = 1.96 * (passes - ratio * reference).std(ddof=1) / len(passes) ** 0.5 / reference.mean()
         per_pass = nodes.sum() / passes.sum()
         per_token = nodes.mean() / shards[0].tokens.shape[1]
+        calls = np.mean([s.draft_calls / s.passes for s in shards])
         cost = f"NFE {passes.mean():6.1f} +- {error:4.1f}  ratio {ratio:.3f} +- {spread:.3f}"
-        print(f"{variant:50s} {cost}  nodes a pass {per_pass:5.1f}, a token {per_token:5.1f}", flush=True)
+        cost += f"  nodes a pass {per_pass:5.1f}, a token {per_token:5.1f}"
+        print(f"{variant:50s} {cost}  companion's calls a pass {calls:.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from parity.report.cost import (
-    AXIS,
     FLAT,
     draw_gains,
+    find_fastest,
     find_plain_row,
-    locate_pass_cost,
     make_line_cost,
     measure_cost,
     predict_gain,
@@ -46,7 +45,7 @@ def test_a_companion_of_the_targets_size_gains_nothing():
 
 
 def test_gain_falls_with_the_cost_of_nodes():
-    gains = [predict_gain(ALONE, PLAIN, make_line_cost(x)) for x in (1, 2, 4)]
+    gains = [predict_gain(ALONE, PLAIN, make_line_cost(x, 32)) for x in (1, 2, 4)]
     assert gains == pytest.approx([4, 2, 1])
     assert predict_gain(PLAIN, PLAIN, make_line_cost(9)) == 1
 
@@ -83,12 +82,6 @@ def test_points_close_together_do_not_say_how_costs_go_on():
     assert curve.interpolate(64) < 6
 
 
-def test_a_point_lies_where_its_own_pass_cost_says():
-    assert locate_pass_cost({**ALONE, "nodes_per_pass": 16.5, "pass_cost": 2.0}) == pytest.approx(1 + (AXIS - 1) / 15.5)
-    assert math.isnan(locate_pass_cost(PLAIN))
-    assert math.isnan(locate_pass_cost(ALONE))
-
-
 def test_the_best_of_a_method_keeps_to_the_budget():
     wide = {**ALONE, "label": "sjd wide", "nfe": 50.0, "nodes_per_pass": 60.0}
     rows = make_rows(ALONE, wide, DRAFTED)
@@ -119,12 +112,59 @@ def test_a_gpus_curve_is_read_from_measured_forwards():
     assert read_gpu_cost({**benchmark, "measured": False}) is None
 
 
-def test_the_figure_has_lines_and_measured_points():
-    timed = {**ALONE, "pass_cost": 3.0, "speedup_single": 1.2, "speedup_single_low": 1.1, "speedup_single_high": 1.3}
-    _, data = draw_gains(make_rows(timed, DRAFTED))
-    predicted, measured = (data[data["source"] == s] for s in ("predicted", "measured"))
-    assert set(predicted["label"]) == {"sjd", "spec"}
-    assert measured["label"].tolist() == ["sjd"]
-    assert measured[["x", "gain", "low", "high"]].values.tolist() == [[3.0, 1.2, 1.1, 1.3]]
-    assert predicted[predicted["x"] == 1].set_index("label")["gain"]["sjd"] == 4
+def make_method(label, nfe, nodes, **more):
+    """Make the row of a lossless method."""
+    return {**ALONE, "label": label, "method": label, "claim": "lossless", "nfe": nfe, "nodes_per_pass": nodes, **more}
+
+
+WIDE = make_method("wide", 32.0, 64.0)  # an image takes 32 c where a pass over 64 tokens costs c
+NARROW = make_method("narrow", 64.0, 22.0)  # and here 64 + 64 (c - 1) / 3
+
+
+def list_stretches(*rows):
+    """List (low, high, name) of the stretches on which a method is the fastest."""
+    return [(s.low, s.high, s.name) for s in find_fastest(make_rows(*rows))]
+
+
+def test_the_fastest_changes_where_lines_cross():
+    """32 c and 64 + 64 (c - 1) / 3 are equal at c = 4, 64 + 64 (c - 1) / 3 and 256 at c = 10."""
+    expected = [(1, 4, "wide"), (4, 10, "narrow"), (10, 16, "plain decoding")]
+    for rows in ((WIDE, NARROW), (NARROW, WIDE)):
+        assert [(pytest.approx(a), pytest.approx(b), name) for a, b, name in expected] == list_stretches(*rows)
+    gains = [s.gains for s in find_fastest(make_rows(WIDE, NARROW))]
+    assert gains == [pytest.approx(ends) for ends in ([8, 2], [2, 1], [1, 1])]
+
+
+def test_calls_of_a_companion_move_the_crossing():
+    """With 32 calls of half the target's size over one token an image takes 32 c + 16: as much as `narrow` at 2.5."""
+    drafted = {**WIDE, "draft_calls": 32.0, "draft_share": 0.5, "draft_nodes": 1.0}
+    assert list_stretches(drafted, NARROW)[0] == (1, pytest.approx(2.5), "wide")
+
+
+def test_a_method_that_is_never_the_fastest_has_no_stretch():
+    assert [name for *_, name in list_stretches(WIDE, make_method("slow", 40.0, 64.0))] == ["wide", "plain decoding"]
+    assert find_fastest(pd.DataFrame([WIDE])) == []  # no plain decoding to compare with
+
+
+def test_lossy_methods_are_never_the_fastest():
+    relaxed = make_method("relaxed", 10.0, 2.0, claim="lossy")
+    broken = make_method("broken", 10.0, 2.0, verdict_kind="lossy")
+    assert list_stretches(WIDE, relaxed, broken) == list_stretches(WIDE)
+
+
+def test_methods_within_the_error_are_ties():
+    """Passes 50 and 54 differ by less than 1.96 times the error of both, 2.83; 50 and 70 by more."""
+    best, near, far = (make_method(n, x, 31.0, nfe_se=2.0) for n, x in (("best", 50.0), ("near", 54.0), ("far", 70.0)))
+    first = find_fastest(make_rows(best, near, far))[0]
+    assert first.name == "best"
+    assert set(first.near) == {"near", "plain decoding"}  # plain decoding where the lines cross
+    assert "near" not in find_fastest(make_rows(best | {"nfe_se": 0.5}, near | {"nfe_se": 0.5}))[0].near
+
+
+def test_the_figure_has_a_line_for_each_method():
+    figure, data = draw_gains(make_rows(WIDE, DRAFTED), [make_line_cost(3, 64)])
+    assert set(data["label"]) == {"wide", "spec"}
+    assert data[data["x"] == 1].set_index("label")["gain"]["wide"] == 8
+    names = {text.get_text() for text in figure.axes[0].texts}
+    assert {"wide", "plain decoding"} <= names and "spec" not in names
     assert draw_gains(make_rows()) is None

@@ -115,14 +115,6 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
     assert "surely" not in summary_page.name_fastest([sure, slow], [sure, slow], "speedup")
 
 
-def test_gains_within_the_error_of_passes_are_no_order():
-    best, near, far = (
-        {"label": label, "predicted_gain": 256 / nfe, "nfe": nfe, "nfe_se": 2.0}
-        for label, nfe in (("best", 50.0), ("near", 54.0), ("far", 70.0))
-    )
-    assert summary_page.list_near_gains(best, [best, near, far]) == ["near"]
-
-
 @pytest.mark.parametrize(
     ("origin", "claimant", "claim", "mark"),
     [

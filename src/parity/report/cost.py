@@ -6,26 +6,27 @@ draft model). The cost model (after Leviathan et al. 2023, sec. 3.3, and Chen et
     time of an image = passes x cost(nodes a pass) + calls of the companion x its share x cost(nodes a call)
 
 in units of a pass of plain decoding, over one node. The share is of the target's parameters: a network that is bound by
-reading its weights takes time in proportion to them. What a method computes beside its networks is left out: the points
-that were measured have it."""
+reading its weights takes time in proportion to them. What a method computes beside its networks is left out."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import isotonic_regression
 
-from parity.metrics.estimates import estimate_of
+from parity.metrics.estimates import Z, estimate_of
 from parity.report.blocks import list_records
-from parity.report.figures import GREYS, Drawing, choose_look, is_plain
+from parity.report.figures import GREYS, Drawing, Named, choose_look, is_plain, name_points
 
 BUDGETS = (16, 32, 64)  # tables compare methods within so many nodes a pass
-AXIS = 32  # the x axis of the figure is the cost of a pass over so many nodes
+AXIS = 64  # the x axis of the figure is the cost of a pass over so many nodes
+LARGEST = 16.0  # the axis ends at so many passes over one node
 STEPS = 61  # a line is drawn through so many points
+PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class PassCost:
 
     nodes: tuple[float, ...]  # numbers of nodes, in rising order
     costs: tuple[float, ...]
-    source: str  # where the curve is from, in words
+    source: str  # the machine that the curve is of
 
     def interpolate(self, n: float) -> float:
         """Compute the cost of a pass over n nodes, in passes over one."""
@@ -44,7 +45,7 @@ class PassCost:
         return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
 
 
-FLAT = PassCost((1.0,), (1.0,), "an idle GPU, where a pass takes as long as reading the weights")
+FLAT = PassCost((1.0,), (1.0,), "an idle GPU")
 
 
 def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
@@ -61,7 +62,7 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
         return None
     costs = np.maximum(1, isotonic_regression(by_nodes.mean().to_numpy(), weights=by_nodes.size().to_numpy()).x)
     nodes = (1.0, *by_nodes.mean().index.tolist())
-    return PassCost(nodes, (1.0, *costs.tolist()), "measured by this run, one image at a time")
+    return PassCost(nodes, (1.0, *costs.tolist()), "this machine")
 
 
 def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
@@ -77,7 +78,7 @@ def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
         return None
     costs = np.exp(np.log(seconds.div(seconds[1], axis=0)).mean())
     name = benchmark.get("how", {}).get("device_name", "a GPU")
-    return PassCost(tuple(map(float, costs.index)), tuple(costs.tolist()), f"measured on {name}")
+    return PassCost(tuple(map(float, costs.index)), tuple(costs.tolist()), name)
 
 
 def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
@@ -124,58 +125,128 @@ def select_best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT)
     return best.drop_duplicates([name for name in ("method", "claim") if name in best]).reset_index(drop=True)
 
 
-def locate_pass_cost(row: Mapping[str, Any]) -> float:
-    """Locate where a row's own `pass_cost` lies on the axis of the figure: the cost of a pass over `AXIS` nodes, if
-    costs rise in proportion to nodes. NaN where it was not measured."""
-    nodes = read_number(row, "nodes_per_pass")
-    return 1 + (read_number(row, "pass_cost") - 1) * (AXIS - 1) / (nodes - 1) if nodes > 1 else math.nan
+class Stretch(NamedTuple):
+    """Costs of a pass over AXIS nodes for which one method is the fastest."""
+
+    low: float
+    high: float
+    name: str  # the fastest method's label
+    row: dict[str, Any]  # and its row
+    gains: list[float]  # predicted times faster than plain decoding, at the low end and at the high end
+    near: list[
+        str
+    ]  # labels of other methods that are within its error on a part of the stretch; of variants the fastest
 
 
-def list_points(rows: pd.DataFrame, plain: Mapping[str, Any], largest_cost: float) -> Iterator[dict[str, Any]]:
-    """Yield the data of the figure: for each row the points of its predicted line, up to `largest_cost` for a pass over
-    AXIS nodes, and the point that was measured, if one was."""
-    for row in list_records(rows):
-        fields = {"label": row["label"], "method": row["method"], "key": row.get("key")}
-        for x in np.geomspace(1, largest_cost, STEPS):
-            yield {**fields, "source": "predicted", "x": x, "gain": predict_gain(row, plain, make_line_cost(x))}
-        single = estimate_of(row, "speedup_single")
-        if not single.missing and math.isfinite(x := locate_pass_cost(row)):
-            yield {**fields, "source": "measured", "x": x, "gain": single.value, "low": single.low, "high": single.high}
+def is_within_error(row: Mapping[str, Any], best: Mapping[str, Any], cost: PassCost) -> bool:
+    """Return whether a row may be as fast as the best one at this cost: whether the difference of their times is less
+    than the half-width of its interval, from the errors of both's passes."""
+    time, least = compute_image_cost(row, cost), compute_image_cost(best, cost)
+    error, least_error = (Z * (estimate_of(r, "nfe").error or 0) / read_number(r, "nfe") for r in (row, best))
+    return time - least < math.hypot(time * error, least * least_error)
 
 
-def draw_gains(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the times faster than plain decoding over what a pass over 32 nodes costs: a line for each method as
-    predicted, broken if it is lossy, and the points that were measured here, one image at a time, with their intervals.
-    rows: of one model, plain decoding among them; None without it, or without passes and nodes."""
-    plain, methods = find_plain_row(rows), rows[~is_plain(rows)]
-    methods = methods[methods.reindex(columns=["nfe", "nodes_per_pass"]).notna().all(axis=1)]
-    if plain is None or methods.empty:
+def may_be_fastest(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is of plain decoding, or of a method that claims to be lossless and was not found lossy."""
+    return row["role"] == "reference" or (row.get("claim") == "lossless" and row.get("verdict_kind") != "lossy")
+
+
+def name_row(row: Mapping[str, Any]) -> str:
+    """Write the label of a method's row, or that it is plain decoding."""
+    return str(row["label"]) if row["role"] == "method" else "plain decoding"
+
+
+def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], costs: Sequence[PassCost]) -> list[str]:
+    """List the labels of rows that are within the error of the best row at one of these costs, the nearest first; of
+    the variants of a method the nearest alone."""
+    near = [row for row in rows if any(is_within_error(row, best, cost) for cost in costs)]
+    near.sort(key=lambda row: max(predict_gain(row, best, cost) for cost in costs), reverse=True)
+    names: dict[str, str] = {}
+    for row in near:
+        names.setdefault(row["method"], name_row(row))
+    return list(names.values())
+
+
+def find_fastest(rows: pd.DataFrame, largest: float = LARGEST) -> list[Stretch]:
+    """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to `largest`, if costs
+    rise in proportion to nodes. A method's time is then a line over that cost, and the fastest are the lower envelope
+    of these lines. rows: of one model; plain decoding competes, and without it the result is empty."""
+    plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
+    if plain is None:
+        return []
+    candidates = [plain, *(row for row in methods if may_be_fastest(row))]
+    starts = [compute_image_cost(row, FLAT) for row in candidates]
+    rises = [compute_image_cost(row, make_line_cost(2)) - start for row, start in zip(candidates, starts, strict=True)]
+    lines = [line for line in zip(starts, rises, candidates, strict=True) if math.isfinite(line[1])]
+    stretches: list[Stretch] = []
+    low, fastest = 1.0, min(lines, key=lambda line: line[:2])
+    while low < largest:
+        start, rise, best = fastest
+        crossings = {i: 1 + (line[0] - start) / (rise - line[1]) for i, line in enumerate(lines) if line[1] < rise}
+        following = min(crossings, key=lambda i: (crossings[i], lines[i][1]), default=None)
+        high = largest if following is None else min(crossings[following], largest)
+        ends = [make_line_cost(x) for x in (low, high)]
+        gains = [predict_gain(best, plain, cost) for cost in ends]
+        near = list_near([row for _, _, row in lines if row["method"] != best["method"]], best, ends)
+        stretches.append(Stretch(low, high, name_row(best), best, gains, near))
+        low, fastest = high, fastest if following is None else lines[following]
+    return stretches
+
+
+def format_range(low: float, high: float, digits: int = 2) -> str:
+    """Write a range, "1 to 9.2"; one number where both ends are written alike."""
+    return " to ".join(dict.fromkeys(f"{x:.{digits}g}" for x in (low, high)))
+
+
+def list_points(rows: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> pd.DataFrame:
+    """List the points of the figure's lines: for each row the gain over x, the cost of a pass over AXIS nodes."""
+    costs = [(x, make_line_cost(x)) for x in np.geomspace(1, LARGEST, STEPS)]
+    fields = ("label", "method", "key")
+    points = [
+        {**{name: row.get(name) for name in fields}, "x": x, "gain": predict_gain(row, plain, cost)}
+        for row in rows for x, cost in costs
+    ]  # fmt: skip
+    return pd.DataFrame(points, columns=[*fields, "x", "gain"]).dropna(subset="gain")
+
+
+def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing | None:
+    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs, a line for each
+    method: named and in colour if it is the fastest lossless one somewhere, thick there, others grey, and broken if
+    they are lossy. Dotted lines: `machines`. rows: of one model; None without plain decoding, or passes and nodes."""
+    plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
+    data = list_points(methods, plain) if plain else pd.DataFrame()
+    if plain is None or data.empty:
         return None
-    largest_cost = max([8.0, *(1.3 * x for row in list_records(methods) if math.isfinite(x := locate_pass_cost(row)))])
-    columns = ["label", "method", "key", "source", "x", "gain", "low", "high"]
-    data = pd.DataFrame(list_points(methods, plain, largest_cost)).reindex(columns=columns).dropna(subset="gain")
-    look = choose_look(rows)
+    stretches = find_fastest(rows)
+    colours = {str(s.row["label"]): choose_look(rows)[s.row["label"]][0] for s in stretches}
+    lossless = {row["label"] for row in methods if may_be_fastest(row)}
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     ax = figure.subplots()
-    lossy = set(methods.loc[methods["verdict_kind"] == "lossy", "label"]) if "verdict_kind" in methods else set()
+    ax.axhline(1, color=GREYS[0], lw=0.9)
     for label, points in data.groupby("label", sort=False):
-        colour, marker = look[str(label)]
-        line = points[points["source"] == "predicted"]
-        ax.plot(line["x"], line["gain"], color=colour, lw=1.3, ls="--" if label in lossy else "-", label=label)
-        for point in list_records(points[points["source"] == "measured"]):
-            ends = read_number(point, "low"), read_number(point, "high")
-            reach = [[point["gain"] - ends[0]], [ends[1] - point["gain"]]] if all(map(math.isfinite, ends)) else None
-            mark: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 5, "capsize": 2, "elinewidth": 0.9}
-            ax.errorbar(point["x"], point["gain"], yerr=reach, **mark)
-    ax.axhline(1, color=GREYS[0], lw=0.9, ls=":")
-    ticks = [x for x in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64) if x <= largest_cost]
-    ax.set(xscale="log", yscale="log", xlim=(0.97, largest_cost))
+        colour, order = colours.get(str(label), PALE), 2 + (label in colours)
+        style = "-" if label in lossless else "--"
+        ax.plot(points["x"], points["gain"], color=colour, lw=1, ls=style, zorder=order)
+    names = []
+    for s in stretches:
+        colour = colours[str(s.row["label"])]
+        costs = np.geomspace(s.low, s.high, STEPS)
+        gains = [predict_gain(s.row, plain, make_line_cost(x)) for x in costs]
+        ax.plot(costs, gains, color=colour, lw=3, solid_capstyle="butt", zorder=4)
+        names.append(Named(costs[STEPS // 4], gains[STEPS // 4], s.name, colour))
+    for machine in machines:
+        x = machine.interpolate(AXIS)
+        ax.axvline(x, color=GREYS[0], lw=0.9, ls=":")
+        look: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
+        ax.annotate(f"{machine.source}, {x:.1f}", (x, 0.02), (3, 0), size=8, **look)
+    largest_gain = 1.25 * max(1, data["gain"].max())
+    ax.set(xscale="log", yscale="log", xlim=(1, LARGEST), ylim=(0.5, largest_gain))
+    ticks = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
-    low, high = data["gain"].min() / 2, data["gain"].max() * 2
-    gains = [y for y in (0.1, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20) if low < y < high]
-    ax.set_yticks(gains, [f"{y:g}" for y in gains])
+    levels = [y for y in (0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20) if y < largest_gain]
+    ax.set_yticks(levels, [f"{y:g}" for y in levels])
     ax.set_xlabel(f"time of a pass over {AXIS} nodes, in passes over one (1: an idle GPU)")
-    ax.set_ylabel("times faster than plain decoding, one image")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside right upper")
+    ax.set_ylabel("predicted times faster than plain decoding")
+    name_points(figure, {ax: names})
     return figure, data

@@ -13,12 +13,13 @@ from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
 from parity.experiment.options import KINDS, options
-from parity.metrics.estimates import PERCENT, Z, estimate_of
+from parity.metrics.estimates import PERCENT, estimate_of
 from parity.report.blocks import (
     Entry,
     Gallery,
     Section,
     Sides,
+    Table,
     Terms,
     Words,
     cut_caption,
@@ -30,7 +31,17 @@ from parity.report.blocks import (
 )
 from parity.report.collect import Gathered, follows_plain, group_same, name_group, rank_verdict
 from parity.report.continuous import describe_baseline
-from parity.report.cost import FLAT, draw_gains, predict_gains
+from parity.report.cost import (
+    AXIS,
+    FLAT,
+    Stretch,
+    draw_gains,
+    find_fastest,
+    format_range,
+    measure_cost,
+    predict_gains,
+    read_gpu_cost,
+)
 from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
 from parity.report.front_table import (
     describe_quality,
@@ -86,8 +97,23 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
     body = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), make_gallery(g, rows)]
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
-    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first), BY_COST)
-    return [*body, Sides([[by_passes], [by_cost]]), Terms(answer_questions(g, "discrete", rows))]
+    machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
+    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
+    body += [Sides([[by_passes], [by_cost]]), show_fastest(find_fastest(first))]
+    return [*body, Terms(answer_questions(g, "discrete", rows))]
+
+
+def show_fastest(stretches: list[Stretch]) -> Table:
+    """Show which lossless method is the fastest for which cost of a pass, how much it gains, and which others may be as
+    fast."""
+    columns = [
+        Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
+        Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
+        Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
+        Column("Within its error", lambda r: Entry(", ".join(r["near"]) or "none", style="text")),
+    ]
+    rows = [{**s._asdict(), "method": s.row["method"], "role": s.row["role"]} for s in stretches]
+    return show_table(rows, columns, FASTEST)
 
 
 def describe_budget(rows: list[dict[str, Any]]) -> str:
@@ -128,19 +154,6 @@ def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None
     return max((r for r in rows if not is_missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
-def list_near_gains(best: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """List the labels of rows whose predicted gain is below the best one's by less than the error of both's passes."""
-
-    def compute_spread(row: dict[str, Any]) -> float:
-        """Compute the half-width of a predicted gain's interval from the error of the passes."""
-        passes = estimate_of(row, "nfe")
-        return Z * (passes.error or 0) / passes.value * row["predicted_gain"]
-
-    others = [r for r in rows if r is not best and not is_missing(r.get("predicted_gain"))]
-    gaps = {r["label"]: best["predicted_gain"] - r["predicted_gain"] for r in others}
-    return [r["label"] for r in others if gaps[r["label"]] < compute_spread(best) + compute_spread(r)]
-
-
 def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Answer a reader's questions on one kind of model, such as "How sure": pairs of a question and its answer."""
 
@@ -167,15 +180,6 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
         lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
     if kind == "discrete":
-        if best := find_largest(exact, "predicted_gain"):
-            text = f"{best['label']}, {best['predicted_gain']:.1f} times faster than plain decoding, predicted from"
-            ran_on_gpu = any(format_text(r.get("device")).startswith("cuda") for r in rows)
-            measured_on_gpu = ran_on_gpu or read_gpu_seconds(g.files.local / GPU)
-            text += " passes and calls counted here"
-            if rivals := list_near_gains(best, exact):
-                text += f"; of passes within its error: {', '.join(rivals)}"
-            text += f". {UNTRIED}" * (not measured_on_gpu)
-            lines.append(("On an idle GPU, lossless", text))
         if sizes := describe_sizes(g, rows):
             lines.append(("Networks", sizes))
     elif fewest := find_largest(exact, "gain"):
@@ -364,9 +368,14 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
     return lines
 
 
+def read_gpu(file: Path) -> dict[str, Any]:
+    """Read what `benchmarks/gpu.py` measured on a GPU; {} without its file."""
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
 def read_gpu_seconds(file: Path) -> dict[str, str]:
     """Read by decoder the time of an image on a GPU, as text, predicted by `benchmarks/gpu.py`; {} without its file."""
-    content = json.loads(file.read_text()) if file.is_file() else {}
+    content = read_gpu(file)
     seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
@@ -386,10 +395,6 @@ JUDGES = {
     "continuous": "a small classifier trained here on Scenes: its figures compare rows of this page, and nothing with a"
     " paper",
 }
-UNTRIED = (
-    "This leaves out a method's work beside its passes, which trees add to, and no GPU was measured in this run"
-    " (docs/results/gpu.md: an H100)"
-)
 RANKED = (
     "Lossless methods first, then by the predicted gain: plain decoding's time over the method's where a pass costs the"
     " same whatever its nodes, as on an idle GPU, and a companion's call its share of the target's parameters. Counts"
@@ -400,8 +405,16 @@ BY_PASSES = (
     " a pass. Pale marks: speeds that tell little. Broken line: plain decoding."
 )
 BY_COST = (
-    "Times faster than plain decoding, predicted, by what a pass over 32 nodes costs: 1 is an idle GPU. Broken lines"
-    " are lossy methods. Marks: speeds of one image as measured here, at the cost of a pass as measured here."
+    f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
+    f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
+    f" {AXIS - 1}; a companion's call costs its share of the target's parameters. Thick: the fastest lossless method."
+    " Grey: the others; broken lines: lossy. Dotted: machines that were measured."
+)
+FASTEST = (
+    "The fastest lossless method by the cost of a pass, predicted from counted passes, tokens and calls as in the"
+    " figure, plain decoding among them. Within its error: methods that may be as fast on a part of this range, by the"
+    " errors of the passes; of variants of a method the nearest. What a method computes beside its networks is left"
+    " out; trees add to it (docs/results/gpu.md)."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
