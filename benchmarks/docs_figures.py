@@ -30,8 +30,10 @@ from parity.report.cost import (
     AXIS,
     BUDGETS,
     FLAT,
+    PLAIN,
     draw_gains,
     find_fastest,
+    format_near,
     format_range,
     measure_cost,
     predict_gains,
@@ -226,11 +228,11 @@ def format_fastest(t: pd.DataFrame) -> str:
     if drawn is None:
         return "This run has no passes of plain decoding."
     drawn[0].savefig(ROOT / "docs/fastest.svg", metadata={"Date": None})
-    lines = [(f"a pass over {AXIS} tokens costs", "fastest lossless", "times plain decoding", "within its error")]
+    lines = [(f"a pass over {AXIS} tokens costs", "fastest lossless", "times plain decoding", "may be as fast")]
     for s in find_fastest(rows):
         costs = f"{format_range(s.low, s.high)} passes over one"
-        fastest, *near = (name if name == "plain decoding" else f"`{name}`" for name in (s.name, *s.near))
-        lines.append((costs, fastest, format_range(*s.gains), ", ".join(near)))
+        name = s.name if s.name == PLAIN else f"`{s.name}`"
+        lines.append((costs, name, format_range(*s.gains), format_near(s, "`{}`")))
     picture = "![Predicted gain of each method by the cost of a pass, the fastest in colour](../fastest.svg)"
     return f"{picture}\n\n{format_table(lines)}"
 

@@ -11,12 +11,13 @@ reading its weights takes time in proportion to them. What a method computes bes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.optimize import isotonic_regression
+from scipy.optimize import brentq, isotonic_regression
 
 from parity.metrics.estimates import Z, estimate_of
 from parity.report.blocks import list_records
@@ -26,6 +27,7 @@ BUDGETS = (16, 32, 64)  # tables compare methods within so many nodes a pass
 AXIS = 64  # the x axis of the figure is the cost of a pass over so many nodes
 LARGEST = 16.0  # the axis ends at so many passes over one node
 STEPS = 61  # a line is drawn through so many points
+PLAIN = "plain decoding"  # the name of its row in figure and table
 PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 
 
@@ -125,6 +127,14 @@ def select_best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT)
     return best.drop_duplicates([name for name in ("method", "claim") if name in best]).reset_index(drop=True)
 
 
+class Near(NamedTuple):
+    """Costs for which a method may be as fast as the fastest one: the times differ by less than their error."""
+
+    low: float
+    high: float
+    name: str
+
+
 class Stretch(NamedTuple):
     """Costs of a pass over AXIS nodes for which one method is the fastest."""
 
@@ -133,48 +143,59 @@ class Stretch(NamedTuple):
     name: str  # the fastest method's label
     row: dict[str, Any]  # and its row
     gains: list[float]  # predicted times faster than plain decoding, at the low end and at the high end
-    near: list[
-        str
-    ]  # labels of other methods that are within its error on a part of the stretch; of variants the fastest
+    near: list[Near]  # other methods that may be as fast on a part of the stretch
 
 
-def is_within_error(row: Mapping[str, Any], best: Mapping[str, Any], cost: PassCost) -> bool:
-    """Return whether a row may be as fast as the best one at this cost: whether the difference of their times is less
-    than the half-width of its interval, from the errors of both's passes."""
-    time, least = compute_image_cost(row, cost), compute_image_cost(best, cost)
+def compute_excess(row: Mapping[str, Any], best: Mapping[str, Any], x: float) -> float:
+    """Compute by how much more than its error the time of a row exceeds that of the best one where a pass over AXIS
+    nodes costs x: below 0 if the row may be as fast. The error is the half-width of the difference's interval, from the
+    errors of passes."""
+    time, least = (compute_image_cost(r, make_line_cost(x)) for r in (row, best))
     error, least_error = (Z * (estimate_of(r, "nfe").error or 0) / read_number(r, "nfe") for r in (row, best))
-    return time - least < math.hypot(time * error, least * least_error)
+    return time - least - math.hypot(time * error, least * least_error)
 
 
-def may_be_fastest(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is of plain decoding, or of a method that claims to be lossless and was not found lossy."""
-    return row["role"] == "reference" or (row.get("claim") == "lossless" and row.get("verdict_kind") != "lossy")
+def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], low: float, high: float) -> list[Near]:
+    """List which rows may be as fast as the best one for which costs from `low` to `high`, the widest range first; of
+    the variants of a method that of the widest range."""
+    found = []
+    for row in rows:
+        excess = partial(compute_excess, row, best)
+        # the ratio of two times only rises or only falls with the cost: near is one range, which reaches an end
+        match excess(low) < 0, excess(high) < 0:
+            case True, True:
+                ends = low, high
+            case True, False:
+                ends = low, brentq(excess, low, high)
+            case False, True:
+                ends = brentq(excess, low, high), high
+            case _:
+                continue
+        found.append((row["method"], Near(*ends, name_row(row))))
+    widest: dict[str, Near] = {}
+    for method, near in sorted(found, key=lambda one: one[1].low - one[1].high):
+        widest.setdefault(method, near)
+    return list(widest.values())
+
+
+def is_lossless(row: Mapping[str, Any]) -> bool:
+    """Return whether a method claims to be lossless and was not found lossy."""
+    return row.get("claim") == "lossless" and row.get("verdict_kind") != "lossy"
 
 
 def name_row(row: Mapping[str, Any]) -> str:
     """Write the label of a method's row, or that it is plain decoding."""
-    return str(row["label"]) if row["role"] == "method" else "plain decoding"
-
-
-def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], costs: Sequence[PassCost]) -> list[str]:
-    """List the labels of rows that are within the error of the best row at one of these costs, the nearest first; of
-    the variants of a method the nearest alone."""
-    near = [row for row in rows if any(is_within_error(row, best, cost) for cost in costs)]
-    near.sort(key=lambda row: max(predict_gain(row, best, cost) for cost in costs), reverse=True)
-    names: dict[str, str] = {}
-    for row in near:
-        names.setdefault(row["method"], name_row(row))
-    return list(names.values())
+    return str(row["label"]) if row["role"] == "method" else PLAIN
 
 
 def find_fastest(rows: pd.DataFrame, largest: float = LARGEST) -> list[Stretch]:
     """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to `largest`, if costs
     rise in proportion to nodes. A method's time is then a line over that cost, and the fastest are the lower envelope
-    of these lines. rows: of one model; plain decoding competes, and without it the result is empty."""
+    of these lines. rows: of one model; plain decoding competes, and without its passes the result is empty."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
-    if plain is None:
+    if plain is None or not math.isfinite(compute_image_cost(plain, FLAT)):
         return []
-    candidates = [plain, *(row for row in methods if may_be_fastest(row))]
+    candidates = [plain, *(row for row in methods if is_lossless(row))]
     starts = [compute_image_cost(row, FLAT) for row in candidates]
     rises = [compute_image_cost(row, make_line_cost(2)) - start for row, start in zip(candidates, starts, strict=True)]
     lines = [line for line in zip(starts, rises, candidates, strict=True) if math.isfinite(line[1])]
@@ -187,15 +208,24 @@ def find_fastest(rows: pd.DataFrame, largest: float = LARGEST) -> list[Stretch]:
         high = largest if following is None else min(crossings[following], largest)
         ends = [make_line_cost(x) for x in (low, high)]
         gains = [predict_gain(best, plain, cost) for cost in ends]
-        near = list_near([row for _, _, row in lines if row["method"] != best["method"]], best, ends)
+        near = list_near([row for _, _, row in lines if row["method"] != best["method"]], best, low, high)
         stretches.append(Stretch(low, high, name_row(best), best, gains, near))
         low, fastest = high, fastest if following is None else lines[following]
     return stretches
 
 
-def format_range(low: float, high: float, digits: int = 2) -> str:
-    """Write a range, "1 to 9.2"; one number where both ends are written alike."""
-    return " to ".join(dict.fromkeys(f"{x:.{digits}g}" for x in (low, high)))
+def format_range(low: float, high: float) -> str:
+    """Write a range with two digits, "1 to 9.2"; one number where both ends are written alike."""
+    return " to ".join(dict.fromkeys(f"{x:.2g}" for x in (low, high)))
+
+
+def format_near(stretch: Stretch, form: str = "{}") -> str:
+    """List what may be as fast on a stretch: "mtj, spec from 7.6, sjd up to 3". form: of a method's name."""
+    texts = []
+    for low, high, name in stretch.near:
+        limits = f" from {low:.2g}" * (low > stretch.low) + f" up to {high:.2g}" * (high < stretch.high)
+        texts.append((name if name == PLAIN else form.format(name)) + limits)
+    return ", ".join(texts) or "none"
 
 
 def list_points(rows: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> pd.DataFrame:
@@ -219,7 +249,7 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
         return None
     stretches = find_fastest(rows)
     colours = {str(s.row["label"]): choose_look(rows)[s.row["label"]][0] for s in stretches}
-    lossless = {row["label"] for row in methods if may_be_fastest(row)}
+    lossless = {row["label"] for row in methods if is_lossless(row)}
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     ax = figure.subplots()
     ax.axhline(1, color=GREYS[0], lw=0.9)

@@ -37,6 +37,7 @@ from parity.report.cost import (
     Stretch,
     draw_gains,
     find_fastest,
+    format_near,
     format_range,
     measure_cost,
     predict_gains,
@@ -99,7 +100,8 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
-    body += [Sides([[by_passes], [by_cost]]), show_fastest(find_fastest(first))]
+    body.append(Sides([[by_passes], [by_cost]]))
+    body += [show_fastest(stretches)] if (stretches := find_fastest(first)) else []
     return [*body, Terms(answer_questions(g, "discrete", rows))]
 
 
@@ -110,9 +112,11 @@ def show_fastest(stretches: list[Stretch]) -> Table:
         Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
         Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
         Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
-        Column("Within its error", lambda r: Entry(", ".join(r["near"]) or "none", style="text")),
+        Column("May be as fast", lambda r: Entry(r["rivals"], style="text")),
     ]
-    rows = [{**s._asdict(), "method": s.row["method"], "role": s.row["role"]} for s in stretches]
+    rows = [
+        {**s._asdict(), "method": s.row["method"], "role": s.row["role"], "rivals": format_near(s)} for s in stretches
+    ]
     return show_table(rows, columns, FASTEST)
 
 
@@ -411,10 +415,9 @@ BY_COST = (
     " Grey: the others; broken lines: lossy. Dotted: machines that were measured."
 )
 FASTEST = (
-    "The fastest lossless method by the cost of a pass, predicted from counted passes, tokens and calls as in the"
-    " figure, plain decoding among them. Within its error: methods that may be as fast on a part of this range, by the"
-    " errors of the passes; of variants of a method the nearest. What a method computes beside its networks is left"
-    " out; trees add to it (docs/results/gpu.md)."
+    "The fastest lossless method by the cost of a pass, predicted as in the figure; plain decoding competes. May be as"
+    " fast: methods within the error of passes, for costs from or up to the number beside them; of variants of a method"
+    " one. What a method computes beside its networks is left out; trees add to it (docs/results/gpu.md: an H100)."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
