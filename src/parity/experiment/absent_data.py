@@ -31,9 +31,9 @@ def replace_absent_data(raw: dict[str, Any]) -> tuple[dict[str, Any], list[str]]
             del content["reference"]
         prompts = content.get(field)
         if isinstance(prompts, dict) and is_absent(f"{section}.{field}.file", prompts.get("file")):
-            others = {k: v for k, v in prompts.items() if k not in ("file", "format", "column", "caption")}
+            counts = {k: v for k, v in prompts.items() if k not in ("file", "format", "column", "caption")}
             file = LABELS if section == "image" else PROMPTS
-            content[field] = {**others, "file": file} | ({} if section == "image" else {"limit": 32})
+            content[field] = {**counts, "file": file} | ({} if section == "image" else {"limit": 32})
     tasks = raw["text"].get("tasks") if isinstance(raw.get("text"), dict) else None
     for kind, settings in (tasks or {}).items():
         for i, task in enumerate(settings if isinstance(settings, list) else ()):

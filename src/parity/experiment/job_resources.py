@@ -135,16 +135,16 @@ def estimate_decoding(job: Job, networks: Networks, shape: Shape, width: int) ->
     assert job.cell is not None
     if job.kind == "discrete":
         net, companion = networks["net"], needs("discrete", job.cell.spec["method"])
-        held = sum_weights(networks, ("net", "vq", companion), width)
+        loaded = sum_weights(networks, ("net", "vq", companion), width)
         positions = shape.prefix + shape.length + 2 * shape.nodes
-        held += sum(
+        loaded += sum(
             estimate_cache(networks[name], shape.rows, positions, width)
             for name in ("net", companion)
             if name in networks
         )
         prompt = estimate_activations(net, shape.rows * shape.prefix, width)
         a_pass = estimate_activations(net, shape.rows * shape.nodes, width) + estimate_laws(shape, shape.nodes)
-        return held + max(prompt, a_pass)
+        return loaded + max(prompt, a_pass)
     if job.kind == "continuous":
         net = networks["target"]
         names = ("target", *([needs("continuous", job.cell.spec["method"])]))
@@ -153,8 +153,8 @@ def estimate_decoding(job: Job, networks: Networks, shape: Shape, width: int) ->
         )
     is_judge = declaration("anysubset", job.cell.spec["method"]).NETWORK == "judge"
     net = networks["judge" if is_judge else "xlnet"]
-    held = LOADED * 4 * net.parameters * (1 if job.cell.spec.get("cache", True) else 2)
-    return held + estimate_texts(net, shape, shape.nodes)
+    loaded = LOADED * 4 * net.parameters * (1 if job.cell.spec.get("cache", True) else 2)
+    return loaded + estimate_texts(net, shape, shape.nodes)
 
 
 def estimate_texts(net: Network, shape: Shape, tokens: int) -> float:
@@ -199,15 +199,15 @@ def estimate_measuring(config: Config, job: Job, networks: Networks, shape: Shap
     forced = shape._replace(rows=rows * guided)
     net = networks["net"]
     laws = estimate_laws(forced._replace(rows=rows), shape.length, COPIES + guided)
-    held = sum_weights(networks, ("net", "vq"), width)
+    loaded = sum_weights(networks, ("net", "vq"), width)
     tokens = forced.rows * (shape.length + shape.prefix)
     steps.append(
-        held + laws + estimate_cache(net, forced.rows, shape.length + shape.prefix, width)
+        loaded + laws + estimate_cache(net, forced.rows, shape.length + shape.prefix, width)
         + estimate_activations(net, tokens, width)
     )  # fmt: skip
     if coupled:
-        again = shape._replace(rows=guided * min(config.equality.pathwise, n, BATCHES["pathwise"]))
-        steps.append(estimate_decoding(job, networks, again, 8))
+        coupled_shape = shape._replace(rows=guided * min(config.equality.pathwise, n, BATCHES["pathwise"]))
+        steps.append(estimate_decoding(job, networks, coupled_shape, 8))
     return max(steps) + pixels
 
 
@@ -236,24 +236,24 @@ def memory(config: Config, job: Job) -> int:
     networks, _ = list_networks(find_model(config, job.kind, job.model))
     section = getattr(config, {"discrete": "image"}.get(job.kind, "text"), None)
     width = WIDTH[getattr(section, "dtype", "float32")]
-    taken = 0.0
+    estimate = 0.0
     if job.rule == "checkpoint":
-        taken = estimate_conversion(find_model(config, job.kind, job.model))
+        estimate = estimate_conversion(find_model(config, job.kind, job.model))
     elif job.rule == "captions":
         if text := networks.get("text"):
             tokens = BATCHES["captions"] * CAPTION
-            taken = LOADED * 4 * text.parameters + estimate_activations(text, tokens, 4)
-            taken += 12.0 * BATCHES["captions"] * (text.keys // 64 + 1) * CAPTION**2
-            taken += 3.0 * count_prompts_of_a_job(config) * CAPTION * 4 * text.keys
+            estimate = LOADED * 4 * text.parameters + estimate_activations(text, tokens, 4)
+            estimate += 12.0 * BATCHES["captions"] * (text.keys // 64 + 1) * CAPTION**2
+            estimate += 3.0 * count_prompts_of_a_job(config) * CAPTION * 4 * text.keys
     elif job.rule == "accuracy":
-        taken = LOADED * 4 * networks["xlnet"].parameters + 64 * 2.0**20
+        estimate = LOADED * 4 * networks["xlnet"].parameters + 64 * 2.0**20
     elif job.cell is not None and networks:
         shape = measure_shape(config, job.cell)
         if job.rule == "measure":
-            taken = estimate_measuring(config, job, networks, shape, width)
+            estimate = estimate_measuring(config, job, networks, shape, width)
         else:
-            taken = estimate_decoding(job, networks, shape, width)
-    return round(base + taken / MIB)
+            estimate = estimate_decoding(job, networks, shape, width)
+    return round(base + estimate / MIB)
 
 
 def count_prompts_of_a_job(config: Config) -> int:
@@ -288,14 +288,14 @@ def minutes(config: Config, job: Job, gpu: bool = False) -> int:
         """Compute the minutes of a pass over so many tokens of each row."""
         return (PASS_MS + net.parameters * rows * tokens / speed) / 60_000
 
-    alone = shape.rows / at_once
+    rows_of_one = shape.rows / at_once
     if job.rule != "decode":
-        return 30 + round(samples * PICTURE_SECONDS / 60 + take(alone * samples, shape.length))
+        return 30 + round(samples * PICTURE_SECONDS / 60 + take(rows_of_one * samples, shape.length))
     batches = -(-samples // paths.jobs(config, cell.kind) // at_once)
     # the other networks read, at each pass, what is there of the sequence: half of it on average
     one, several = (1, shape.nodes) if job.kind == "discrete" else (shape.length / 2 + shape.prefix,) * 2
-    method = batches * take(shape.rows, several) + TIMED * take(alone, several)
-    plain = min(batches, TIMED) * take(shape.rows, one) + TIMED * take(alone, one)
+    method = batches * take(shape.rows, several) + TIMED * take(rows_of_one, several)
+    plain = min(batches, TIMED) * take(shape.rows, one) + TIMED * take(rows_of_one, one)
     return 30 + math.ceil(shape.length * (method + plain))
 
 

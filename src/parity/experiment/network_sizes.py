@@ -126,13 +126,13 @@ def describe(shapes: Mapping[str, Shape], stored: int) -> Network:
 
     def find_size(table: Iterable[tuple[str, int, int]]) -> int:
         """Find the largest size that the table's tensors tell."""
-        found = [
+        sizes = [
             shape[axis] // share for end, axis, share in table for name, shape in shapes.items() if name.endswith(end)
         ]
-        return max(found, default=0)
+        return max(sizes, default=0)
 
     layers = {match[1] for name in shapes if (match := LAYER.search(name)) and "res" not in name}
-    last = next((s for n, s in shapes.items() if n.endswith("decoder.conv_out.weight")), None)
+    output_layer = next((s for n, s in shapes.items() if n.endswith("decoder.conv_out.weight")), None)
     words = ("word_embedding.weight", "wte.weight")
     vocab = max([0, *(shape[0] for name, shape in shapes.items() if name.endswith(words))])
     levels = {m[1] for n in shapes if (m := re.search(r"decoder\.(?:conv_blocks|up|up_block\.up)\.(\d+)\.", n))}
@@ -142,8 +142,8 @@ def describe(shapes: Mapping[str, Shape], stored: int) -> Network:
         layers=len(layers) if find_size(KEYS) else 0,
         hidden=find_size([(end, axis, 1) for end, axis in HIDDEN]),
         keys=find_size(KEYS),
-        channels=last[1] if last else 0,
-        stride=2 ** (len(levels) - 1) if last and levels else 0,
+        channels=output_layer[1] if output_layer else 0,
+        stride=2 ** (len(levels) - 1) if output_layer and levels else 0,
         vocab=vocab,
     )
 
@@ -159,8 +159,8 @@ def read_networks(path: Path, name: str) -> Networks:
     vision = {tensor: shape for tensor, shape in loaded.items() if VISION.search(tensor)}
     total = max(1, sum(map(math.prod, shapes.values())))
     share = sum(map(math.prod, vision.values())) / total
-    others = {tensor: shape for tensor, shape in loaded.items() if tensor not in vision}
-    result = {name: describe(others, round(stored * (1 - share)))} if others else {}
+    language = {tensor: shape for tensor, shape in loaded.items() if tensor not in vision}
+    result = {name: describe(language, round(stored * (1 - share)))} if language else {}
     if vision:
         result["kl" if name in ("target", "draft") else "vq"] = describe(vision, round(stored * share))
     return result
@@ -181,14 +181,14 @@ def list_networks(spec: ModelSpec) -> tuple[Networks, list[str]]:
         name = names.get(component, component)
         if not name or (kind == "discrete" and name == "clip"):
             continue
-        found = read_networks(file, name) if file.exists() else {}
-        if not found and component in spec.files and spec.source == "hub":
-            found = dict(RELEASED.get(name_released(spec, component), {}))
-            if name == "draft" and "target" in found:  # released for a target, too
-                found = {"draft": found["target"]}
-        if not found:
+        described = read_networks(file, name) if file.exists() else {}
+        if not described and component in spec.files and spec.source == "hub":
+            described = dict(RELEASED.get(name_released(spec, component), {}))
+            if name == "draft" and "target" in described:  # released for a target, too
+                described = {"draft": described["target"]}
+        if not described:
             unknown.append(component)
-        networks = {**found, **networks} if name == "net" else {**networks, **found}
+        networks = {**described, **networks} if name == "net" else {**networks, **described}
     return networks, unknown
 
 
