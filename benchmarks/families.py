@@ -44,7 +44,7 @@ SQUARE = {"rows": SIDE, "columns": SIDE}
 WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": PROMPT_LENGTH, "caption_dim": 32}  # for LlamaGen
 STAND_INS: dict[str, dict[str, Any]] = {  # `sizes` of the files, `network` of the entry, format of a drafter
     "llamagen": {
-        "family": "llamagen", "sizes": {"side": SIDE, "prefix": PROMPT_LENGTH}, "network": WIDTHS,
+        "family": "llamagen", "sizes": {"side": SIDE, "sizes": {"prefix": PROMPT_LENGTH}}, "network": WIDTHS,
         "drafter": {"eagle_drafter": {"grid": SIDE}},
     },
     "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # Lumina-mGPT is of this family

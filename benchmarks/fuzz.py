@@ -105,7 +105,7 @@ def make_case(number: int, seed: int, experiments: list[dict[str, Any]]) -> dict
     return raw
 
 
-def refuse_stand_ins(names: Sequence[str]) -> dict[str, Any]:
+def refuse_stand_ins(names: Sequence[str], published: bool) -> dict[str, Any]:
     """Raise ParityError in place of writing stand-ins."""
     raise ParityError("stand_in: none are written here")
 

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -300,7 +301,9 @@ def write_llamagen(
     net = Transformer(LlamaGenConfig(vocab=codes, grid=grid, **{"dim": 64, "layers": 2, "heads": 1, **sizes}))
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({"model": sharpen(net, 0).state_dict()}, folder / transformer)
-    state = sharpen(VQ(tokenizer), 1).state_dict() | {"quantize.codebook_used": torch.zeros(65536)}
+    state = sharpen(VQ(replace(tokenizer, codebook=codes)), 1).state_dict() | {
+        "quantize.codebook_used": torch.zeros(65536)
+    }
     torch.save({"model": state}, folder / vq)
     return {"transformer": transformer, "vq": vq}
 
