@@ -126,7 +126,7 @@ def mtj_draft(
     noise: Noise,
     window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
     branches: Annotated[int, Interval(ge=0, le=4096)] = 32,
-    depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 6,
+    depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 3,
     ranks: Annotated[int, Interval(ge=1, le=64)] = 8,
     rounds: Annotated[int, Interval(ge=1, le=64)] = 3,
     sure: Annotated[float, Interval(gt=0, le=100)] = 0.25,
