@@ -71,10 +71,23 @@ def test_a_dry_run_needs_no_commit_and_a_run_does(project, snakemake):
     """The run stops before its first job, whichever of its files is asked for."""
     (project / "open.yaml").write_text(WITHOUT_COMMIT)
     assert {rule for rule, _ in read_jobs(snakemake("-n", config="open.yaml"))} >= {"checkpoint", "decode", "report"}
-    for goals in ((), ("--until", "shard_prompts"), ("--", "plan")):
+    for goals in ((), ("--until", "shard_prompts")):
         (line,) = read_errors(snakemake(*goals, config="open.yaml"))
         assert "o/n has no commit yet" in line or "x/y has no commit yet" in line
         assert not list(project.glob("results/*"))
+
+
+def test_a_plan_needs_neither_commits_nor_data_and_a_run_does(project, snakemake):
+    """It lists what is missing; a run with the same data stops."""
+    (project / "open.yaml").write_text(WITHOUT_COMMIT.replace("image: {", "image: {reference: nowhere, "))
+    plan = snakemake("--", "plan", config="open.yaml")
+    assert plan.returncode == 0
+    printed = plan.stdout + plan.stderr
+    assert "has no commit yet" in printed
+    assert "image.reference = 'nowhere': no such file" in printed
+    assert "decode" in printed
+    (line,) = read_errors(snakemake(config="open.yaml"))
+    assert "image.reference = 'nowhere'" in line
 
 
 def test_a_plan_is_printed_during_a_run(project, snakemake):

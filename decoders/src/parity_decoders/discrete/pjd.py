@@ -32,16 +32,16 @@ class Slots(NamedTuple):
 
 def split_rows(forced: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return the first position [R] of each row of the picture, and its size [R]: its positions up to the last that
-    the grammar leaves open, or all if it leaves none. forced [L]: see TokenModel."""
-    rows = forced.cpu().split(width)
-    sizes = [find_end(row) if bool((row < 0).any()) else len(row) for row in rows]
-    return torch.arange(0, len(forced), width, device=forced.device), torch.tensor(sizes, device=forced.device)
+    the grammar leaves open, or all if it leaves none. forced [L], on the CPU: see TokenModel."""
+    sizes = [find_end(row) if bool((row < 0).any()) else len(row) for row in forced.split(width)]
+    return torch.arange(0, len(forced), width), torch.tensor(sizes)
 
 
-def lay_out_windows(begin: Tensor, n: Tensor, L: int) -> Slots:
-    """Lay out a window for each row of the picture: n [B, R] slots from the positions begin [B, R] on. L: positions."""
+def lay_out_windows(begin: Tensor, n: Tensor, n_slots: int, L: int) -> Slots:
+    """Lay out a window for each row of the picture: n [B, R] slots, together at most n_slots, from the positions begin
+    [B, R] on. L: positions."""
     end = n.cumsum(1)
-    slot = torch.arange(int(end[:, -1].max()), device=n.device).repeat(len(n), 1)
+    slot = torch.arange(n_slots, device=n.device).repeat(len(n), 1)
     row = torch.searchsorted(end, slot, right=True).clamp(max=n.shape[1] - 1)
     offset = slot - (end - n).gather(1, row)
     return Slots(row, offset, torch.where(slot < end[:, -1:], begin.gather(1, row) + offset, L))
@@ -105,8 +105,9 @@ def pjd(
     L, V = model.length, model.vocab
     B = len(start)
     device = start.device
-    end = find_end(model.forced)
-    first, size = split_rows(model.forced[:end], model.width)
+    forced_on_cpu = model.forced.cpu()
+    end = find_end(forced_on_cpu)
+    first, size = (x.to(device) for x in split_rows(forced_on_cpu[:end], model.width))
     rows = torch.arange(len(first), device=device)
     image = torch.arange(B, device=device)[:, None]
     raster = commit == "raster"
@@ -129,12 +130,14 @@ def pjd(
         n_top = (stop - begin.gather(1, top)).clamp(max=window)
         n = choose_windows(count, size, window, ahead).masked_fill(rows <= top, 0)
         n = n.scatter(1, top, n_top)
-        if not bool(n.any()):
-            return
+        n_open = n
         # the last tokens of a row that ended are only fed; if the next row has none, its window feeds the very last
         n_unread = model.width - size + (count.gather(1, top) > 0).long()
         n = torch.where((rows == top - 1) & unread, n_unread, n)
-        row, offset, position = lay_out_windows(begin, n, L)
+        n_slots, n_open_slots = torch.stack([n, n_open]).sum(2).amax(1).tolist()  # a GPU is read once a pass
+        if not n_open_slots:
+            return
+        row, offset, position = lay_out_windows(begin, n, n_slots, L)
         used, is_top = position < L, row == top
         was_fed = offset + 1 < n.gather(1, row)
         # a lower row's window writes no tokens, keys and values where the topmost one, which may run on there, does
