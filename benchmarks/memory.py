@@ -1,24 +1,31 @@
-"""Compare the memory that each job of a run asked for with what it took, and write the table of docs/results/memory.md.
+"""Compare the memory that each job asks for with what it takes, on networks of published sizes with random values.
 
-    python benchmarks/memory.py --run FOLDER/b.yaml [more.yaml ...] [--page docs/results/memory.md]
+    python benchmarks/memory.py --make FOLDER [--only llamagen-b mar ...]
+    python benchmarks/memory.py --run FOLDER/llamagen-b/experiment.yaml ... [--page docs/results/memory.md]
 
-Each experiment was run beforehand in the folder of its file (`snakemake --configfile b.yaml` there, a folder for each),
-whose logs say what each job took. Networks of published sizes are made by `stand_in: {size: published}`, or one by one
-by `python -m parity.stand_ins llamagen_c2i --published --out FOLDER`, whose entry.json belongs under `models`.
+The first writes networks (up to 10 GB each) and runs an experiment of two images or four texts on each, minutes to half
+an hour of two cores; the second reads what was asked and taken of experiments that were run in the folders of their
+files, a folder for each, and writes the page. What stands in it from "## Before" on is left as it is.
 """
 
 import argparse
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from parity.base.command import run_command
-from parity.base.files import publish
+from parity.base.files import publish, read_json, write_json
 from parity.experiment import cells, config_reader, job_resources, weights
 from parity.experiment.job_resources import Job
 from parity.experiment.schema import Config
+from parity.stand_ins import make_entry
 
+ROOT = Path(__file__).parents[1]
 TAKEN = re.compile(r"cost: [\d.]+ CPU-seconds, (\d+) MiB")
 LOGS = {  # the logs of each rule below logs/; {model} with revision or key behind it
     "checkpoint": "checkpoints/{kind}/{model}-*.log",
@@ -26,6 +33,22 @@ LOGS = {  # the logs of each rule below logs/; {model} with revision or key behi
     "decode": "decode/{kind}/{name}/*.log",
     "measure": "measure/{kind}/{name}.log",
     "reference": "reference/{kind}/*/{model}-*.log",
+}
+IMAGE: dict[str, Any] = {"prompts": {"limit": 2}, "batch": 2, "methods": {"ar": [{}], "sjd": [{"window": 16}]}}
+CAPTIONED = {**IMAGE, "prompts": {"file": str(ROOT / "prompts/plain.txt"), "limit": 2}}
+TEXT = {"batch": 4, "tasks": {"infilling": [{"rows": 4, "length": 64, "masked": 0.5}]}}
+# By name of an experiment: the stand-in of its model, sizes in place of the published ones, and its section. A picture
+# has 8 x 8 tokens, for a pass over them costs a core a second or more.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llamagen-b": ("llamagen_c2i", {"side": 8}, {"image": {**IMAGE, "prompts": {"file": "classes:1000", "limit": 2}}}),
+    "llamagen-xl": ("llamagen", {"side": 8}, {"image": {**CAPTIONED, "methods": {"ar": [{}]}}}),
+    "janus": ("janus", {"side": 8}, {"image": {**CAPTIONED, "methods": {"ar": [{}]}}}),
+    "mar": (
+        "mar",
+        {},
+        {"continuous": {"images": 2, "batch": [2], "forced": 0, "methods": {"mar": [{"iterations": 8}]}}},
+    ),
+    "xlnet": ("xlnet", {}, {"text": {**TEXT, "methods": {"sequential": [{}], "assd": [{"k": 5}]}}}),
 }
 HEAD = """# Memory: asked and taken
 
@@ -74,6 +97,24 @@ def find_logged_name(folder: Path, job: Job) -> str:
     return f"{job.model}/{job.cell.spec['method']}-*" if job.cell else ""
 
 
+def make(name: str, folder: Path) -> None:
+    """Write the network of a case to `folder`, unless that was done, and run its experiment there."""
+    stand_in, sizes, section = CASES[name]
+    entry = folder / "entry.json"
+    if not entry.exists():
+        write_json(entry, make_entry(stand_in, folder / "network", published=True, **sizes))
+    model = {"source": "files", "family": stand_in.partition("_")[0], **read_json(entry)}
+    if name == "xlnet":
+        judge = make_entry("gpt2", folder / "judge")
+        model |= {key: model[key] | judge[key] for key in ("files", "sha256")}
+    equality = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
+    experiment = {"experiment": name, "models": {"m": model}, "compile": "off", "equality": equality, **section}
+    file = folder / "experiment.yaml"
+    publish(file, yaml.safe_dump(experiment).encode())
+    command = ["snakemake", "--cores", "1", "--snakefile", str(ROOT / "Snakefile"), "--configfile", file.name]
+    subprocess.run([sys.executable, "-m", *command], cwd=folder, check=True)
+
+
 def compare(file: Path) -> list[Row]:
     """Compare asked and taken of the experiment in a file, which ran in the file's folder."""
     config, _ = config_reader.read_config(file)
@@ -89,14 +130,20 @@ def compare(file: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Compare the runs of the command line, print the table, and write it to `--page` if that is given."""
+    """Make what is asked for, compare the runs, print the table, and write it to `--page` if that is given."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, nargs="+", required=True, help="files of experiments that have run")
+    parser.add_argument("--make", type=Path, help="a folder for networks and runs")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES])
+    parser.add_argument("--run", type=Path, nargs="+", default=[], help="files of experiments that have run")
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
-    rows = [row for file in a.run for row in compare(file)]
+    if a.make:
+        for name in a.only:
+            make(name, (a.make / name).absolute())
+    files = a.run or [a.make / name / "experiment.yaml" for name in a.only]
+    rows = [row for file in files for row in compare(file.absolute())]
     lines = [
         f"| {r.experiment} | {r.rule} | {r.model} | {r.asked:,} | {r.taken:,} |"
         f" {r.smallest:.2f}{f' to {r.largest:.2f}' if r.largest - r.smallest >= 0.005 else ''} |"
@@ -105,7 +152,8 @@ def main() -> None:
     page = HEAD.format(torch=torch.__version__) + "\n".join(lines) + "\n"
     print(page)
     if a.page:
-        publish(a.page, page.encode())
+        _, title, before = (a.page.read_text(encoding="utf-8") if a.page.exists() else "").partition("\n## Before")
+        publish(a.page, (page + title + before).encode())
 
 
 if __name__ == "__main__":

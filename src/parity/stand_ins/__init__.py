@@ -37,15 +37,15 @@ def list_published_sizes(name: str) -> dict[str, Any]:
     return sizes[name]
 
 
-def make_entry(name: str, folder: Path, published: bool = False) -> dict[str, Any]:
+def make_entry(name: str, folder: Path, published: bool = False, **changed: Any) -> dict[str, Any]:
     """Write the stand-in `name` to `folder`, and make its entry in a configuration: for a model of images what `parity
     models add` finds, for a continuous pair the folder that `convert` writes, for others their files and digests.
-    published: in the sizes of its authors' network."""
+    published: in the sizes of its authors' network, but for those of `changed`."""
     from parity.models import add
     from parity.models.continuous.published import convert
     from parity.stand_ins.discrete import GRID, PIXELS
 
-    sizes = list_published_sizes(name) if published else {}
+    sizes = {**(list_published_sizes(name) if published else {}), **changed}
     paths = {component: folder / path for component, path in write(name, folder, **sizes).items()}
     files = {component: str(path) for component, path in paths.items()}
     if "target" in paths:
