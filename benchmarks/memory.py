@@ -9,6 +9,7 @@ files, a folder for each, and writes the page. What stands in it from "## Before
 """
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -20,19 +21,24 @@ import yaml
 
 from parity.base.command import run_command
 from parity.base.files import publish, read_json, write_json
-from parity.experiment import cells, config_reader, job_resources, weights
+from parity.experiment import checks, config_overlay, job_resources, pins, stand_in
+from parity.experiment.checks import Plan
 from parity.experiment.job_resources import Job
-from parity.experiment.schema import Config
 from parity.stand_ins import make_entry
 
 ROOT = Path(__file__).parents[1]
 TAKEN = re.compile(r"cost: [\d.]+ CPU-seconds, (\d+) MiB")
-LOGS = {  # the logs of each rule below logs/; {model} with revision or key behind it
+LOGS = {  # the logs of each rule below logs/; a revision or key stands behind {model}
     "checkpoint": "checkpoints/{kind}/{model}-*.log",
     "captions": "inputs/*/{model}-*/*.log",
     "decode": "decode/{kind}/{name}/*.log",
     "measure": "measure/{kind}/{name}.log",
     "reference": "reference/{kind}/*/{model}-*.log",
+    "reference_features": "reference/{kind}/*.log",
+    "accuracy": "accuracy/*.log",
+    "drafted_trees": "drafting/{name}.log",
+    "test": "equality/{kind}/*.log",
+    "report": "{experiment}/report.log",
 }
 IMAGE: dict[str, Any] = {"prompts": {"limit": 2}, "batch": 2, "methods": {"ar": [{}], "sjd": [{"window": 16}]}}
 CAPTIONED = {**IMAGE, "prompts": {"file": str(ROOT / "prompts/plain.txt"), "limit": 2}}
@@ -62,7 +68,8 @@ values, which changes no shape. Measured on a CPU, with torch {torch}.
 
 
 class Row(NamedTuple):
-    """Jobs of a rule and model of an experiment: what they asked for and took, MiB, of the job of the largest share."""
+    """Jobs of a rule and model, or kind, of an experiment: what they asked for and took, MiB, of the job of the largest
+    share."""
 
     experiment: str
     rule: str
@@ -79,22 +86,22 @@ def read_taken(file: Path) -> int | None:
     return int(found[-1]) if found else None
 
 
-def list_logged(config: Config, folder: Path) -> Iterator[tuple[Job, int, int]]:
+def read_plan(file: Path) -> Plan:
+    """Read the experiment of a file that ran in its folder, with the cells of that run."""
+    find = lambda name: name if Path(name).exists() or not (ROOT / name).exists() else str(ROOT / name)  # noqa: E731
+    with contextlib.chdir(file.parent):
+        raw = config_overlay.read_experiment(Path(file.name))
+        return checks.make_plan(raw, find, stand_in.make_stand_ins, pins.make_pin_reader(), [])
+
+
+def list_logged(plan: Plan, folder: Path) -> Iterator[tuple[Job, int, int]]:
     """List the jobs of an experiment that ran in a folder: each job, what it asks for, and what it took."""
-    all_cells = cells.cells(config, [])
-    jobs = job_resources.list_jobs(config, all_cells)
-    jobs += [Job("reference", kind, name) for kind in cells.kinds(config) for name in weights.list_models(config, kind)]
-    for job in jobs:
-        names = {"kind": job.kind, "model": job.model, "name": find_logged_name(folder, job)}
-        for log in folder.glob(f"logs/{LOGS[job.rule].format(**names)}"):
+    for job in job_resources.list_jobs(plan.config, plan.cells):
+        names = {"kind": job.kind, "model": job.model, "experiment": plan.config.experiment}
+        pattern = LOGS[job.rule].format(**names, name=job.cell.name if job.cell else "")
+        for log in folder.glob(f"logs/{pattern}"):
             if (taken := read_taken(log)) is not None:
-                yield job, job_resources.memory(config, job), taken
-
-
-def find_logged_name(folder: Path, job: Job) -> str:
-    """Find the name of a cell in a run's logs. Its key depends on the prompts, which are not read here: any cell of the
-    same method will do."""
-    return f"{job.model}/{job.cell.spec['method']}-*" if job.cell else ""
+                yield job, job_resources.memory(plan.config, job), taken
 
 
 def make(name: str, folder: Path) -> None:
@@ -117,15 +124,15 @@ def make(name: str, folder: Path) -> None:
 
 def compare(file: Path) -> list[Row]:
     """Compare asked and taken of the experiment in a file, which ran in the file's folder."""
-    config, _ = config_reader.read_config(file)
+    plan = read_plan(file)
     grouped: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for job, asked, taken in list_logged(config, file.parent):
-        grouped.setdefault((job.rule, job.model), []).append((asked, taken))
+    for job, asked, taken in list_logged(plan, file.parent):
+        grouped.setdefault((job.rule, job.model or job.kind), []).append((asked, taken))
     rows = []
     for (rule, model), pairs in grouped.items():
         asked, taken = max(pairs, key=lambda pair: pair[1] / pair[0])
         shares = [taken / asked for asked, taken in pairs]
-        rows.append(Row(config.experiment, rule, model, asked, taken, min(shares), max(shares)))
+        rows.append(Row(plan.config.experiment, rule, model, asked, taken, min(shares), max(shares)))
     return rows
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parity.base import digests, headers
+from parity.base import digests, headers, weights
 from parity.base.digests import check, sha256
 from parity.base.errors import ParityError
 from parity.base.files import sums
@@ -385,3 +385,19 @@ def test_a_network_with_values_refuses_integers(tmp_path):
     save_file({"weight": torch.ones(2, 2, dtype=torch.int32), "bias": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(ParityError, match=r"weight is torch\.int32; allowed: float16"):
         load_weights(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")
+
+
+def test_a_pickle_is_read_whole_a_part_at_a_time(tmp_path, monkeypatch):
+    """It is opened again after so many bytes, except in torch's older format, which each opening would read whole."""
+    state = {str(i): torch.randn(10) for i in range(8)}
+    opened = []
+    unpickle_file = weights.unpickle
+    monkeypatch.setattr(weights, "MAPPED", 60)
+    monkeypatch.setattr(weights, "unpickle", lambda file: opened.append(file.name) or unpickle_file(file))
+    for name, is_archive in (("new.pt", True), ("old.pt", False)):
+        torch.save(state, tmp_path / name, _use_new_zipfile_serialization=is_archive)
+        read = dict(weights.tensors(tmp_path / name))
+        assert read.keys() == state.keys()
+        assert all(torch.equal(read[key], state[key]) for key in state)
+    assert opened.count("new.pt") == 4
+    assert opened.count("old.pt") == 1

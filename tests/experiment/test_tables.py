@@ -112,6 +112,23 @@ def make_entries_of(requested):
     return make
 
 
+def test_stand_ins_of_published_size_keep_prompts_batch_and_options():
+    sizes = []
+
+    def make(names, published):
+        """Note which size is asked for, and return an entry for each name."""
+        sizes.append(published)
+        return make_entries_of([])(names, published)
+
+    raw = stand_in.use_stand_ins({**RAW, "stand_in": {"size": "published"}}, make)
+    assert sizes[0], "the models are of published size"
+    assert not sizes[1], "networks that judge are small"
+    assert raw["image"]["methods"] == RAW["image"]["methods"]
+    assert raw["image"]["prompts"]["limit"] == RAW["image"]["prompts"]["limit"]
+    assert raw["models"]["other"] == ENTRY
+    assert stand_in.use_stand_ins({**RAW, "stand_in": {"size": "small"}}, make)["image"]["batch"] == stand_in.FEW
+
+
 def test_published_models_give_way_and_the_embedded_one_stays():
     requested = []
     raw = stand_in.use_stand_ins(RAW, make_entries_of(requested))

@@ -22,8 +22,8 @@ def plan_of(**image) -> tuple:
 
 def test_each_rule_of_a_model_is_a_row():
     rows = plan.list_rows(*plan_of())
-    assert [row.rule for row in rows] == ["checkpoint", "captions", "decode", "measure", "reference"]
-    assert {row.model for row in rows} == {"scenes"}
+    assert [row.rule for row in rows] == ["checkpoint", "captions", "decode", "measure", "reference", "test", "report"]
+    assert {row.model for row in rows[:5]} == {"scenes"}
     assert rows[2].jobs == 3, "plain decoding has a control"
 
 
@@ -55,7 +55,7 @@ def test_every_papers_table_is_planned_without_its_data(name, monkeypatch):
     lines = plan.describe(config, all_cells, {}, missing, False)
     text = "\n".join(lines)
     assert "not known" not in text
-    assert "in no table" not in text
+    assert "nothing says" not in text
     assert all(row.memory > 700 for row in plan.list_rows(config, all_cells))
     assert "before a run:" in lines
 
@@ -65,6 +65,18 @@ def test_a_download_has_the_hubs_bytes_where_they_are_known(monkeypatch):
     config, _, _ = load_table("sjd-table10")
     assert "download lumina: about 14.4 GB" in plan.list_downloads(config, {})
     assert "download lumina: 15.0 GB" in plan.list_downloads(config, {"lumina": 15 * 10**9})
+
+
+def test_a_repository_that_no_table_has_is_assumed_and_named():
+    """Its jobs ask for what 7 billion parameters take."""
+    model = {"family": "janus", "source": "hub", "repo": "me/mine", "revision": "b" * 40, "files": {"model": "."}}
+    config = checks.load({**RAW, "models": {"m": model | {"sha256": {"model": "a" * 64}}}})
+    all_cells = cells.cells(config, [])
+    lines = plan.describe(config, all_cells, {}, [], False)
+    assert sum("nothing says the sizes of model; 7 billion parameters are assumed" in line for line in lines) == 1
+    rows = {row.rule: row for row in plan.list_rows(config, all_cells)}
+    assert rows["decode"].memory > 25_000
+    assert rows["measure"].memory > 25_000
 
 
 def test_lines_of_one_remedy_are_one():

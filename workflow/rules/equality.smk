@@ -25,7 +25,7 @@ rule test_method:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        mem_mb=lambda w, attempt: attempt * job_resources.test_memory(w.kind, EXPERIMENT.equality.n),
+        mem_mb=ask_memory("test"),
         runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
     params:
         spec=dump_test_spec,

@@ -135,8 +135,8 @@ def is_timed_compiled(cell):
 
 def describe_job(rule_name, wildcards):
     """Describe a job of a rule by its wildcards, as its resources are estimated."""
-    if rule_name == "reference_features":
-        return job_resources.Job(rule_name, wildcards.kind, "")
+    if rule_name in ("reference_features", "test"):
+        return job_resources.Job(rule_name, wildcards.kind)
     return job_resources.Job(rule_name, *find_kind_and_model(wildcards), find_cell(wildcards))
 
 
@@ -147,9 +147,8 @@ def ask_memory(rule_name):
 
 def ask_minutes(rule_name):
     """Make the function that estimates the minutes that a job of a rule may take before a cluster ends it."""
-    gpu = bool(machine.gpu())
     return lambda wildcards, attempt: attempt * job_resources.minutes(
-        EXPERIMENT, describe_job(rule_name, wildcards), gpu
+        EXPERIMENT, describe_job(rule_name, wildcards), bool(gpu(wildcards))
     )
 
 

@@ -34,6 +34,8 @@ rule report:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    resources:
+        mem_mb=job_resources.BASE["report"],
     params:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
         # the folder that a job finds its inputs below: this one, or where Snakemake puts what it fetched from a storage

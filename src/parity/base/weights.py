@@ -150,19 +150,20 @@ def tensors(
     """Yield name and tensor of everything but `ignored` in a safetensors file, a pickle, or a folder of either, on
     `device`, floating-point numbers in `dtype` (None: as stored). Raises ParityError for eight-bit weights and NaN.
 
-    At most one tensor is held at a time: files are reopened, a pickle after MAPPED bytes, so that their mapped memory
-    is released. On the device "meta" no number is read.
+    At most one tensor is held at a time: a file is reopened, a pickle after MAPPED bytes, so that its mapped memory is
+    released; a pickle in torch's older format is held whole. On the device "meta" no number is read.
     """
     for file in parts(path):
         meta = str(device) == "meta"
         pickled = file.suffix in PICKLED and not meta
+        is_mapped = pickled and zipfile.is_zipfile(file)  # torch's older format is read whole
         read = unpickle(file) if pickled else read_shapes(file)
         n_mapped = 0
         for name in [name for name in read if name not in ignored]:
             if n_mapped > MAPPED:
                 read, n_mapped = unpickle(file), 0
             tensor = read.pop(name)
-            n_mapped += tensor.nbytes if pickled else 0
+            n_mapped += tensor.nbytes if is_mapped else 0
             if tensor.is_meta and not meta:
                 with safe_open(file, framework="pt") as reader:
                     tensor = reader.get_tensor(name)

@@ -1,5 +1,5 @@
-"""Data of a configuration that are not on this machine, for what needs them not: a plan, and a trial on stand-ins of
-published size."""
+"""Data that a configuration names and this machine lacks. A plan, and a trial on stand-ins of published size, do
+without them."""
 
 import copy
 from pathlib import Path

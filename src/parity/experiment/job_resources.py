@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from parity.base import machine
 from parity.experiment import paths, weights
-from parity.experiment.cells import Cell
+from parity.experiment.cells import Cell, list_text_tasks, long_variant, test_key, variant
+from parity.experiment.module_metadata import read_constant
 from parity.experiment.network_sizes import Network, Networks, find_judge, list_converted, list_networks
 from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
 from parity.experiment.schema import Config, ModelSpec
@@ -22,10 +23,10 @@ MIB = 2**20
 BASE = {  # MiB of a process before it loads a network: interpreter, libraries, and what small data take
     "checkpoint": 800, "captions": 750, "decode": 1000, "reference": 1000, "reference_features": 1000,
     "accuracy": 900, "drafted_trees": 1000, "measure": 1050, "measure continuous": 1400, "measure anysubset": 1300,
-    "task": 800, "report": 1300,
+    "test": 750, "report": 1300,
 }  # fmt: skip
 TEST = {"discrete": 4.5e-3, "anysubset": 5.5e-3, "continuous": 13e-3}  # MiB that a sequence of a known law takes
-TEST_BASE, TEST_MOST = 750, 200_000  # further sequences are drawn in parts
+TEST_MOST = 200_000  # further sequences are drawn in parts
 WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
 LOADED = 1.05  # weights in memory take so much of their numbers: a tensor is converted while others are there
 COPIES = 7  # copies of laws that are held at once: of both halves, guided, filtered, sorted, normalised, tested
@@ -34,19 +35,26 @@ HPS = 986_109_441  # parameters of the largest network that judges pictures
 JUDGED = 400  # MiB of a batch of pictures in a network that judges them
 TEXT = 128  # positions that a text is assumed to have if its task does not say it
 CAPTION = 128  # positions that a prompt is assumed to have if the model's sizes do not say it
-TIMED = 3  # batches, and rows alone, that are timed beside plain decoding
+TIMED = read_constant("decode", "loop", "PACED")  # batches, and as many rows alone, timed beside plain decoding
 PASS_MS = 20.0  # milliseconds that a pass takes at least
 CPU_NUMBERS, GPU_NUMBERS = 15e6, 5e10  # multiplications of a core, or a GPU, in a millisecond
 PICTURE_SECONDS = 0.1  # to read and measure a picture, beside the networks
-BATCHES = {"teacher_forced": 16, "text": 32, "captions": 16, "pathwise": 16}  # rows that those compute at once
+LAYERS = "equality/layers"
+BATCHES = {  # rows that these compute at once
+    "teacher_forced": read_constant(f"{LAYERS}/discrete", "teacher_forced", "BATCH"),
+    "pathwise": read_constant(f"{LAYERS}/discrete", "pathwise", "BATCH"),
+    "text": read_constant(f"{LAYERS}/anysubset", "teacher_forced", "BATCH"),
+    "captions": read_constant("inputs", "prompts", "BATCH"),
+}
 
 
 class Job(NamedTuple):
-    """A job: its rule, without the kind; the model that it loads; the cell that it is about, if it is about one."""
+    """A job: its rule, without the kind; the model that it loads, if it loads one; the cell that it is about, if it is
+    about one."""
 
     rule: str
-    kind: str
-    model: str
+    kind: str = ""
+    model: str = ""
     cell: Cell | None = None
 
 
@@ -229,8 +237,10 @@ def find_picture_side(spec: ModelSpec, painter: Network | None) -> int:
 def memory(config: Config, job: Job) -> int:
     """Estimate the MiB of memory that a job takes at most."""
     base = BASE.get(f"{job.rule} {job.kind}", BASE.get(job.rule, 1000))
-    if job.rule in ("task", "report") or job.kind == "networks":
+    if job.rule == "report" or job.kind == "networks":
         return base
+    if job.rule == "test":
+        return round(base + TEST[job.kind] * min(config.equality.n, TEST_MOST))
     if job.rule == "reference_features":
         return round(base + estimate_judging(config) / MIB)
     networks, _ = list_networks(find_model(config, job.kind, job.model))
@@ -265,11 +275,6 @@ def count_prompts_of_a_job(config: Config) -> int:
 def estimate_conversion(spec: ModelSpec) -> float:
     """Estimate the bytes that fetching a model takes: the largest of the networks that are written anew."""
     return 1.25 * 4 * max([0, *(network.parameters for network in list_converted(spec).values())])
-
-
-def test_memory(kind: str, n: int) -> int:
-    """Estimate the MiB of a job that tests a method on models of known law, on n sequences."""
-    return round(TEST_BASE + TEST[kind] * min(n, TEST_MOST))
 
 
 def minutes(config: Config, job: Job, gpu: bool = False) -> int:
@@ -327,13 +332,33 @@ def disk(config: Config, job: Job) -> int:
 
 
 def list_jobs(config: Config, cells: Sequence[Cell]) -> list[Job]:
-    """List a job of each rule that loads a model, for each model or cell; a rule's jobs about one cell are alike."""
+    """List the jobs of an experiment that take memory; of those about one model or cell, which are alike, one a
+    rule."""
     jobs = []
     for kind in dict.fromkeys(cell.kind for cell in cells):
-        for model in weights.list_models(config, kind):
-            jobs.append(Job("checkpoint", kind, model))
-            if kind == "discrete":
-                jobs.append(Job("captions", kind, model))
+        models = weights.list_models(config, kind)
+        jobs += [Job("checkpoint", kind, model) for model in models]
+        jobs += [Job("captions", kind, model) for model in models if kind == "discrete"]
     for cell in cells:
         jobs += [Job(rule, cell.kind, cell.spec["model"], cell) for rule in ("decode", "measure")]
-    return jobs
+    jobs += list_reference_jobs(config, cells)
+    asked = [task for task in list_text_tasks(config) if task["kind"] in paths.ASKED]
+    jobs += [Job("accuracy", "anysubset", task["model"]) for task in asked]
+    if any(declaration(cell.kind, cell.spec["method"]).RESTS_ON == "drafted_trees" for cell in cells):
+        plain = [cell for cell in cells if cell.kind == "discrete" and cell.role == "reference"]
+        jobs += [Job("drafted_trees", "discrete", cell.spec["model"], cell) for cell in plain]
+    tested = {(c.kind, test_key(config, *v)) for c in cells if any(v := (variant(config, c), long_variant(config, c)))}
+    jobs += [Job("test", kind) for kind, _ in sorted(tested)]
+    return [*jobs, Job("report")]
+
+
+def list_reference_jobs(config: Config, cells: Sequence[Cell]) -> list[Job]:
+    """List the jobs that read or draw pictures to compare with, and those that fetch networks that judge."""
+    jobs = set()
+    for cell in (cell for cell in cells if cell.kind != "anysubset"):
+        if paths.is_judged(config, cell):
+            jobs.add(Job("reference_features", cell.kind))
+            jobs |= {Job("checkpoint", "networks", name) for name in config.networks.list_named()}
+        else:
+            jobs.add(Job("reference", cell.kind, cell.spec["model"]))
+    return sorted(jobs)

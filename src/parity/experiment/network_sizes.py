@@ -1,5 +1,5 @@
-"""The networks of a model and their sizes, from the headers of its files or, of those that are not on this machine,
-from a table of released ones. Imports no torch."""
+"""The networks of a model and their sizes: from the headers of files on this machine, from a table of released
+networks, or assumed. Imports no torch."""
 
 import math
 import re
@@ -33,7 +33,7 @@ class Network(NamedTuple):
 
     parameters: int
     stored: int  # bytes of its file, or its share of a file of several networks
-    layers: int = 0
+    layers: int = 0  # with keys and values in a cache
     hidden: int = 0  # numbers inside a feed-forward
     keys: int = 0  # numbers of a position's keys in a layer
     channels: int = 0  # of the pictures that an image tokenizer or autoencoder makes, before its last layer
@@ -52,9 +52,11 @@ def describe_released(parameters: int, width: int, **sizes: int) -> Network:
 CHAMELEON = {"net": describe_released(7_043_090_432, 2, layers=32, hidden=11008, keys=4096)}
 DRAFTER = {"drafter": describe_released(44_567_040, 2, layers=1, hidden=3584, keys=1280)}
 XL = {"net": describe_released(777_923_840, 4, layers=36, hidden=3584, keys=1280)}
-XLNET = {"xlnet": describe_released(116_750_336, 4, layers=12, hidden=3072, keys=768, vocab=32000)}
-XLNET_LARGE = {"xlnet": describe_released(360_300_800, 4, layers=24, hidden=4096, keys=1024, vocab=32000)}
-GPT2_LARGE = {"judge": describe_released(774_030_080, 4, layers=36, hidden=5120, keys=1280, vocab=50257)}
+XLNET = {"xlnet": describe_released(116_750_336, 4, hidden=3072, keys=768, vocab=32000)}
+XLNET_LARGE = {"xlnet": describe_released(360_300_800, 4, hidden=4096, keys=1024, vocab=32000)}
+GPT2_LARGE = {"judge": describe_released(774_030_080, 4, hidden=5120, keys=1280, vocab=50257)}
+# The file holds the encoder, too, of 29,423,616 numbers, which no job loads.
+VQGAN = Network(41_457_795, 4 * (41_457_795 + 29_423_616), channels=128, stride=16)
 KL16 = {"kl": describe_released(66_456_019, 4, channels=128, stride=16)}
 # The networks of papers' tables by repository and path. tests/experiment/test_network_sizes.py counts their parameters
 # anew; bytes of files follow from the dtype that their authors name, and the hub tells the true ones.
@@ -63,30 +65,30 @@ RELEASED: dict[str, Networks] = {
     "Alpha-VLLM/Lumina-mGPT-7B-768:.": CHAMELEON,
     "Alpha-VLLM/Lumina-mGPT-7B-1024:.": CHAMELEON,
     "leloy/Anole-7b-v0.1-hf:.": CHAMELEON,
-    "GAIR/Anole-7b-v0.1:tokenizer/vqgan.ckpt": {"vq": describe_released(41_457_795, 8, channels=128, stride=16)},
+    "GAIR/Anole-7b-v0.1:tokenizer/vqgan.ckpt": {"vq": VQGAN},
     "peizesun/llamagen_t2i:t2i_XL_stage1_256.pt": XL,
     "peizesun/llamagen_t2i:t2i_XL_stage2_512.pt": XL,
     "peizesun/llamagen_t2i:vq_ds16_t2i.pt": {"vq": describe_released(71_883_403, 4, channels=128, stride=16)},
     "google/flan-t5-xl:.": {
-        "text": Network(1_223_527_424, 4 * 2_783_959_040, layers=24, hidden=5120, keys=2048),  # the decoder is not read
+        "text": Network(1_223_527_424, 4 * 2_783_959_040, hidden=5120, keys=2048),  # the decoder is not read
     },
     "jadohu/llamagen_drafter:.": DRAFTER,
     "jadohu/llamagen2_drafter:.": DRAFTER,
     "jadechoghari/mar:mar-base.safetensors": {
-        "target": describe_released(207_924_768, 4, layers=24, hidden=3072, keys=768),
+        "target": describe_released(207_924_768, 4, hidden=3072, keys=768),
     },
     "jadechoghari/mar:mar-large.safetensors": {
-        "target": describe_released(478_326_304, 4, layers=32, hidden=4096, keys=1024),
+        "target": describe_released(478_326_304, 4, hidden=4096, keys=1024),
     },
     "jadechoghari/mar:mar-huge.safetensors": {
-        "target": describe_released(942_403_104, 4, layers=40, hidden=5120, keys=1280),
+        "target": describe_released(942_403_104, 4, hidden=5120, keys=1280),
     },
     "jadechoghari/mar:kl16.safetensors": KL16,
-    "OliverRen/xAR:xAR-B.pth": {"target": describe_released(172_638_224, 4, layers=16, hidden=2048, keys=768)},
-    "OliverRen/xAR:xAR-H.pth": {"target": describe_released(1_186_024_096, 4, layers=40, hidden=3413, keys=1280)},
-    "wusize/harmon:harmon_0.5b.pth": {"target": describe_released(706_712_352, 4, layers=48, hidden=4864, keys=768)},
+    "OliverRen/xAR:xAR-B.pth": {"target": describe_released(172_638_224, 4, hidden=2048, keys=768)},
+    "OliverRen/xAR:xAR-H.pth": {"target": describe_released(1_186_024_096, 4, hidden=3413, keys=1280)},
+    "wusize/harmon:harmon_0.5b.pth": {"target": describe_released(706_712_352, 4, hidden=4864, keys=768)},
     "wusize/harmon:harmon_1.5b.pth": {
-        "target": describe_released(2_497_723_168, 4, layers=68, hidden=8960, keys=1280),
+        "target": describe_released(2_497_723_168, 4, hidden=8960, keys=1280),
     },
     "wusize/harmon:kl16.ckpt": KL16,
     "therealgabeguo/ASARM:.": XLNET,
@@ -97,6 +99,10 @@ RELEASED: dict[str, Networks] = {
     "timm/vit_base_patch32_clip_224.openai:open_clip_model.safetensors": {"": describe_released(151_277_313, 4)},
     "xswu/HPSv2:HPS_v2.1_compressed.pt": {"": describe_released(986_109_441, 4)},
 }  # fmt: skip
+
+
+ASSUMED = CHAMELEON["net"]._replace(vocab=65536)  # for a network of which nothing is known: 7 billion parameters
+ASSUMED_PAINTER = KL16["kl"]  # for an image tokenizer or autoencoder of which nothing is known
 
 
 def name_released(spec: ModelSpec, component: str) -> str:
@@ -168,7 +174,7 @@ def read_networks(path: Path, name: str) -> Networks:
 
 def list_networks(spec: ModelSpec) -> tuple[Networks, list[str]]:
     """List the networks of a model by what jobs call them ("net", "vq", "text", "drafter", "draft"; "target", "draft",
-    "kl"; "xlnet", "judge"), and the components of whose sizes nothing is known."""
+    "kl"; "xlnet", "judge"), and the components whose sizes are assumed because nothing says them."""
     kind = weights.find_kind(spec.family)
     names = {"transformer": "net", "model": "net", "tokenizer": ""}
     if spec.source == "embedded" or spec.folder:
@@ -188,6 +194,7 @@ def list_networks(spec: ModelSpec) -> tuple[Networks, list[str]]:
                 described = {"draft": described["target"]}
         if not described:
             unknown.append(component)
+            described = {name: ASSUMED_PAINTER if name in ("vq", "kl") else ASSUMED}
         networks = {**described, **networks} if name == "net" else {**networks, **described}
     return networks, unknown
 

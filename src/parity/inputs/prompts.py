@@ -11,6 +11,8 @@ from parity.base.files import read_json, write_arrays, write_json
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
 
+BATCH = 16  # number of captions that are encoded at once
+
 
 def list_images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
     """List {"id", "caption"} of each image, `repeats` of each prompt. Its id, "<prompt>/<repeat>", keys its noise."""
@@ -26,7 +28,7 @@ def write_prompts(spec: PromptSpec, folder: Path) -> None:
 
 
 def encode(
-    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 16
+    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = BATCH
 ) -> dict[str, np.ndarray]:
     """Encode captions with a model's text encoder, `batch` at a time: arrays by name, a row each; for LlamaGen
     left-padded embeddings float32 [n, prefix, D] and their mask `valid`. Raises ParityError for a caption too long."""

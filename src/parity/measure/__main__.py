@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.command import add_arguments, pin_threads, run_command
-from parity.base.devices import take_device
+from parity.base.devices import RENDERED, take_device
 from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays, write_json
 from parity.decode.shard_io import read_shard
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
     p.add_argument("--layers", type=json.loads, default={}, help="JSON: the settings of each layer, by its name")
     p.add_argument("--protocol", default="", help="how pictures of published models are measured")
-    p.add_argument("--render-batch", type=int, default=8, help="pictures decoded from tokens at once")
+    p.add_argument("--render-batch", type=int, default=RENDERED, help="pictures decoded from tokens at once")
     p.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
     add_arguments(p, *paths)

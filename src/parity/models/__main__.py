@@ -86,7 +86,7 @@ def plan_needs() -> None:
     """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch that does not fit
     is an error."""
     from parity.base import machine
-    from parity.experiment import cells, checks, weights
+    from parity.experiment import cells, checks, pins, weights
     from parity.models import pin, plan
 
     parser = make_parser("plan", plan_needs.__doc__)
@@ -96,7 +96,8 @@ def plan_needs() -> None:
     config = checks.load(a.config)
     all_cells = cells.cells(config, [])
     models = [pair for kind in cells.kinds(config) for pair in weights.list_models(config, kind).items()]
-    pinned = {n: m for n, m in models if m.source == "hub" and m.revision.strip("0")}
+    none = pins.NONE["commit"]
+    pinned = {n: m for n, m in models if m.source == "hub" and none not in " ".join([m.revision, *m.files.values()])}
     listed = {name: pin.weigh(m.repo, m.revision, m.files) for name, m in pinned.items()}
     print("\n".join(plan.describe(config, all_cells, listed, a.absent, bool(machine.gpu()))))
     plan.check_batch(config, all_cells, plan.measure_free_bytes())

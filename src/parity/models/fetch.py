@@ -115,9 +115,9 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
 
 
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Fetch the files of a published model of images, and write those of other names, and pickles in torch's older
-    format, as safetensors to `folder`; other pickles are read as they are.
-    Raises ParityError if a companion does not fit the model."""
+    """Fetch the files of a published model of images. Those of other names are written as safetensors to `folder`;
+    pickles are read as they are, except in torch's older format, which cannot be mapped. Raises ParityError if a
+    companion does not fit the model."""
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     files = {}
     for component, local in fetch_parts(name, spec, folder).items():
@@ -125,10 +125,8 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
         out = folder / f"{component}.safetensors"
         if renamed:
             save_weights(renamed[0], out, renamed[1])
-        is_readable = local.is_dir() or local.suffix not in PICKLED or zipfile.is_zipfile(local)
-        files[component] = str(local if is_readable and not renamed else out)
-        if not is_readable and not renamed:  # the whole of a file in torch's older format would be read for each tensor
-            convert_pickled(local, out)
+        is_mapped_pickle = local.suffix in PICKLED and local.is_file() and zipfile.is_zipfile(local)
+        files[component] = str(out if renamed else local if is_mapped_pickle else convert_pickled(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
             model_checks.check_companion(

@@ -8,6 +8,7 @@ that are here, and a table of released networks for others; the hub is asked for
 is known.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Row(NamedTuple):
     """Jobs of one rule and model: how many, and the most that one of them takes; disk is of all together."""
 
     rule: str
-    model: str
+    model: str  # or the kind, of a rule that loads none
     jobs: int
     memory: int
     minutes: int
@@ -37,8 +38,8 @@ class Row(NamedTuple):
 def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> list[Row]:
     """List what the jobs of an experiment take, a row for each rule and model."""
     grouped: dict[tuple[str, str], list[Job]] = {}
-    for job in list_all_jobs(config, cells):
-        grouped.setdefault((job.rule, job.model), []).append(job)
+    for job in job_resources.list_jobs(config, cells):
+        grouped.setdefault((job.rule, job.model or job.kind), []).append(job)
     rows = []
     for (rule, model), jobs in grouped.items():
         repeats = [count_repeats(config, job) for job in jobs]
@@ -55,19 +56,6 @@ def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> lis
     return rows
 
 
-def list_all_jobs(config: Config, cells: Sequence[C.Cell]) -> list[Job]:
-    """List the jobs that load a model or a network, those of a judge among them."""
-    jobs = job_resources.list_jobs(config, cells)
-    judged = [cell for cell in cells if paths.is_judged(config, cell)]
-    for kind in dict.fromkeys(cell.kind for cell in cells if cell.kind != "anysubset"):
-        own = next((cell.spec["model"] for cell in cells if cell.kind == kind and cell not in judged), None)
-        jobs += [Job("reference", kind, own)] if own else []
-        jobs += [Job("reference_features", kind, "")] if any(cell.kind == kind for cell in judged) else []
-    if judged:
-        jobs += [Job("checkpoint", "networks", name) for name in config.networks.list_named()]
-    return jobs
-
-
 def count_repeats(config: Config, job: Job) -> int:
     """Count the jobs of a rule about one cell or model: as many as decode it."""
     return paths.jobs(config, job.kind) if job.rule in ("decode", "captions") else 1
@@ -75,7 +63,7 @@ def count_repeats(config: Config, job: Job) -> int:
 
 def list_downloads(config: Config, listed: Mapping[str, int | None]) -> list[str]:
     """List what is downloaded, a line for each model and network in a repository. listed: bytes of a model's files by
-    its name, as the hub says; without them the table's are said, which are about right."""
+    its name, as the hub says; without them the table's are said."""
     lines = []
     for kind in C.kinds(config):
         for name, spec in weights.list_models(config, kind).items():
@@ -86,10 +74,10 @@ def list_downloads(config: Config, listed: Mapping[str, int | None]) -> list[str
             total = told if told is not None else sum(network.stored for network in networks.values())
             about = "" if told is not None else "about "
             lines.append(f"download {name}: {about}{total / 1e9:,.1f} GB")
-            if unknown and told is None:
+            if unknown:
                 lines.append(
-                    f"download {name}: the sizes of {', '.join(unknown)} are in no table; `parity models add` reads a"
-                    " folder's headers, and memory and disk above are without it"
+                    f"{name}: nothing says the sizes of {', '.join(unknown)}; 7 billion parameters are assumed, until"
+                    " `parity models add` has read the headers of a folder"
                 )
     for name, judge in config.networks.list_named().items() if any_judged(config) else ():
         if judge.repo:
@@ -150,29 +138,23 @@ def check_batch(config: Config, cells: Sequence[C.Cell], free: int) -> None:
     if section is None:
         return
 
+    images = [cell for cell in cells if cell.kind == "discrete"]
+
     def take(batch: int) -> tuple[int, str]:
         """Compute the most bytes that a decoding job takes with such a batch, beside the process, and its model."""
         resized = config.model_copy(update={"image": section.model_copy(update={"batch": batch})})
-        jobs = [Job("decode", cell.kind, cell.spec["model"], resize(cell, batch)) for cell in images]
+        jobs = [Job("decode", cell.kind, cell.spec["model"], cell) for cell in images]
         return max(((job_resources.memory(resized, job) - BASE["decode"]) * MIB, job.model) for job in jobs)
 
-    images = [cell for cell in cells if cell.kind == "discrete"]
     needed, model = take(section.batch)
     if needed <= free:
         return
-    batch = section.batch
-    while batch and take(batch)[0] > free:
-        batch -= max(1, batch // 8)
-    allowed = f"at most {batch}" if batch else "a device with more memory; not one image fits"
+    fitting = bisect.bisect_right(range(1, section.batch), free, key=lambda batch: take(batch)[0])
+    allowed = f"at most {fitting}" if fitting else "a device with more memory; not one image fits"
     raise ParityError(
         f"image.batch = {section.batch}: {model} needs {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free;"
         f" allowed: {allowed}"
     )
-
-
-def resize(cell: C.Cell, batch: int) -> C.Cell:
-    """Make a cell like this one whose batch, if it names one, is `batch`."""
-    return C.Cell(cell.kind, {**cell.spec, "batch": batch} if "batch" in cell.spec else cell.spec, cell.role)
 
 
 def measure_free_bytes() -> int:

@@ -13,7 +13,7 @@ import torch
 from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
-from parity.base.devices import run_in_batches
+from parity.base.devices import RENDERED, run_in_batches
 from parity.base.errors import ParityError
 from parity.base.weights import check, load_network
 from parity.embedded.classes import CLASSES, draw_scene_of_class
@@ -22,8 +22,6 @@ from parity.models.compiling import CompiledPass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.vq import to_pixels
-
-RENDERED = 8  # number of pictures that are decoded at once
 
 
 def choose_label(image: int, classes: int = len(CLASSES)) -> int:

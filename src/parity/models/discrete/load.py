@@ -11,12 +11,10 @@ from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor, nn
 
-from parity.base.devices import run_in_batches
+from parity.base.devices import RENDERED, run_in_batches
 from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.vq import to_pixels
-
-RENDERED = 8  # number of pictures that are decoded at once
 
 
 def load_family(manifest: Mapping[str, Any]) -> Any:
