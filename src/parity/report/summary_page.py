@@ -412,7 +412,8 @@ BY_COST = (
     f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
     f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
     f" {AXIS - 1}; a companion's call costs its share of the target's parameters. Thick: the fastest lossless method."
-    " Grey: the others; broken lines: lossy. Dotted: machines that were measured."
+    " Grey: the others; broken lines: lossy. Dotted: machines that were measured; where no pass over so many tokens"
+    " was, their cost is extended in a line."
 )
 FASTEST = (
     "The fastest lossless method by the cost of a pass, predicted as in the figure; plain decoding competes. May be as"
