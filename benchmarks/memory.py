@@ -58,9 +58,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 HEAD = """# Memory: asked and taken
 
-What each job asks of a scheduler (`mem_mb`) beside the most that it took, in MiB, of the rule's cells the extremes.
-Written by `python benchmarks/memory.py`; how the runs were made stands there. Networks of published sizes have random
-values, which changes no shape. Measured on a CPU, with torch {torch}.
+What each job asks of a scheduler (`mem_mb`) beside the most that it took, in MiB: of all jobs of a rule and model the
+one that took the largest share, and the smallest and largest share. Written by `python benchmarks/memory.py`.
+`default` is the default experiment; the others have networks of published sizes with random values, as `--make` makes
+them (`llamagen-b-64`: 64 images of 256 pixels). Measured on a CPU, with torch {torch}.
 
 | experiment | job | model | asked | taken | taken / asked |
 |---|---|---|---|---|---|
