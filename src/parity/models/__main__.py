@@ -83,8 +83,8 @@ def pin_models() -> None:
 
 
 def plan_needs() -> None:
-    """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch that does not fit
-    is an error."""
+    """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch too large for this
+    machine is an error."""
     from parity.base import machine
     from parity.experiment import cells, checks, pins, weights
     from parity.models import pin, plan
@@ -100,7 +100,8 @@ def plan_needs() -> None:
     pinned = {n: m for n, m in models if m.source == "hub" and none not in " ".join([m.revision, *m.files.values()])}
     listed = {name: pin.weigh(m.repo, m.revision, m.files) for name, m in pinned.items()}
     print("\n".join(plan.describe(config, all_cells, listed, a.absent, bool(machine.gpu()))))
-    plan.check_batch(config, all_cells, plan.measure_free_bytes())
+    for line in plan.check_batch(config, all_cells, plan.measure_free_bytes()):
+        print(line)
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:

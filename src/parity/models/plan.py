@@ -131,12 +131,15 @@ def join_alike(lines: Sequence[str]) -> list[str]:
     return [f"{', '.join(names)}{end}" if end.startswith(" has") else end for end, names in names_by_end.items()]
 
 
-def check_batch(config: Config, cells: Sequence[C.Cell], free: int) -> None:
-    """Raise ParityError for a batch of images that does not fit into `free` bytes; the message names the largest that
-    does."""
+def check_batch(config: Config, cells: Sequence[C.Cell], free: int) -> list[str]:
+    """Check that a batch of images fits into `free` bytes. Returns a line if not one image does: the experiment is
+    planned for another machine.
+
+    Raises ParityError if a smaller batch would fit; the message names the largest.
+    """
     section = config.image
     if section is None:
-        return
+        return []
 
     images = [cell for cell in cells if cell.kind == "discrete"]
 
@@ -148,12 +151,14 @@ def check_batch(config: Config, cells: Sequence[C.Cell], free: int) -> None:
 
     needed, model = take(section.batch)
     if needed <= free:
-        return
+        return []
     fitting = bisect.bisect_right(range(1, section.batch), free, key=lambda batch: take(batch)[0])
-    allowed = f"at most {fitting}" if fitting else "a device with more memory; not one image fits"
+    if not fitting:
+        one, model = take(1)
+        return [f"{model} needs {one / 1e9:,.1f} GB for one image, this machine has {free / 1e9:,.1f} GB free"]
     raise ParityError(
         f"image.batch = {section.batch}: {model} needs {needed / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free;"
-        f" allowed: {allowed}"
+        f" allowed: at most {fitting}"
     )
 
 
