@@ -18,7 +18,7 @@ from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, page, pictures, shared_sections, summary_page
+from parity.report import blocks, collect, page, pictures, shared_sections, summary_page
 from parity.report.blocks import Section, cut_caption, escape_controls
 from parity.report.collect import gather
 from parity.report.figures import Extra
@@ -334,6 +334,14 @@ def test_plain_decoding_alone_makes_a_page(tmp_path, section, method):
     settings = made.write_results(tmp_path, {"experiment": "few", section: content | {"methods": {method: [{}]}}})
     html, _ = build_html(gather(settings, [], root=tmp_path))
     assert "no method but plain decoding" in html
+
+
+def test_a_baseline_without_tests_makes_a_page(tmp_path):
+    settings = {"experiment": "few", "continuous": VECTORS | {"methods": {"mar": [{"iterations": 8}]}}}
+    g = gather(made.write_results(tmp_path, settings), [], root=tmp_path)
+    g.equality = g.equality[:0]
+    assert "no equality test" in build_html(g)[0]
+    assert list(collect.tabulate_tests([]).columns) == list(collect.TESTS)
 
 
 @pytest.mark.parametrize(("mar", "name"), [([{}], ""), ([{"iterations": 16}], "mar iterations=16")])

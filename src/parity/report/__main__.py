@@ -10,6 +10,7 @@ The files are report.html, index.html, summary.csv, equality.csv, published.csv,
 import argparse
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,12 +21,11 @@ from parity.base.files import publish
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS
 from parity.report import published
-from parity.report.collect import gather, order_columns
+from parity.report.collect import TESTS, gather, order_columns
 from parity.report.page import write_page
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
 FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
-TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
             " was planned; run again"
         ) from None
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
-    tables: dict[str, tuple[pd.DataFrame, list[str]]] = {
+    tables: dict[str, tuple[pd.DataFrame, Sequence[str]]] = {
         "summary": (summary.drop(columns="value"), FIRST),
         "equality": (gathered.equality, TESTS),
         "published": (gathered.published, published.COLUMNS),

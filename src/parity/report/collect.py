@@ -48,6 +48,10 @@ JUDGED = (
     "value", "verdict", "verdict_kind", "pill", "scope", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
     "minimum_detectable_effect", "note", "reach", "tested_options", "tested_models", "own_options",
 )  # fmt: skip
+TESTS = (
+    "kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict",
+    "decides", "repeat",
+)  # fmt: skip
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # t-tests compare the means of these figures
 # These figures compare a cell with its reference, so they are made here and not by a metric.
 RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
@@ -312,10 +316,15 @@ def gather(
     answers = published.list_answers(accuracy)
     joined = published.join_published(paper_rows, table, vocab, answers, find_paper_networks(models))
     return Gathered(
-        settings, files, list(files.kinds), table, pd.DataFrame(equality), pd.DataFrame(verdicts),
+        settings, files, list(files.kinds), table, tabulate_tests(equality), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files), self_tests.read(),
         ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
+
+
+def tabulate_tests(tests: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Tabulate tests, a row each; without one the table has the columns that the page reads."""
+    return pd.DataFrame(tests) if tests else pd.DataFrame(columns=TESTS)
 
 
 def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
