@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from parity.base import machine
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell, list_text_tasks, long_variant, test_key, variant
+from parity.experiment.layers import read_layers, select_layers
 from parity.experiment.module_metadata import read_constant
 from parity.experiment.network_sizes import Network, Networks, find_judge, list_converted, list_networks
 from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
@@ -199,9 +200,9 @@ def estimate_measuring(config: Config, job: Job, networks: Networks, shape: Shap
         pixels /= paths.jobs(config, job.kind)
         steps.append(estimate_judging(config))
     if job.kind == "continuous":
-        if coupled:
-            steps.append(sum_weights(networks, ("target", "draft"), 8))
-        return max(*steps, sum_weights(networks, ("target", "draft"), 4)) + pixels
+        if select_layers(config, {job.kind: read_layers(job.kind)}, job.cell):
+            steps.append(sum_weights(networks, ("target", "draft"), 8 if coupled else 4))
+        return max(steps) + pixels
     rows = min(machine.limit_rows(BATCHES["teacher_forced"], shape.length, shape.vocab), n)
     guided = 2 if shape.rows > count_rows(config, job.cell) else 1
     forced = shape._replace(rows=rows * guided)
