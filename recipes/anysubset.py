@@ -30,7 +30,7 @@ from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import make_permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 from recipes.data import draw_texts
-from recipes.loop import Job, Recipe
+from recipes.loop import Job, Recipe, reduce_precision
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def xlnet(job: Job) -> Recipe:
         """Compute the nats per masked word of a random batch, masked as the scheme says for this step."""
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
         order, m = draw_order(scheme, step, (job.batch, rows.shape[1]), rng)
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             nats = compute_joint_nats(net, rows, order, m)
         return nats.sum() / (rows.numel() - m.sum()), {}
 
@@ -143,7 +143,7 @@ def judge(job: Job) -> Recipe:
 
     def loss(step, rng):
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             return compute_nats(rows), {}
 
     def finish():

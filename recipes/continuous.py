@@ -30,7 +30,7 @@ from recipes.data import (
     draw_pictures,
     encode_class_pictures,
 )
-from recipes.loop import UNCONDITIONAL, Job, Recipe
+from recipes.loop import UNCONDITIONAL, Job, Recipe, reduce_precision
 
 KL_CONFIG = KLConfig(
     dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0
@@ -56,7 +56,7 @@ def kl(job: Job) -> Recipe:
         x = draw_autoencoder_batch(job, pixels, step, rng)
         side = x.shape[-1] // KL_CONFIG.stride
         noise = torch.from_numpy(rng.standard_normal((len(x), KL_CONFIG.dim, side, side), np.float32))
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             mean, log_variance, y = reconstruct(x, noise)
         nats = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()  # KL(N(mean, variance) || N(0, 1))
         l1, value = compute_reconstruction_error(x, y)
@@ -92,7 +92,7 @@ def classifier(job: Job) -> Recipe:
         """Compute the cross-entropy of a random batch, half of it decoded from latents, and the share that is right."""
         chosen = rng.integers(0, len(labels), job.batch)
         half = job.batch // 2
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             with torch.no_grad():
                 decoded = tokenizer.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
             x = torch.cat([to_pictures(pixels[chosen[:half]]), decoded])
@@ -132,7 +132,7 @@ MIXTURE_NOISE = 0.15
 def use_bf16() -> Iterator[None]:
     """Context manager: compute in bf16 (CPU autocast), with attention as matrix products, because the fused kernel's
     backward pass takes 8 times as long on a CPU for sequences of tens of tokens."""
-    with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
+    with reduce_precision(), sdpa_kernel(SDPBackend.MATH):
         yield
 
 

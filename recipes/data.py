@@ -14,7 +14,7 @@ from parity.embedded import classes, scenes, stories
 from parity.models.continuous import kl
 from parity.models.discrete import vq
 from parity.models.discrete.vq import to_pictures
-from recipes.loop import Job
+from recipes.loop import Job, reduce_precision
 
 FIRST = 1_000_000  # seed of the first training picture; lower seeds are free for other uses
 FIRST_TEST = 3_000_000
@@ -52,7 +52,7 @@ def encode_scenes(job: Job, grid: int, test: bool = False) -> Tensor:
     pixels = draw_pictures(job, test)[1][: TOKENS_TESTED if test else None]
     side = grid * net.config.stride
     batches = (scenes.reduce_pictures(pixels[i : i + 64], side) for i in range(0, len(pixels), 64))
-    with torch.autocast("cpu", torch.bfloat16):
+    with reduce_precision():
         return torch.cat([net.encode(to_pictures(batch)) for batch in batches])
 
 

@@ -16,7 +16,7 @@ from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 from recipes import data
 from recipes.data import draw_pictures, encode_scenes
-from recipes.loop import UNCONDITIONAL, Job, Recipe
+from recipes.loop import UNCONDITIONAL, Job, Recipe, reduce_precision
 
 VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
 
@@ -44,7 +44,7 @@ def vq(job: Job) -> Recipe:
     def loss(step, rng):
         """Compute the loss of a random batch; note how often each code was used, and keep the latents for `revive`."""
         x = data.draw_autoencoder_batch(job, pixels, step, rng)
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             z, e, tokens, y = reconstruct(x)
         used.mul_(0.98).index_add_(0, tokens.flatten(), torch.ones(tokens.numel()))
         recent[:] = [z.detach().flatten(0, 2)]
@@ -188,7 +188,7 @@ def llamagen(job: Job) -> Recipe:
     compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
 
     def compute_nats(ids, valid, tokens, dropped, forward):
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             logits = forward(*embed_captions(t5, ids, valid), dropped, tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
@@ -237,7 +237,7 @@ def draft(job: Job) -> Recipe:
         conditional, unconditional = logits.chunk(2)
         return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
 
-    @torch.autocast("cpu", torch.bfloat16)
+    @reduce_precision()
     def compute_divergence(ids, valid, tokens, scale):
         """Compute KL(target || draft model) in nats per token of a batch; gradients reach the draft model alone."""
         e, v = embed_captions(t5, ids, valid)
@@ -284,7 +284,7 @@ def drafter(job: Job) -> Recipe:
         features = target.features(*embed_captions(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
 
-    @torch.autocast("cpu", torch.bfloat16)
+    @reduce_precision()
     def loss(step, rng):
         """Compute the cross-entropy to the target's laws plus the error of features, summed over UNROLLED calls."""
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
@@ -318,7 +318,7 @@ def clip(job: Job) -> Recipe:
     def loss(step, rng):
         """Compute the symmetric contrastive loss of a random batch. Figures: the retrieval rate and the logit scale."""
         rows = rng.integers(0, len(pixels), job.batch)
-        with torch.autocast("cpu", torch.bfloat16):
+        with reduce_precision():
             image = F.normalize(net.encode_image(to_pictures(pixels[rows])).float(), dim=-1)
             text = F.normalize(net.encode_text(ids[rows]).float(), dim=-1)
         logits = net.logit_scale.exp().clamp(max=100) * image @ text.T

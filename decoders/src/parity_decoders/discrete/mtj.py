@@ -108,7 +108,12 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
 
 
 class Foresight(Protocol):
-    """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law."""
+    """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law.
+
+    before_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
+    """
+
+    before_first_pass: bool
 
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """Take in the result of a pass: its tree, which nodes are final [B, S], and the laws after all nodes [B, S,
@@ -133,6 +138,8 @@ class Foresight(Protocol):
 class LastLaws:
     """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced,
     in that pass or on the branch."""
+
+    before_first_pass = False
 
     def __init__(self, sure: float, unsure: float, width: int):
         """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
@@ -240,9 +247,10 @@ def decode_trajectories(
         drafts = draft[:, :-1]
         parents = slot - 1
         offset = slot
-        if branches and line.step:
+        if branches and (line.step or foresight.before_first_pass):
             side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
-            drafts = torch.cat([drafts, line.mask_new_rows(side_nodes.tokens)], 1)
+            tokens = side_nodes.tokens if foresight.before_first_pass else line.mask_new_rows(side_nodes.tokens)
+            drafts = torch.cat([drafts, tokens], 1)
             parents = torch.cat([parents, side_nodes.parents], 1)
             offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
         tree = Tree(line, drafts, parents, offset)

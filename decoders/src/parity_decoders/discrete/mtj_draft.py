@@ -42,6 +42,8 @@ class Parareal:
     winner.
     """
 
+    before_first_pass = True
+
     def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
         """Set the draft model and the options of `mtj_draft`."""
         self.draft = draft
@@ -62,23 +64,16 @@ class Parareal:
         self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
         """Predict the winner of each slot [B, W], and log-probabilities [B, W, V] of winning, in `rounds` passes of the
-        draft model, each over the winners of the one before; before the draft model has read anything, by the
-        `law` [B, W, V] alone. e: exponential noise of the races. See Foresight."""
-        line = slots.line
-        ratio = (law / e).log()
-        draft = first_draft = pick_winners(ratio, slots.positions)
-        if self.nodes is None:
-            return draft, ratio
+        draft model, each over the winners of the one before, the first over those of `law` [B, W, V]. e: exponential
+        noise of the races. See Foresight."""
+        draft = pick_winners(law / e, slots.positions)
         self.slots = slots
         self.log_e = e.log()
         for _ in range(self.rounds):
-            feed = torch.cat([line.read_last_token(), draft[:, :-1]], 1)
+            feed = torch.cat([slots.line.read_last_token(), draft[:, :-1]], 1)
             q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
             chances = self.score_winners(self.to_log_law(q), slots.positions, self.log_e)
             draft = pick_winners(chances, slots.positions)
-        if line.newest == 0:
-            first = line.age == 0
-            draft, chances = torch.where(first, first_draft, draft), torch.where(first[..., None], ratio, chances)
         return draft, chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
@@ -105,9 +100,9 @@ class Parareal:
     def score_winners(self, log_q: Tensor, positions: Tensor, log_e: Tensor) -> Tensor:
         """Compute log-probabilities [B, n, V] of winning the races of positions [B, n]; log_q and log_e [B, n, V] are
         the logarithms of q' and e."""
-        assert self.nodes is not None
-        # the laws of a row's first pass are not usable, because they follow random tokens
-        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[..., None]
+        if self.nodes is None:
+            return ((log_q - log_e) / self.unsure).log_softmax(-1)  # before the first pass q' itself is taken
+        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 0)[..., None]
         affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
         nearest = torch.where(usable, affinity, -1).max(-1)
         p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
@@ -129,7 +124,7 @@ def mtj_draft(
     depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 3,
     ranks: Annotated[int, Interval(ge=1, le=64)] = 8,
     rounds: Annotated[int, Interval(ge=1, le=64)] = 3,
-    sure: Annotated[float, Interval(gt=0, le=100)] = 0.25,
+    sure: Annotated[float, Interval(gt=0, le=100)] = 0.12,
     unsure: Annotated[float, Interval(gt=0, le=100)] = 0.9,
     doubt: Annotated[float, Interval(ge=0, le=1)] = 0.6,
 ) -> Iterator[Step]:
