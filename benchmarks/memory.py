@@ -3,9 +3,10 @@
     python benchmarks/memory.py --make FOLDER [--only llamagen-b mar ...]
     python benchmarks/memory.py --run FOLDER/llamagen-b/experiment.yaml ... [--page docs/results/memory.md]
 
-The first writes networks (up to 10 GB each) and runs an experiment of two images or four texts on each, minutes to half
-an hour of two cores; the second reads what was asked and taken of experiments that were run in the folders of their
-files, a folder for each, and writes the page. What stands in it from "## Before" on is left as it is.
+The first writes networks (up to 10 GB each) and runs an experiment on each, of two images or four texts, which takes
+minutes, or of 64 images ("llamagen-b-64"), which takes an hour of two cores. The second reads what was asked and taken
+of experiments that were run in the folders of their files, a folder for each, and writes the page. What stands in it
+from "## Before" on is left as it is.
 """
 
 import argparse
@@ -42,17 +43,30 @@ LOGS = {  # the logs of each rule below logs/; a revision or key stands behind {
 }
 IMAGE: dict[str, Any] = {"prompts": {"limit": 2}, "batch": 2, "methods": {"ar": [{}], "sjd": [{"window": 16}]}}
 CAPTIONED = {**IMAGE, "prompts": {"file": str(ROOT / "prompts/plain.txt"), "limit": 2}}
+CLASSES = "classes:1000"
 TEXT = {"batch": 4, "tasks": {"infilling": [{"rows": 4, "length": 64, "masked": 0.5}]}}
 # By name of an experiment: the stand-in of its model, sizes in place of the published ones, and its section. A picture
-# has 8 x 8 tokens, for a pass over them costs a core a second or more.
+# has 8 x 8 tokens, for a pass over them costs a core a second or more; those of "llamagen-b-64" have all 16 x 16.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "llamagen-b": ("llamagen_c2i", {"side": 8}, {"image": {**IMAGE, "prompts": {"file": "classes:1000", "limit": 2}}}),
+    "llamagen-b": ("llamagen_c2i", {"side": 8}, {"image": {**IMAGE, "prompts": {"file": CLASSES, "limit": 2}}}),
     "llamagen-xl": ("llamagen", {"side": 8}, {"image": {**CAPTIONED, "methods": {"ar": [{}]}}}),
     "janus": ("janus", {"side": 8}, {"image": {**CAPTIONED, "methods": {"ar": [{}]}}}),
     "mar": (
         "mar",
         {},
         {"continuous": {"images": 2, "batch": [2], "forced": 0, "methods": {"mar": [{"iterations": 8}]}}},
+    ),
+    "llamagen-b-64": (
+        "llamagen_c2i",
+        {},
+        {
+            "image": {
+                "prompts": {"file": CLASSES, "limit": 64},
+                "batch": 16,
+                "methods": {"ar": [{}]},
+                "sampling": {"guidance": 4.0, "top_k": 2000},
+            }
+        },
     ),
     "xlnet": ("xlnet", {}, {"text": {**TEXT, "methods": {"sequential": [{}], "assd": [{"k": 5}]}}}),
 }
@@ -89,7 +103,11 @@ def read_taken(file: Path) -> int | None:
 
 def read_plan(file: Path) -> Plan:
     """Read the experiment of a file that ran in its folder, with the cells of that run."""
-    find = lambda name: name if Path(name).exists() or not (ROOT / name).exists() else str(ROOT / name)  # noqa: E731
+
+    def find(name: str) -> str:
+        """Find a file that the experiment names: in its folder, or else in the project."""
+        return name if Path(name).exists() or not (ROOT / name).exists() else str(ROOT / name)
+
     with contextlib.chdir(file.parent):
         raw = config_overlay.read_experiment(Path(file.name))
         return checks.make_plan(raw, find, stand_in.make_stand_ins, pins.make_pin_reader(), [])

@@ -339,9 +339,8 @@ def test_plain_decoding_alone_makes_a_page(tmp_path, section, method):
 def test_a_baseline_without_tests_makes_a_page(tmp_path):
     settings = {"experiment": "few", "continuous": VECTORS | {"methods": {"mar": [{"iterations": 8}]}}}
     g = gather(made.write_results(tmp_path, settings), [], root=tmp_path)
-    g.equality = g.equality[:0]
+    g.equality = collect.tabulate_tests([])
     assert "no equality test" in build_html(g)[0]
-    assert list(collect.tabulate_tests([]).columns) == list(collect.TESTS)
 
 
 @pytest.mark.parametrize(("mar", "name"), [([{}], ""), ([{"iterations": 16}], "mar iterations=16")])
