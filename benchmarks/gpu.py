@@ -1,12 +1,14 @@
 """What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
 
     python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
-    python benchmarks/gpu.py --read docs/figures/gpu.json --page docs/results/gpu.md    the page of an earlier run
+    python benchmarks/gpu.py --parts others compiled    some parts alone
+    cd docs/figures; python ../../benchmarks/gpu.py --read gpu-{tokens,passes,compiled}.json --page ../results/gpu.md
 
-In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
-on the embedded model; a forward of random networks of published sizes over batch x window x context, and every decoder
-on them for some passes; networks of other kinds; passes compiled; what `parity tune` measures. Each part is written as
-it ends. On a CPU the same runs small networks, and the page says that nothing was measured.
+In turn, as long as the seconds last: the copy bandwidth, then the parts. `tokens`: those of every discrete decoder
+against the CPU's, in float64 on the embedded model; `others`: networks of other kinds; `passes`: a forward of random
+networks of published sizes over batch x window x context, and every decoder on them for some passes; `compiled`: the
+same compiled; `tuned`: what `parity tune` measures. Each part is written as it ends. On a CPU the same runs small
+networks, and the page says that nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
 shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
@@ -66,6 +68,7 @@ TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3
 # These networks and methods are timed compiled, too, as many as there is time for.
 COMPILED_NETWORKS = ("LlamaGen-XL", "Lumina-mGPT 7B at 768")
 COMPILED_METHODS = ("ar", "mtj", "sjd_coupled", "sjd")
+PARTS = ("tokens", "others", "passes", "compiled", "tuned")  # what a run measures, in this order
 # A CPU runs these small networks in place of the large ones, only to show that the command works.
 SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
 SMALL_CONTINUOUS = {
@@ -84,6 +87,7 @@ def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
             net = build()
         finally:
             torch.set_default_dtype(default)
+    net.to(device)  # transformers makes some tensors of XLNet on the CPU whatever the default
     for p in net.parameters():
         nn.init.normal_(p, std=0.02)
     for buffer in net.buffers():
@@ -332,10 +336,8 @@ PAPERS = """| paper | seconds an image |
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Format rows that have the keys of the first as a Markdown table; "not measured" if there are none."""
-    if not rows:
-        return "not measured\n"
-    names = list(rows[0])
+    """Format rows as a Markdown table with the keys of all."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, ["---"] * len(names), *([format_value(row.get(name, "")) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -360,33 +362,29 @@ def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
     return costs
 
 
-def list_gains(decoders: list[Row]) -> list[Row]:
-    """List for each network and method the time of a pass in passes of plain decoding, and the gain predicted."""
-    plain = {(row["network"], row["compiled"]): row for row in decoders if row["method"] == "ar"}
+def list_gains(decoders: list[Row], passes: dict[str, float]) -> list[Row]:
+    """List for each network and method the time of a pass in passes of plain decoding, and the gain predicted from
+    `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
+    plain = {(row["network"], row["compiled"]): row["ms a pass"] for row in decoders if row["method"] == "ar"}
     gains = []
     for row in decoders:
-        base = plain[row["network"], row["compiled"]]
-        seconds, base_seconds = (r["seconds an image, predicted"] for r in (row, base))
-        gain = base_seconds / seconds if seconds and base_seconds else None
-        cost = {"a pass, in plain passes": row["ms a pass"] / base["ms a pass"]}
-        gains.append({**{name: row[name] for name in ("network", "method", "compiled")}, **cost, "times plain": gain})
+        cost = row["ms a pass"] / plain[row["network"], row["compiled"]]
+        gain = 1 / (passes[row["method"]] * cost) if row["method"] in passes else None
+        named = {name: row[name] for name in ("network", "method", "compiled")}
+        gains.append({**named, "a pass, in plain passes": cost, "times plain": gain})
     return gains
 
 
-def format_page(results: dict[str, Any]) -> str:
-    """Format all results as the page docs/results/gpu.md, which says first if no GPU was measured."""
-    conditions = results["how"]
-    measured = results["measured"]
+def format_page(runs: list[dict[str, Any]]) -> str:
+    """Format the results of runs as the page docs/results/gpu.md, which says first if no GPU was measured."""
+    measured = any(run["measured"] for run in runs)
     head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`, "
-    head += "on a machine with a GPU in at most 9 minutes.\n\n"
+    head += "on a machine with a GPU in at most 9 minutes a run.\n\n"
     if not measured:
         head += (
             "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
             " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
         )
-    name = conditions["device_name"]
-    head += f"{name}, torch {conditions['versions']['torch']}, {conditions['dtype'].removeprefix('torch.')};"
-    head += f" a copy reads and writes {results['bandwidth GB/s']:.0f} GB/s.\n"
     head += (
         "Weights are random: passes are those of the embedded model, of the slowest of three captions, and seconds an"
         "\nimage their product with the time of a pass. Each method has its default options, so budgets differ:"
@@ -394,19 +392,32 @@ def format_page(results: dict[str, Any]) -> str:
         "\nnetwork as large as the target, which costs more than anyone's.\n"
     )
     head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
-    if results["left out"]:
-        head += f"Left out: {'; '.join(results['left out'])}.\n"
-    sections = {
-        "Tokens against the CPU's, float64, embedded model": format_table(results["tokens"]),
-        "What more tokens cost": format_table(list_costs_of_nodes(results["forwards"]) if measured else []),
-        "What methods gain, predicted": format_table(list_gains(results["decoders"]) if measured else []),
-        "A forward, both guidance rows": format_table(results["forwards"] if measured else []),
-        "Every decoder, batch 1": format_table(results["decoders"] if measured else []),
-        "Continuous models and text, batch 1": format_table(results["others"] if measured else []),
-        "The fastest lossless method, `parity tune`": format_table(results["tuned"] if measured else []),
-        "What papers print": PAPERS,
-    }
-    return head + "".join(f"\n## {title}\n\n{body}" for title, body in sections.items())
+    passes = {row["method"]: row["passes a token"] for run in runs for row in run["tokens"]}
+    parts = [f"\n## Run {i}\n\n{format_run(run, passes)}" for i, run in enumerate(runs, 1)]
+    return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
+
+
+def format_run(run: dict[str, Any], passes: dict[str, float]) -> str:
+    """Format the conditions of a run and a section for each part that has results. passes: passes a token by method."""
+    conditions = run["how"]
+    versions = conditions["versions"]
+    text = f"{conditions['device_name']}, torch {versions['torch']}, {conditions['dtype'].removeprefix('torch.')}"
+    if "bandwidth GB/s" in run:
+        text += f"; a copy reads and writes {run['bandwidth GB/s']:.0f} GB/s"
+    text += ".\n"
+    if run["left out"]:
+        text += f"Left out: {'; '.join(run['left out'])}.\n"
+    sections = {"Tokens against the CPU's, float64, embedded model": run["tokens"]}
+    if run["measured"]:
+        sections |= {
+            "What more tokens cost": list_costs_of_nodes(run["forwards"]),
+            "What methods gain, predicted": list_gains(run["decoders"], passes),
+            "A forward, both guidance rows": run["forwards"],
+            "Every decoder, batch 1": run["decoders"],
+            "Continuous models and text, batch 1": run["others"],
+            "The fastest lossless method, `parity tune`": run["tuned"],
+        }
+    return text + "".join(f"\n### {title}\n\n{format_table(rows)}" for title, rows in sections.items() if rows)
 
 
 @contextmanager
@@ -426,11 +437,12 @@ def main() -> None:
     """Measure as long as --seconds last, writing --out after each part; write the page if --page is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
-    add_arguments(parser, "device", "threads", "out?", "page?", "read?")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    add_arguments(parser, "device", "threads", "out?", "page?", "read*")
     parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
     a = parser.parse_args()
     if a.read:
-        a.page.write_text(format_page(json.loads(a.read.read_text())))
+        a.page.write_text(format_page([json.loads(file.read_text()) for file in a.read]))
         return
     pin_threads(a.threads)
     cuda = a.device.startswith("cuda")
@@ -450,31 +462,33 @@ def main() -> None:
         """Write all results so far to --out, in case the run is stopped."""
         a.out.write_text(json.dumps(results, indent=1))
 
-    results["tokens"] = compare_tokens(a.device)
-    save()
+    def time_networks(networks: dict[str, LlamaGenConfig], fast: bool) -> None:
+        """Time forwards and decoders on networks, compiled if `fast`, and write each as it ends."""
+        for name, config in networks.items():
+            with leave_out_what_does_not_fit(name, results["left out"]):
+                nets = Networks(config, a.device, dtype, fast)
+                results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
+                results["decoders"] += time_decoders(name, nets, passes, has_time)
+            save()
+
+    if "tokens" in a.parts:
+        results["tokens"] = compare_tokens(a.device)
+        save()
     passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
-    networks = DISCRETE if cuda else SMALL_DISCRETE
-    for name, config in networks.items():
-        with leave_out_what_does_not_fit(name, results["left out"]):
-            nets = Networks(config, a.device, dtype)
-            results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
-            results["decoders"] += time_decoders(name, nets, passes, has_time)
+    if "others" in a.parts:
+        results["others"] += time_other_kinds(cuda, a.device, has_time)
         save()
-    results["others"] += time_other_kinds(cuda, a.device, has_time)
-    save()
-    for name in COMPILED_NETWORKS if cuda else ():
-        with leave_out_what_does_not_fit(f"{name}, compiled", results["left out"]):
-            nets = Networks(networks[name], a.device, dtype, fast=True)
-            results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
-            results["decoders"] += time_decoders(name, nets, passes, has_time)
-        save()
-    if has_time() or not cuda:
+    if "passes" in a.parts:
+        time_networks(DISCRETE if cuda else SMALL_DISCRETE, False)
+    if "compiled" in a.parts and cuda:
+        time_networks({name: DISCRETE[name] for name in COMPILED_NETWORKS}, True)
+    if "tuned" in a.parts and (has_time() or not cuda):
         results["tuned"] = find_fastest(cuda)
     if not has_time():
         results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
     save()
     if a.page:
-        a.page.write_text(format_page(results))
+        a.page.write_text(format_page([results]))
     counts = f"{len(results['forwards'])} forwards, {len(results['decoders'])} decoders"
     print(f"{a.out}: {counts}, {time.monotonic() - start:.0f} s")
 

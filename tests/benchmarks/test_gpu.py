@@ -26,8 +26,7 @@ def test_gains_and_costs_are_those_of_plain_decoding():
     gpu = load_script("gpu.py")
     rows = [{"network": "n", "compiled": False, "batch": 1, "window": w, "ms": ms} for w, ms in ((1, 2.0), (16, 3.0))]
     assert gpu.list_costs_of_nodes(rows) == [{"network": "n", "compiled": False, "batch": 1, "16 tokens": 1.5}]
-    decoders = [
-        {"network": "n", "compiled": False, "method": m, "ms a pass": ms, "seconds an image, predicted": seconds}
-        for m, ms, seconds in (("ar", 2.0, 8.0), ("sjd", 3.0, 4.0))
-    ]
-    assert [(r["a pass, in plain passes"], r["times plain"]) for r in gpu.list_gains(decoders)] == [(1, 1), (1.5, 2)]
+    times = {"ar": 2.0, "sjd": 3.0, "new": 3.0}
+    decoders = [{"network": "n", "compiled": False, "method": m, "ms a pass": ms} for m, ms in times.items()]
+    gains = gpu.list_gains(decoders, {"ar": 1.0, "sjd": 1 / 3})
+    assert [(r["a pass, in plain passes"], r["times plain"]) for r in gains] == [(1, 1), (1.5, 2), (1.5, None)]
