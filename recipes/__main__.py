@@ -1,6 +1,7 @@
 """Train the embedded models; `snakemake --cores all train_embedded train_words train_continuous` trains all.
 
     python -m recipes vq --work results/training --threads 2
+    python -m recipes draft --work results/training --device cuda                     minutes instead of days
     python -m recipes xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
     python -m recipes install discrete --work results/training                        into the package
 
@@ -15,25 +16,30 @@ import json
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.embedded import WEIGHTS
-from recipes.runs import INSTALLS, RUNS, install
+from recipes.runs import INSTALLS, ON_DEVICES, RUNS, install
 
 SIZES = ("steps", "batch", "examples")
 
 
 def train(a: argparse.Namespace) -> None:
     """Train the recipe that the command line `a` names: its weights and log are written to the folder `a.work`. Raises
-    ParityError if a size is below 1, or for a scheme of a recipe other than xlnet."""
+    ParityError if a size is below 1, for a device that the recipe cannot use, or for a scheme of a recipe other than
+    xlnet."""
     run = RUNS[a.recipe]
     sizes = {name: getattr(run, name) if getattr(a, name) is None else getattr(a, name) for name in SIZES}
     for name, value in sizes.items():
         if value < 1:
             raise ParityError(f"--{name} {value}: allowed: at least 1")
+    if a.device != "cpu" and run.name not in ON_DEVICES:
+        raise ParityError(f"--device {a.device}: allowed: cpu, for {run.name}")
     if a.scheme and run.name != "xlnet":
         raise ParityError(f"--scheme {sorted(a.scheme)[0]}: unknown key; allowed: none, for {run.name} has no scheme")
     pin_threads(a.threads)
+    from parity.base.devices import check
     from recipes import loop
 
-    job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
+    check(a.device, "bfloat16")
+    job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, device=a.device, scheme=a.scheme)
     loop.train(run.make_recipe(job), job)
 
 
@@ -47,7 +53,7 @@ def main() -> None:
             command.add_argument(f"--{size}", type=int, help=f"{getattr(run, size):,}")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--scheme", type=json.loads, default={}, help="JSON: what an ablation changes")
-        add_arguments(command, "threads", "work")
+        add_arguments(command, "threads", "device", "work")
         command.set_defaults(main=train)
     command = commands.add_parser("install", help="trained weights into the package")
     command.add_argument("kind", choices=list(INSTALLS))

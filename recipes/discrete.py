@@ -11,7 +11,7 @@ from parity.base.weights import load_network, load_weights, sha256
 from parity.embedded import scenes
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 from recipes import data
@@ -217,48 +217,112 @@ def load_target(job: Job) -> tuple[Transformer, nn.Module]:
 SCALES = 1.0, 3.0  # bounds of the guidance scale that is drawn for each row when a draft model is trained
 
 
+def guide(logits: Tensor, scale: Tensor) -> Tensor:
+    """Compute log-probabilities [B, n, V] at guidance `scale` [B, 1, 1] from logits [2B, n, V], conditional first."""
+    conditional, unconditional = logits.float().chunk(2)
+    return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
+
+
+def measure_divergence(q: Tensor, p: Tensor) -> Tensor:
+    """Compute KL(p || q) in nats per token from log-probabilities [B, n, V]."""
+    return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
+
+
 def draft(job: Job) -> Recipe:
     """Make the recipe of a draft model that learns the target's guided law (distillation for speculative decoding: Zhou
     et al. 2024), at scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats
     per token, in the end on held-out captions at the mean scale."""
-    target, t5 = load_target(job)
     config = LLAMAGENS[job.name]
-    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
-    tested = encode_captioned_scenes(job, config.grid, test=True)
+    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, config.grid))
+    tested = [x.to(job.device) for x in encode_captioned_scenes(job, config.grid, test=True)]
+    target, t5 = (net.to(job.device) for net in load_target(job))
     torch.manual_seed(job.seed)
     net = Transformer(config)
     initialise(net)
+    net.to(job.device)
 
     @torch.compile
     def compute_law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
         """Compute log-probabilities [B, L, V] at guidance `scale` given captions e, their mask v, and tokens x."""
-        dropped = torch.arange(2 * len(e)) >= len(e)
-        logits = model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)).float()
-        conditional, unconditional = logits.chunk(2)
-        return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
+        dropped = torch.arange(2 * len(e), device=e.device) >= len(e)
+        return guide(model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)), scale)
 
-    @reduce_precision()
+    @reduce_precision(job.device)
     def compute_divergence(ids, valid, tokens, scale):
         """Compute KL(target || draft model) in nats per token of a batch; gradients reach the draft model alone."""
         e, v = embed_captions(t5, ids, valid)
         with torch.no_grad():
             p = compute_law(target, e, v, tokens[:, :-1], scale)
         q = compute_law(net, e, v, tokens[:, :-1], scale)
-        return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
+        return measure_divergence(q, p)
 
     def loss(step, rng):
-        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
-        scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float()
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
+        scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float().to(job.device)
         return compute_divergence(ids[rows], valid[rows], tokens[rows], scale), {}
 
     def finish():
         """Measure the divergence on held-out captions at the mean scale; return it and the configuration."""
-        scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2)
+        scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2, device=job.device)
         batches = zip(*(x.split(job.batch) for x in tested), strict=True)
         nats = [compute_divergence(*batch, scale[: len(batch[0])]).item() for batch in batches]
         return {"held_out_nats": float(np.mean(nats))}, asdict(config)
 
     return Recipe(net, loss, finish, (6,), peak=2e-3, hidden=r"^layers\.")
+
+
+def heads(job: Job) -> Recipe:
+    """Make the recipe of heads that continue the target's features to the right and downwards, taught its guided law at
+    scales drawn uniformly from SCALES. They learn to read features of the target and their own.
+
+    Its log: Kullback-Leibler divergences in nats per token, in the end on held-out captions at the mean scale: `right`
+    of the head to the right behind the target's feature, `right_twice` behind its own, `below` of the head downwards,
+    `right_below` of the head to the right behind that.
+    """
+    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid))
+    tested = [x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid, test=True)]
+    target, t5 = (net.to(job.device) for net in load_target(job))
+    torch.manual_seed(job.seed)
+    net = Heads(LLAMAGEN).to(job.device)
+    W = LLAMAGEN.grid
+    L = W * W
+
+    @reduce_precision(job.device)
+    def compute_divergences(ids, valid, tokens, scale):
+        """Compute the divergences by their names in the log; gradients reach the heads alone."""
+        e, v = embed_captions(t5, ids, valid)
+        x = tokens[:, :-1].repeat(2, 1)
+        with torch.no_grad():
+            dropped = torch.arange(len(x), device=x.device) >= len(e)
+            features = target.features(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x)  # feature s predicts token s
+            p = guide(target.output(features), scale)
+            embeddings = target.tok_embeddings(x)
+        right = net.right(features[:, :-1], embeddings)
+        below = net.below(features[:, 1 : L - W + 1])
+        guesses = {
+            "right": right,
+            "right_twice": net.right(right[:, :-1], embeddings[:, 1:]),
+            "below": below,
+            "right_below": net.right(below[:, :-1], embeddings[:, W:]),
+        }  # each ends at the last token
+        laws = {name: guide(target.output(guess), scale) for name, guess in guesses.items()}
+        return {name: measure_divergence(q, p[:, -q.shape[1] :]) for name, q in laws.items()}
+
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
+        scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float().to(job.device)
+        nats = compute_divergences(ids[rows], valid[rows], tokens[rows], scale)
+        return torch.stack(list(nats.values())).sum(), {}
+
+    def finish():
+        """Measure the divergences on held-out captions at the mean scale; return them and the header."""
+        scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2, device=job.device)
+        batches = zip(*(x.split(job.batch) for x in tested), strict=True)
+        nats = [compute_divergences(*batch, scale[: len(batch[0])]) for batch in batches]
+        figures = {f"held_out_{name}": float(np.mean([n[name].item() for n in nats])) for name in nats[0]}
+        return figures, asdict(LLAMAGEN) | {"target": sha256(job.find_weights("llamagen"))}
+
+    return Recipe(net, loss, finish, (7,), peak=2e-3, hidden=r"\.(fc|feed_forward)\.")
 
 
 UNROLLED = 2  # calls of the drafter in a training step: all but the first read its own features, as in a draft tree
@@ -351,6 +415,7 @@ RECIPES = {
     "llamagen": llamagen,
     "llamagen8": llamagen,
     "draft": draft,
+    "heads": heads,
     "drafter": drafter,
     "clip": clip,
 }

@@ -34,6 +34,7 @@ class Job:
     examples: int
     seed: int = 0
     threads: int = 1
+    device: str = "cpu"
     scheme: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -71,12 +72,11 @@ class Recipe:
     memory: tuple[Tensor, ...] = ()  # tensors outside the net that a checkpoint holds too
 
 
-def reduce_precision() -> torch.autocast:
+def reduce_precision(device: str = "cpu") -> torch.autocast:
     """Make the context in which recipes compute in bf16; it does nothing on CPUs of at most AVX2, on which bf16 is
     several times slower than float32."""
-    return torch.autocast(
-        "cpu", torch.bfloat16, enabled=torch.backends.cpu.get_cpu_capability() not in ("AVX2", "DEFAULT")
-    )
+    slow = device == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "DEFAULT")
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=not slow)
 
 
 def compute_rate(step: int, steps: int, warmup: int, peak: float) -> float:
@@ -207,7 +207,7 @@ def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
         print(figures, flush=True)
         log.append(figures)
     publish(recipe.net if recipe.published is None else recipe.published, job.out, config)
-    sizes = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "threads")}
+    sizes = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "threads", "device")}
     files.write_json(job.out.with_suffix(".json"), {"log": log, **sizes})
     job.out.with_suffix(".pt").unlink(missing_ok=True)
     return log

@@ -27,7 +27,8 @@ SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, an
     "vq": ("discrete", "scenes", 48_000, 2800, 48, 2, ()),
     "text": ("discrete", "scenes", 20_000, 1200, 128, 1, ()),
     "llamagen": ("discrete", "scenes", 48_000, 6500, 32, 1, ("vq", "text")),
-    "draft": ("discrete", "scenes", 24_000, 2500, 16, 1, ("vq", "text", "llamagen")),
+    "draft": ("discrete", "scenes", 48_000, 6000, 32, 1, ("vq", "text", "llamagen")),
+    "heads": ("discrete", "scenes", 48_000, 4000, 32, 1, ("vq", "text", "llamagen")),
     "llamagen8": ("discrete", "scenes", 48_000, 1500, 32, 1, ("vq", "text")),
     "drafter": ("discrete", "scenes", 48_000, 500, 32, 1, ("vq", "text", "llamagen")),
     "clip": ("discrete", "scenes", 48_000, 450, 128, 1, ()),
@@ -44,6 +45,7 @@ SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, an
     "xlnet": ("anysubset", "texts", 30_000, 3000, 16, 1, ()),
     "judge": ("anysubset", "texts", 30_000, 600, 16, 1, ()),
 }
+ON_DEVICES = ("draft", "heads")  # these recipes also run on a GPU
 CARDS = {  # the first paragraph of each recipe's model card
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
@@ -51,6 +53,8 @@ CARDS = {  # the first paragraph of each recipe's model card
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
     "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, taught the target's"
     " guided law.",
+    "heads": "Heads of `llamagen` that continue its features to the right and downwards, taught its guided law; the"
+    " header names the target by its SHA-256.",
     "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on pictures reduced to"
     " 32x32 by 2x2 means.",
     "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the target by its"
@@ -123,13 +127,14 @@ def format_log(log: list[dict[str, float]]) -> list[str]:
 
 def write_model_card(run: Run, record: dict[str, Any]) -> str:
     """Format a model card as Markdown: the weights, their data, and `record`, the JSON that training wrote."""
+    hardware = f"threads {record['threads']}" if record.get("device", "cpu") == "cpu" else "on a GPU"
     facts = [
         f"# {run.weights_name}",
         "",
         run.card,
         "",
         f"- data: {DATA[run.data].format(record['examples'])}",
-        f"- steps: {record['steps']:,} of batch {record['batch']}; seed {record['seed']}; threads {record['threads']}",
+        f"- steps: {record['steps']:,} of batch {record['batch']}; seed {record['seed']}; {hardware}",
         "- licence: that of this repository; made from nothing but its code",
         *(f"- {note}" for note in record.get("notes", [])),
     ]
