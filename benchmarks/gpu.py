@@ -43,8 +43,8 @@ from parity.models import fetch
 from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter, logits_pass
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.cached import EagleDrafter, FeatureHeads, logits_pass
+from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from parity.tune.__main__ import time_cases
 from parity.tune.bench import Prompted
 
@@ -98,7 +98,7 @@ def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
 
 @dataclass
 class Networks:
-    """A random transformer of a size with its drafter and draft model, and models of its batches to decode."""
+    """A random transformer of a size with its companions, and models of its batches to decode."""
 
     config: LlamaGenConfig
     device: str
@@ -109,12 +109,13 @@ class Networks:
         """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
         self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
+        self.heads = make_random_network(lambda: Heads(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
         self.run = CompiledPass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
 
     @torch.inference_mode()
     def model(self, batch: int, companion: str = "") -> Sampled:
-        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft" or "" for none; the
+        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft", "heads" or "" for none; the
         draft model is the network itself, so a pass of it costs the same."""
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
@@ -123,6 +124,8 @@ class Networks:
         model.codebook = model.raw_codebook = self.codes
         if companion == "drafter":
             model.drafter = EagleDrafter(self.drafter, model)
+        if companion == "heads":
+            model.heads = FeatureHeads(self.heads, model)
         if companion == "draft":
             model.draft = LlamaGen(self.net, condition, valid, True, returns=True, run=self.run)
         return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))

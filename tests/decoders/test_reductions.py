@@ -78,11 +78,12 @@ def test_mtj_with_any_tree_is_plain_decoding(tree, warm):
     assert torch.equal(PLAIN, decode_tokens("mtj", **tree, warm=warm))
 
 
-def test_the_target_as_draft_model_ends_in_one_pass():
-    """The first pass is drafted too; another draft model takes more."""
+@pytest.mark.parametrize("method", ["mtj_draft", "mtj_heads"])
+def test_the_target_as_companion_ends_in_one_pass(method):
+    """The first pass is drafted too; another companion takes more."""
     method_options = {"window": 6, "branches": 0, "rounds": 6}
-    perfect = decode_table("mtj_draft", LOGITS, 6, 500, drafts=LOGITS, **method_options)
-    imperfect = decode_table("mtj_draft", LOGITS, 6, 500, **method_options)
+    perfect = decode_table(method, LOGITS, 6, 500, drafts=LOGITS, **method_options)
+    imperfect = decode_table(method, LOGITS, 6, 500, **method_options)
     assert torch.equal(PLAIN, perfect.tokens)
     assert torch.equal(PLAIN, imperfect.tokens)
     assert perfect.nfe.max() == 1 < imperfect.nfe.max()

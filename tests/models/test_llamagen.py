@@ -11,8 +11,8 @@ from parity_decoders.sampling import Sampled, TokenSampling
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
-from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.cached import EagleDrafter, FeatureHeads
+from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig
 
@@ -169,6 +169,40 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
                     assert torch.allclose(mine[:, :end], theirs[model.going, :end], atol=1e-9)
         assert torch.allclose(model.features[:, :n_tokens], fresh.features[:, :n_tokens], atol=1e-9)
     assert skipped > 0
+
+
+@torch.inference_mode()
+def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_captions):
+    """Behind a tree of the target, behind what was kept of it, in the row below that, and behind their own feature."""
+    torch.manual_seed(3)
+    heads = Heads(SMALL).double().eval()
+    embeddings, valid = (torch.cat([x, x]) for x in embedded_captions)
+    model = LlamaGen(net, *embedded_captions, True)
+    stored = FeatureHeads(heads, model)
+    tokens = torch.randint(SMALL.vocab, (6, 16))
+    features = net.features(embeddings, valid, torch.arange(6) >= 3, tokens[:, :-1])  # number s predicts token s
+    n = 8  # so many nodes has a chain that begins at position -1
+
+    def continue_right(features, tokens):
+        return heads.right(features, net.tok_embeddings(tokens))
+
+    def check(logits, features):
+        torch.testing.assert_close(logits, net.output(features), rtol=1e-9, atol=1e-9)
+
+    nodes = torch.arange(n).expand(6, -1)
+    chain = torch.cat([tokens[:, :1], tokens[:, : n - 1]], 1), nodes - 1, nodes - 1
+    model.tree(*chain)
+    expected = continue_right(features[:, : n - 1], tokens[:, : n - 1])
+    check(stored.continue_tree(*chain)[:, 1:], expected)
+    model.keep(nodes)
+    stored.keep(nodes)
+    check(stored.logits(tokens[:, : n - 1], nodes[:, : n - 1]), expected)
+    below = heads.below(features[:, n - 3 : n])  # the features after tokens n - 4 to n - 2, of a row of four
+    row_below = torch.arange(n, n + 3).expand(6, -1)
+    check(stored.logits(tokens[:, n : n + 3], row_below), continue_right(below, tokens[:, n : n + 3]))
+    branch = tokens[:, n - 2 : n], row_below[:, :2] - 2, torch.tensor([[-1, 0]]).expand(6, -1)
+    after = continue_right(expected[:, -1:], tokens[:, n - 1 : n])
+    check(stored.tree(*branch), torch.cat([expected[:, -1:], after], 1))
 
 
 def overwrite_slots(model, slots):

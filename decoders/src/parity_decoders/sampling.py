@@ -84,6 +84,20 @@ class Sampled:
         inner = getattr(self.model, "draft", None)
         return None if inner is None else Sampled(inner, self.sampling)
 
+    @cached_property
+    def heads(self) -> Any:
+        """The model's heads, whose laws are under the same settings; None if it has none."""
+        inner = getattr(self.model, "heads", None)
+        if inner is None:
+            return None
+
+        def call(name: str, *inputs: Tensor) -> Tensor:
+            """Call a method of the heads, which is looked up now, as it may be replaced by one that is timed."""
+            return self._law(getattr(inner, name), *inputs)
+
+        calls = {name: partial(call, name) for name in ("continue_tree", "logits", "tree")}
+        return SimpleNamespace(keep=lambda nodes: inner.keep(self._repeat_rows(nodes)), **calls)
+
     def _repeat_rows(self, rows: Tensor) -> Tensor:
         """Return rows [B, ...] twice, [2B, ...], if the model is guided: it has B conditional, then B unconditional
         rows."""

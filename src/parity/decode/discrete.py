@@ -15,6 +15,7 @@ from torch import Tensor
 
 from parity.base.weights import count_parameters
 from parity.decode.output_buffer import Canvas
+from parity.experiment.weights import COMPANIONS
 
 
 @dataclass
@@ -98,14 +99,19 @@ def networks(model: Any) -> list[tuple[Any, str, str]]:
     """List the calls to time, as (network, name of its method, role): `logits` and `tree` of the target, without its
     guidance and filters, and of its companion."""
     target = model.model if isinstance(model, Sampled) else model
-    members = {"target": target, **{name: getattr(target, name, None) for name in ("drafter", "draft")}}
-    calls = ("logits", "tree")
-    return [(network, call, name) for name, network in members.items() if network is not None for call in calls]
+    members = {"target": target, **{name: getattr(target, name, None) for name in COMPANIONS}}
+    calls = {"heads": ("continue_tree", "logits", "tree")}
+    return [
+        (network, call, name)
+        for name, network in members.items()
+        if network is not None
+        for call in calls.get(name, ("logits", "tree"))
+    ]
 
 
 def parameters(loaded: Any) -> dict[str, int]:
     """Count the parameters of the loaded networks by role: the target and, if there is one, its companion."""
-    names = {"net": "target", "drafter": "drafter", "draft": "draft"}
+    names = {"net": "target", **{name: name for name in COMPANIONS}}
     return {names[name]: count_parameters(net) for name, net in loaded.nets.items() if name in names}
 
 

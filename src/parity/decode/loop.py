@@ -86,7 +86,7 @@ class Queue:
 class Call(NamedTuple):
     """A call of a network."""
 
-    network: str  # "target", or the companion: "drafter", "draft"
+    network: str  # "target", or the companion: "drafter", "draft", "heads"
     seconds: float
     tokens: int  # number of tokens evaluated for a row; 0 if the call's first argument is no tensor
 

@@ -152,15 +152,15 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
 
 
 def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> None:
-    """Check that the drafter in `file` was trained for this target, or the draft model for one of its vocabulary and
-    grid. `component`: "drafter" or "draft"."""
+    """Check that the drafter or heads in `file` were trained for this target, or the draft model for one of its
+    vocabulary and grid. `component`: "drafter", "heads" or "draft"."""
     trained_for = header(file) or read_target_sizes(file)
     if "model" in spec.files:
         expected = read_target_sizes(Path(spec.files["model"]))
     else:
         sizes = read_sizes(spec)
         expected = {key: sizes[key] for key in ("vocab", "grid")}
-    if component == "drafter" and "grid" in expected and "input_type" not in trained_for:
+    if component != "draft" and "grid" in expected and "input_type" not in trained_for:
         digests = sums(weights.EMBEDDED) if spec.source == "embedded" else spec.sha256
         name = list_embedded_files(spec)["transformer"] if spec.source == "embedded" else "transformer"
         expected["target"] = digests.get(name)

@@ -38,7 +38,7 @@ class Declaration(BaseModel):
     EXACT_WITH: dict[str, Any] = {}  # options that must have these values for the method to claim to be lossless
     COUPLED_WITH: dict[str, Any] | None = None  # options with which it returns plain decoding's tokens under its noise
     PLAIN: dict[str, Any] | None = None  # options with which the method is plain decoding, the baseline of its kind
-    NEEDS: Literal["", "drafter", "draft"] = ""  # the second network that the method needs beside the target
+    NEEDS: Literal["", "drafter", "draft", "heads"] = ""  # the second network that the method needs beside the target
     REFILLS: bool = False  # whether a row can begin while others are being decoded (`parity.decode.loop.Queue`)
     SOURCE: str = ""  # the paper of the method, and where in it
     PROMPT: str | None = None  # the only kind of text prompt that it can read: "prefix", known tokens at the beginning
@@ -113,7 +113,7 @@ def make_plain_options(kind: str) -> dict[str, Any]:
 
 
 def needs(kind: str, method: str) -> str:
-    """Return the companion of the target that a method needs: "drafter", "draft" or "" for none."""
+    """Return the companion of the target that a method needs: "drafter", "draft", "heads" or "" for none."""
     return declaration(kind, method).NEEDS
 
 

@@ -389,7 +389,7 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
 
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
-NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model"}
+NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model", "heads": "heads"}
 UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 JUDGES = {
     "discrete": "small networks trained here on Scenes, not the published CLIP and Inception: Scenes-CLIP and"

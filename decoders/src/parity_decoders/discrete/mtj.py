@@ -110,14 +110,14 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
 class Foresight(Protocol):
     """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law.
 
-    before_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
+    predicts_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
     """
 
-    before_first_pass: bool
+    predicts_first_pass: bool
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """Take in the result of a pass: its tree, which nodes are final [B, S], and the laws after all nodes [B, S,
-        V]."""
+    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
+        """Take in the result of a pass: its tree, which nodes are final [B, S], the laws after all nodes [B, S, V], and
+        the node whose law each slot takes [B, W]."""
         ...
 
     def predict_chain(
@@ -139,7 +139,7 @@ class LastLaws:
     """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced,
     in that pass or on the branch."""
 
-    before_first_pass = False
+    predicts_first_pass = False
 
     def __init__(self, sure: float, unsure: float, width: int):
         """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
@@ -147,7 +147,7 @@ class LastLaws:
         self.unsure = unsure
         self.width = width
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Do nothing: the window stores the laws. See Foresight."""
 
     def predict_chain(
@@ -247,9 +247,9 @@ def decode_trajectories(
         drafts = draft[:, :-1]
         parents = slot - 1
         offset = slot
-        if branches and (line.step or foresight.before_first_pass):
+        if branches and (line.step or foresight.predicts_first_pass):
             side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
-            tokens = side_nodes.tokens if foresight.before_first_pass else line.mask_new_rows(side_nodes.tokens)
+            tokens = side_nodes.tokens if foresight.predicts_first_pass else line.mask_new_rows(side_nodes.tokens)
             drafts = torch.cat([drafts, tokens], 1)
             parents = torch.cat([parents, side_nodes.parents], 1)
             offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
@@ -261,7 +261,7 @@ def decode_trajectories(
         deepest = torch.where(path, offset, -1).argmax(1)
         end = deepest[:, None]
         source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
-        foresight.update(tree, path, p)
+        foresight.update(tree, path, p, source)
         tokens = drawn.gather(1, source)
         law = p[rows, source]
         frontier = p[rows, end]

@@ -1,7 +1,7 @@
 """`mtj` whose laws a small model corrects to the tokens before them: the coarse step of a parareal iteration."""
 
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from annotated_types import Interval
@@ -42,10 +42,10 @@ class Parareal:
     winner.
     """
 
-    before_first_pass = True
+    predicts_first_pass = True
 
-    def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
-        """Set the draft model and the options of `mtj_draft`."""
+    def __init__(self, draft: Any, rounds: int, sure: float, unsure: float, doubt: float):
+        """Set the draft model, a TokenModel, and the options of `mtj_draft`."""
         self.draft = draft
         self.rounds = rounds
         self.sure = sure
@@ -53,12 +53,17 @@ class Parareal:
         self.doubt = doubt
         self.nodes: Nodes | None = None
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
-        """Store the laws p of the pass and the draft model's of the same tree, and let the draft model keep the nodes
-        on the path that became final. See Foresight."""
-        q = self.to_log_law(self.draft.tree(tree.tokens, tree.positions, tree.parents))
+    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
+        """Store the laws p of the pass and the draft model's of the same tree. See Foresight."""
+        q = self.to_log_law(self.read_tree(tree, path, source))
         self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
+
+    def read_tree(self, tree: Tree, path: Tensor, source: Tensor) -> Tensor:
+        """Compute the draft model's logits [B, S, V] after the nodes of the last pass, and let it keep those that
+        became final. path, source: see Foresight."""
+        logits = self.draft.tree(tree.tokens, tree.positions, tree.parents)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        return logits
 
     def predict_chain(
         self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
@@ -71,7 +76,7 @@ class Parareal:
         self.log_e = e.log()
         for _ in range(self.rounds):
             feed = torch.cat([slots.line.read_last_token(), draft[:, :-1]], 1)
-            q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
+            q = self.draft.logits(feed, (slots.positions - 1).clamp(max=slots.model.length - 1))
             chances = self.score_winners(self.to_log_law(q), slots.positions, self.log_e)
             draft = pick_winners(chances, slots.positions)
         return draft, chances

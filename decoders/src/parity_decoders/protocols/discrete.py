@@ -25,6 +25,7 @@ class TokenModel(Protocol):
     codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
+    heads       a `Heads`
     drafter     a `Drafter`; its model keeps features (hidden states before the output matrix) by position
     join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which has read its prompts
     queue       asks for `join` (`parity.decode.loop.Queue`)
@@ -78,6 +79,30 @@ class Drafter(Protocol):
         """Compute logits [B, S, V] of more nodes of the tree: tokens, positions, parents [B, S]. Nodes are numbered in
         the order of the calls since `logits`; a node follows an earlier call's node, or at -1 the last final token, and
         takes its predicted feature."""
+        ...
+
+
+class Heads(Protocol):
+    """Heads that continue the target's features without attention: to the right by a token, and one row down."""
+
+    def continue_tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] after the nodes of the target's last tree, tokens, positions, parents [B, S], each
+        from the feature that the target has before it."""
+        ...
+
+    def keep(self, nodes: Tensor) -> None:
+        """Store the features after nodes [B, W] of the target's last tree, at consecutive positions, and predict from
+        them those of the row below the last of these positions."""
+        ...
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Compute logits [B, S, V] of the laws at positions + 1, from tokens at positions [B, S] and the features
+        stored before them."""
+        ...
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] after the nodes of a tree: tokens, positions, parents [B, S]. A node continues the
+        feature predicted at its parent or, at -1, the one stored before its position."""
         ...
 
 

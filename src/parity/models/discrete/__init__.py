@@ -17,7 +17,7 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
     SHAPES = {part: {size: (tensor, axis, what is added)}}        see base.headers.derive_sizes
     CONFIG = {size: (section, key)}                               of config.json
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
-    load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter" or "draft"
+    load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter", "draft", "heads"
     condition(nets, inputs, guided, run=logits_pass) -> TokenModel   of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                      tokens that look alike

@@ -152,10 +152,11 @@ class Cached(SlotCache):
     """
 
     by_row = ("going", "on", "shift", "last")
-    codebook: Tensor | None = None  # these four are set by the code that builds the model, see TokenModel
+    codebook: Tensor | None = None  # these five are set by the code that builds the model, see TokenModel
     raw_codebook: Tensor | None = None
     drafter: "EagleDrafter | None" = None
     draft: TokenModel | None = None
+    heads: "FeatureHeads | None" = None
 
     def __init__(
         self,
@@ -268,10 +269,9 @@ class Cached(SlotCache):
         self.last[index] = fresh.last
         if self.features is not None:
             self.features[index] = 0
-        companions: list[tuple[Any, Any]] = [(self.draft, fresh.draft), (self.drafter, fresh.drafter)]
-        for companion, fresh_companion in companions:
-            if companion is not None:
-                companion.join(rows, fresh_companion)
+        for name in ("draft", "drafter", "heads"):
+            if (companion := getattr(self, name)) is not None:
+                companion.join(rows, getattr(fresh, name))
 
 
 def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None:
@@ -393,3 +393,75 @@ class EagleDrafter(SlotCache):
         output = self.read_tree(x, slots, written[:, None].expand(-1, S, -1), ancestry)
         self.predicted = torch.cat([self.predicted, output], 1)
         return self.restore_rows(self.target.net.output(output), B)
+
+
+class FeatureHeads:
+    """The `Heads` of a batch that is being decoded. They store features by the position of the token that these
+    predict."""
+
+    def __init__(self, net: Any, target: Cached):
+        """Allocate the features; net: a `llamagen.Heads`."""
+        self.net = net
+        self.target = target
+        # [R, L + 1, dim]; the last place is for all positions past the end
+        self.features = target.last.new_zeros(len(target.last), target.length + 1, target.last.shape[-1])
+
+    def join(self, rows: Tensor, fresh: "FeatureHeads") -> None:
+        """Restart the rows [B] bool as those of `fresh`, without features."""
+        self.features[rows.nonzero()[:, 0].to(self.features.device)] = 0
+
+    def _look_up(self, positions: Tensor) -> Tensor:
+        """Look up the features [G, S, dim] that predict the tokens at positions [G, S]."""
+        return self.features[self.target.going[:, None], positions.clamp(0, self.target.length)]
+
+    def _continue(self, features: Tensor, tokens: Tensor) -> Tensor:
+        """Continue features [G, S, dim] to the right by tokens [G, S], which they predict."""
+        out: Tensor = self.net.right(features, F.embedding(tokens, self.target.embeddings))
+        return out
+
+    @torch.inference_mode()
+    def continue_tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [R, S, V] after the nodes of the target's last tree, see `Heads`: tokens, positions, parents
+        [R, S]."""
+        R = len(tokens)
+        (tokens, positions, parents) = self.target.select_active(tokens, positions, parents)
+        self.positions = positions
+        stored = self._look_up(positions)
+        features = torch.where((parents < 0)[..., None], stored, take_nodes(self.target.hidden, parents.clamp(min=0)))
+        return self.target.restore_rows(self.target.net.output(self._continue(features, tokens)), R)
+
+    @torch.inference_mode()
+    def keep(self, nodes: Tensor) -> None:
+        """Store the features after nodes [R, W] of the target's last tree, and predict those of the next row."""
+        (nodes,) = self.target.select_active(nodes)
+        (L, width) = (self.target.length, self.target.width)
+        rows = self.target.going[:, None]
+        places = (self.positions.gather(1, nodes) + 1).clamp(max=L)
+        self.features[rows, places] = take_nodes(self.target.hidden, nodes)
+        below = places[:, -1:] + 1 + torch.arange(width - 1, device=nodes.device)
+        # the feature after a token is that which predicts the token to its right
+        self.features[rows, below.clamp(max=L)] = self.net.below(self._look_up(below - width + 1))
+
+    @torch.inference_mode()
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Compute logits [R, S, V] at positions + 1 from tokens at positions [R, S] and the features stored before."""
+        R = len(tokens)
+        (tokens, positions) = self.target.select_active(tokens, positions)
+        guessed = self._continue(self._look_up(positions), tokens)
+        return self.target.restore_rows(self.target.net.output(guessed), R)
+
+    @torch.inference_mode()
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S], see `Heads`."""
+        R = len(tokens)
+        (tokens, positions, parents) = self.target.select_active(tokens, positions, parents)
+        stored = features = self._look_up(positions)
+        for _ in range(int(find_ancestors(parents).sum(-1).max())):  # so many nodes are on the longest branch
+            guessed = self._continue(features, tokens)
+            features = torch.where((parents < 0)[..., None], stored, take_nodes(guessed, parents.clamp(min=0)))
+        return self.target.restore_rows(self.target.net.output(guessed), R)
+
+
+def take_nodes(x: Tensor, nodes: Tensor) -> Tensor:
+    """Take the entries [G, n, dim] of x [G, S, dim] at nodes [G, n]."""
+    return x.gather(1, nodes[..., None].expand(-1, -1, x.shape[-1]))

@@ -10,7 +10,7 @@ that a re-implementation must get right:
 - the unconditional branch replaces the caption before its projection and keeps the caption's mask.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,21 @@ from parity.base.headers import derive_sizes
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
-from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet, EagleDrafter, Pass, Remember, logits_pass
+from parity.models.discrete.cached import (
+    Cached,
+    DrafterContext,
+    DrafterNet,
+    EagleDrafter,
+    FeatureHeads,
+    Pass,
+    Remember,
+    logits_pass,
+)
 from parity.models.discrete.t5 import read_encoder
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("transformer", "vq", "text"),
-    "also": ("clip", "drafter", "draft"),
+    "also": ("clip", "drafter", "draft", "heads"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
     "sizes": {  # a configuration may give these fields of LlamaGenConfig; defaults are XL's for captions at 256 pixels
@@ -260,6 +269,36 @@ class CaptionedDrafter(DrafterNet):
         return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
 
 
+class Head(nn.Module):
+    """A linear map and an MLP from features, or from features beside embeddings, to features."""
+
+    def __init__(self, c: LlamaGenConfig, n_inputs: int):
+        """Build the head of a target of these sizes, for `n_inputs` inputs of the target's width."""
+        super().__init__()
+        self.fc = nn.Linear(n_inputs * c.dim, c.dim, bias=False)
+        self.feed_forward = FeedForward(c)
+        self.ffn_norm, self.norm = nn.RMSNorm(c.dim, c.eps), nn.RMSNorm(c.dim, c.eps)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = self.fc(torch.cat(inputs, -1))
+        return self.norm(x + self.feed_forward(self.ffn_norm(x)))
+
+
+class Heads(nn.Module):
+    """Heads that continue the target's features to the right and downwards, without attention. After Spatially
+    Speculative Decoding (arXiv 2606.20543), as others describe it: its paper and code were not at hand.
+
+    right(features, embeddings)  from the feature that predicts a token, and the token: that which predicts the next one
+    below(features)              from the feature after a token: that which predicts the token below it
+    """
+
+    def __init__(self, c: LlamaGenConfig):
+        """Build the heads of a target of these sizes."""
+        super().__init__()
+        self.right = Head(c, 2)
+        self.below = Head(c, 1)
+
+
 NAMES = {  # a released drafter's tensors get these names; its q, k and v are joined to one matrix
     "embed_tokens.": "tokens.", "fc.": "fc.", "layers.0.self_attn.o_proj.": "layer.attention.wo.",
     "layers.0.mlp.gate_proj.": "layer.feed_forward.w1.", "layers.0.mlp.up_proj.": "layer.feed_forward.w3.",
@@ -326,7 +365,7 @@ def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net", "vq", "drafter" or "draft" of a manifest. Raises ParityError if files do not fit together."""
+    """Load "net", "vq" or a companion of a manifest. Raises ParityError if files do not fit together."""
     files = {component: Path(file) for component, file in manifest["files"].items()}
     config = sizes(manifest)
     tokenizer = vq.read_config(files["vq"])
@@ -340,16 +379,14 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "net":
         return load_built(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
     extra = read_config_as(LlamaGenConfig, files[component], ignored=("target",))
-    drafter = (
-        CaptionedDrafter if component == "drafter" and "fc.bias" in read_shapes(files[component]) else FeatureDrafter
-    )
-    build: Callable[[], nn.Module] = partial(drafter if component == "drafter" else Transformer, extra)
-    return load_built(build, files[component], (), device, dtype)
+    drafter = CaptionedDrafter if "fc.bias" in read_shapes(files[component]) else FeatureDrafter
+    network = {"drafter": drafter, "draft": Transformer, "heads": Heads}[component]
+    return load_built(partial(network, extra), files[component], (), device, dtype)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
     """Make the token model of a batch: "embeddings" [B, prefix, caption_dim], left-padded, with their mask "valid", or
-    classes "label" [B]; with drafter and draft model, if loaded, and unconditional rows, if `guided`. run: its pass."""
+    classes "label" [B]; with companions, if loaded, and unconditional rows, if `guided`. run: its pass."""
     if "label" in inputs:
         conditions = inputs["label"]
         valid = torch.ones_like(inputs["label"])[:, None]
@@ -364,6 +401,8 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
         model.draft = LlamaGen(nets["draft"], conditions, valid, guided, returns=True)
+    if "heads" in nets:
+        model.heads = FeatureHeads(nets["heads"], model)
     return model
 
 

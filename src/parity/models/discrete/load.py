@@ -65,7 +65,7 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the networks of a manifest, and `needs`, "drafter" or "draft", unless it is "". fast: compile the pass."""
+    """Load the networks of a manifest, and `needs`, a companion, unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     loaded = Loaded(manifest, nets, torch.device(device))
     return compile_passes(loaded) if fast else loaded
@@ -84,7 +84,7 @@ def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
 def load_networks(
     manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
-    """Load the networks "net", "vq", "drafter" or "draft", by name. The image tokenizer is always in float32."""
+    """Load the networks "net", "vq" and companions, by name. The image tokenizer is always in float32."""
     read = load_family(manifest).load
     return {
         component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval()

@@ -69,6 +69,10 @@ class StateModel:
     def drafter(self) -> "TabularDrafter":
         return TabularDrafter(self.draft)
 
+    @cached_property
+    def heads(self) -> "TabularHeads":
+        return TabularHeads(self.draft)
+
     def join(self, rows: Tensor, fresh: "StateModel") -> None:
         """Do nothing: every prompt is the same, and what was fed is replaced. See TokenModel."""
 
@@ -273,6 +277,15 @@ class TabularDrafter:
         """Compute logits [B, S, V] after further nodes, by running all nodes since `logits` through the draft model."""
         self.shown.append((tokens, positions, parents))
         return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
+
+
+class TabularHeads:
+    """A draft model used as `Heads`."""
+
+    def __init__(self, draft: TokenModel):
+        self.continue_tree = self.tree = draft.tree
+        self.logits = draft.logits
+        self.keep = draft.keep
 
 
 def count_prefixes(vocab: int, length: int) -> int:
