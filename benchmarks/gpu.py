@@ -115,8 +115,8 @@ class Networks:
 
     @torch.inference_mode()
     def model(self, batch: int, companion: str = "") -> Sampled:
-        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft", "heads" or "" for none; the
-        draft model is the network itself, so a pass of it costs the same."""
+        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft", "heads" or "" for
+        none; the draft model is the network itself, so a pass of it costs the same."""
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
