@@ -49,7 +49,7 @@ def mtj_heads(
     branches: Annotated[int, Interval(ge=0, le=4096)] = 32,
     depth: Annotated[int, Interval(ge=1, le=64), Counts("positions", small=2)] = 3,
     ranks: Annotated[int, Interval(ge=1, le=64)] = 8,
-    rounds: Annotated[int, Interval(ge=1, le=64)] = 3,
+    rounds: Annotated[int, Interval(ge=1, le=64)] = 1,
     sure: Annotated[float, Interval(gt=0, le=100)] = 0.12,
     unsure: Annotated[float, Interval(gt=0, le=100)] = 0.9,
     doubt: Annotated[float, Interval(ge=0, le=1)] = 0.6,

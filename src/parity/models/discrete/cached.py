@@ -403,7 +403,7 @@ class FeatureHeads:
         """Allocate the features; net: a `llamagen.Heads`."""
         self.net = net
         self.target = target
-        # [R, L + 1, dim]; the last place is for all positions past the end
+        # [R, L + 1, dim]; the last place is for all positions past the end, and stays 0
         self.features = target.last.new_zeros(len(target.last), target.length + 1, target.last.shape[-1])
 
     def join(self, rows: Tensor, fresh: "FeatureHeads") -> None:
@@ -441,6 +441,7 @@ class FeatureHeads:
         below = places[:, -1:] + 1 + torch.arange(width - 1, device=nodes.device)
         # the feature after a token is that which predicts the token to its right
         self.features[rows, below.clamp(max=L)] = self.net.below(self._look_up(below - width + 1))
+        self.features[:, L] = 0  # several were written there
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
