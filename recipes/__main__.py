@@ -1,7 +1,7 @@
 """Train the embedded models; `snakemake --cores all train_embedded train_words train_continuous` trains all.
 
     python -m recipes vq --work results/training --threads 2
-    python -m recipes draft --work results/training --device cuda                     minutes instead of days
+    python -m recipes draft --work results/training --device cuda                     minutes, not hours
     python -m recipes xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
     python -m recipes install discrete --work results/training                        into the package
 
