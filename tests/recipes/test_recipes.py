@@ -24,6 +24,7 @@ SHARED = {  # sizes that a draft must share with its target, and a model of anot
     "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
     "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),
     "drafter": ("llamagen", ("vocab", "grid", "dim")),
+    "heads": ("llamagen", ("vocab", "grid", "dim")),
     **{f"{name}-draft": (name, ("classes", "grid", "dim", "latents")) for name in ("mar", "gmm", "xar", "harmon")},
 }
 
