@@ -221,9 +221,9 @@ def format_budgets(t: pd.DataFrame) -> str:
 
 def format_fastest(t: pd.DataFrame) -> str:
     """Write a table of the fastest lossless method on images by the cost of a pass. Draws the figure docs/fastest.svg,
-    with this run's machine and the GPU of docs/figures/gpu.json, and puts it above."""
+    with this run's machine and the GPU of docs/figures/gpu-passes.json, and puts it above."""
     rows = t[t["kind"] == "discrete"]
-    gpu = read_gpu_cost(json.loads((ROOT / "docs/figures/gpu.json").read_text()))
+    gpu = read_gpu_cost(json.loads((ROOT / "docs/figures/gpu-passes.json").read_text()))
     drawn = draw_gains(rows, [cost for cost in (measure_cost(rows), gpu) if cost])
     if drawn is None:
         return "This run has no passes of plain decoding."
