@@ -1,0 +1,39 @@
+"""specdec: its `spec_gen` on the tiny Llama and its draft model."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from parity_certify import Sampled
+from parity_certify.adapters import transformers as generating
+from specdec.decoder import SpecDecoder
+
+GAMMA = 2
+
+
+def sampler(law, models):
+    """Make a sampler by their `spec_gen`, whose results of `verify` are counted."""
+    decoder = SpecDecoder.__new__(SpecDecoder)
+    decoder.device = "cpu"
+    decoder.big_model = generating.load_model(models / "llama")
+    decoder.small_model = generating.load_model(models / "llama-assistant")
+    decoder.tokenizer = SimpleNamespace(
+        encode=lambda ids, **_: torch.tensor([ids]), decode=lambda ids, **_: ids.tolist()
+    )
+    verify = decoder.verify
+    kept = []
+
+    def count(text, drafts, laws):
+        tokens = verify(text, drafts, laws)
+        kept.append(len(tokens) - 1)
+        return tokens
+
+    decoder.verify = count
+
+    def sample(prompts, seed):
+        torch.manual_seed(seed)
+        kept.clear()
+        texts = [decoder.spec_gen(row.tolist(), law.length, GAMMA)[len(row) :] for row in prompts]
+        return Sampled(np.array([text[: law.length] for text in texts]), GAMMA * len(kept), sum(kept))
+
+    return sample
