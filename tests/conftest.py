@@ -53,11 +53,12 @@ def all_weights(tmp_path, monkeypatch):
 
     folder = tmp_path / "weights"
     source = weights.EMBEDDED
-    sums, drafter = [], []
+    sums, companions = [], []
     folder.mkdir()
     for line in (source / "SHA256SUMS").read_text().splitlines():
         if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
-            (sums if line.split()[1] != "drafter.safetensors" else drafter).append(line)
+            is_companion = line.split()[1] in ("drafter.safetensors", "heads.safetensors")
+            (companions if is_companion else sums).append(line)
             (folder / line.split()[1]).symlink_to(source / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     digests = (
@@ -72,7 +73,7 @@ def all_weights(tmp_path, monkeypatch):
         publish(net, folder / f"{name}.safetensors", asdict(config))
         digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
         sums.insert(3 + i, f"{digest}  {name}.safetensors")
-    (folder / "SHA256SUMS").write_text("\n".join([*sums, *drafter]) + "\n")
+    (folder / "SHA256SUMS").write_text("\n".join([*sums, *companions]) + "\n")
     monkeypatch.setattr(weights, "EMBEDDED", folder)
     return folder, digests
 

@@ -34,11 +34,11 @@ def verifier():
     """Make a verifier of one tree by their `verify_tree`."""
     theirs = RejectionVerifier(economize.DecodeConfig(verifier="rejection"))
 
-    def verify(tokens, parents, q, p):
+    def verify(tokens, parents, q, p, rng):
         draft = economize.Draft(
             torch.tensor(tokens)[None], [len(tokens)], torch.tensor(parents)[None], torch.tensor(q)[None].float()
         )
-        selector = economize.TopPSampler(seed=torch.initial_seed() % 2**60)
+        selector = economize.TopPSampler(seed=int(rng.integers(2**60)))
         paths, following = theirs.verify_tree(torch.tensor(p)[None].float().log(), draft, selector)
         return [*(int(tokens[i]) for i in paths[0]), following[0]]
 

@@ -18,8 +18,8 @@ from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.cached import EagleDrafter, FeatureHeads
+from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
 
@@ -52,7 +52,7 @@ class Nets:
     def __post_init__(self) -> None:
         """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
-        self.drafter = randomize(FeatureDrafter(LLAMAGEN), 2)
+        self.drafter, self.heads = randomize(FeatureDrafter(LLAMAGEN), 2), randomize(Heads(LLAMAGEN), 3)
         self.families = {
             "mar": [randomize(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
             "xar": [randomize(xar.XARNet(XAR), s, 0.1) for s in (0, 1)],
@@ -64,10 +64,17 @@ class Nets:
 
     def list_networks(self) -> list[Any]:
         """List all networks but XLNet, which is built when it is asked for."""
-        return [self.net, self.small, self.drafter, self.gpt2, *(n for two in self.families.values() for n in two)]
+        return [
+            self.net,
+            self.small,
+            self.drafter,
+            self.heads,
+            self.gpt2,
+            *(n for two in self.families.values() for n in two),
+        ]
 
     def make_llamagen(self, put: Put) -> Sampled:
-        """Make a guided image model of ROWS captions, with drafter and draft model; `put` moves its inputs."""
+        """Make a guided image model of ROWS captions, with all companions; `put` moves its inputs."""
         generator = torch.Generator().manual_seed(5)
         condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
         captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
@@ -77,6 +84,7 @@ class Nets:
         model.raw_codebook, model.codebook = put(codes), put(torch.nn.functional.normalize(codes))
         model.drafter = EagleDrafter(self.drafter, model)
         model.draft = LlamaGen(self.small, condition, valid, True, returns=True)
+        model.heads = FeatureHeads(self.heads, model)
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
 
     def make_xlnet(self, put: Put) -> CachedXLNet:

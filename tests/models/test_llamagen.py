@@ -202,6 +202,7 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
     check(stored.logits(tokens[:, n : n + 3], row_below), continue_right(below, tokens[:, n : n + 3]))
     branch = tokens[:, n - 2 : n], row_below[:, :2] - 2, torch.tensor([[-1, 0]]).expand(6, -1)
     after = continue_right(expected[:, -1:], tokens[:, n - 1 : n])
+    check(stored.tree(*(x[:, :1] for x in branch)), expected[:, -1:])
     check(stored.tree(*branch), torch.cat([expected[:, -1:], after], 1))
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from parity.base.command import run_command
 from parity.experiment import code_digest
+from recipes.__main__ import main
 from recipes.runs import INSTALLS, RUNS
 
 ROOT = Path(__file__).parents[2]
@@ -35,3 +37,10 @@ def test_targets_train_recipes_in_the_order_of_their_needs(tmp_path):
         assert all(jobs.index(needed) < jobs.index(run.name) for needed in run.reads)
         assert f"--steps {run.steps} " in plan
         assert f"--batch {run.batch} " in plan
+
+
+def test_a_recipe_refuses_a_device_that_it_cannot_use(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["recipes", "vq", "--work", str(tmp_path), "--device", "cuda"])
+    with pytest.raises(SystemExit):
+        run_command(main)
+    assert capsys.readouterr().err == "error: --device cuda: allowed: cpu, for vq\n"

@@ -29,7 +29,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinic
 class Nodes(NamedTuple):
     """The laws after the nodes of the last pass."""
 
-    positions: Tensor  # [B, S] the position whose law a node gives
+    positions: Tensor  # [B, S] the position whose law a node gives; -1 for a missing node
     p: Tensor  # [B, S, V] log-probabilities of the target after the node
     q: Tensor  # [B, S, V] log-probabilities of the draft model after it
 
@@ -56,7 +56,10 @@ class Parareal:
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Store the laws p of the pass and the draft model's of the same tree. See Foresight."""
         q = self.to_log_law(self.read_tree(tree, path, source))
-        self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
+        positions = tree.positions + 1
+        if tree.missing is not None:
+            positions = positions.masked_fill(tree.missing, -1)
+        self.nodes = Nodes(positions, p.log().clamp(min=FLOOR), q)
 
     def read_tree(self, tree: Tree, path: Tensor, source: Tensor) -> Tensor:
         """Compute the draft model's logits [B, S, V] after the nodes of the last pass, and let it keep those that

@@ -101,8 +101,9 @@ class Heads(Protocol):
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of a tree: tokens, positions, parents [B, S]. A node continues the
-        feature predicted at its parent or, at -1, the one stored before its position."""
+        """Compute logits [B, S, V] after the nodes of a tree: tokens, positions, parents [B, S]: those of earlier calls
+        since `logits`, then new ones, whose parents are among the former. A node continues the feature predicted at its
+        parent or, at -1, the one stored before its position."""
         ...
 
 

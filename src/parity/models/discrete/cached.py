@@ -449,6 +449,7 @@ class FeatureHeads:
         R = len(tokens)
         (tokens, positions) = self.target.select_active(tokens, positions)
         guessed = self._continue(self._look_up(positions), tokens)
+        self.guessed = guessed[:, :0]  # features [G, n, dim] of a tree that has no nodes yet
         return self.target.restore_rows(self.target.net.output(guessed), R)
 
     @torch.inference_mode()
@@ -456,11 +457,13 @@ class FeatureHeads:
         """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S], see `Heads`."""
         R = len(tokens)
         (tokens, positions, parents) = self.target.select_active(tokens, positions, parents)
-        stored = features = self._look_up(positions)
-        for _ in range(int(find_ancestors(parents).sum(-1).max())):  # so many nodes are on the longest branch
-            guessed = self._continue(features, tokens)
-            features = torch.where((parents < 0)[..., None], stored, take_nodes(guessed, parents.clamp(min=0)))
-        return self.target.restore_rows(self.target.net.output(guessed), R)
+        n = self.guessed.shape[1]  # nodes of the calls before
+        (tokens, positions, parents) = (x[:, n:] for x in (tokens, positions, parents))
+        features = self._look_up(positions)
+        if n:
+            features = torch.where((parents < 0)[..., None], features, take_nodes(self.guessed, parents.clamp(min=0)))
+        self.guessed = torch.cat([self.guessed, self._continue(features, tokens)], 1)
+        return self.target.restore_rows(self.target.net.output(self.guessed), R)
 
 
 def take_nodes(x: Tensor, nodes: Tensor) -> Tensor:
