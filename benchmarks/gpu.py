@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
     python benchmarks/gpu.py --parts others compiled    some parts alone
-    cd docs/figures; python ../../benchmarks/gpu.py --read gpu-{tokens,passes,compiled}.json --page ../results/gpu.md
+    python benchmarks/gpu.py --read docs/figures/gpu-{tokens,passes,compiled}.json --page docs/results/gpu.md
 
 In turn, as long as the seconds last: the copy bandwidth, then the parts. `tokens`: those of every discrete decoder
 against the CPU's, in float64 on the embedded model; `others`: networks of other kinds; `passes`: a forward of random

@@ -21,19 +21,19 @@ def sampler(law, models):
         encode=lambda ids, **_: torch.tensor([ids]), decode=lambda ids, **_: ids.tolist()
     )
     verify = decoder.verify
-    kept = []
+    accepted = []  # drafts of each call
 
     def count(text, drafts, laws):
         tokens = verify(text, drafts, laws)
-        kept.append(len(tokens) - 1)
+        accepted.append(len(tokens) - 1)
         return tokens
 
     decoder.verify = count
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        kept.clear()
+        accepted.clear()
         texts = [decoder.spec_gen(row.tolist(), law.length, GAMMA)[len(row) :] for row in prompts]
-        return Sampled(np.array([text[: law.length] for text in texts]), GAMMA * len(kept), sum(kept))
+        return Sampled(np.array([text[: law.length] for text in texts]), GAMMA * len(accepted), sum(accepted))
 
     return sample
