@@ -91,7 +91,7 @@ def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
     assert certificate.exit_code == 1, str(certificate)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("continuous batching", marks=pytest.mark.slow), "a head"])
+@pytest.mark.parametrize("mode", [pytest.param("continuous batching", marks=pytest.mark.long), "a head"])
 def test_other_ways_of_generate(pair, tmp_path, mode):
     """They draw, the head drafts, and another law than the model's is rejected."""
     model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, T.Continuous
@@ -159,7 +159,7 @@ def test_a_model_may_be_wider(kind):
     assert abs(models.measure_entropy(wide, 4) - models.SPREAD) < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_guidance_with_an_assistant_is_rejected_and_located(pair):
     """Found in transformers 5.23.0: guidance keeps what was tried and dropped. Plain sampling does not."""
     if transformers.__version__ != "5.23.0":

@@ -368,7 +368,7 @@ measure_peak(file, lambda: (build(), load_built(build, file, dtype=torch.float32
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks are read from Linux's /proc")
 def test_loading_needs_little_more_than_the_file(tmp_path):
     """Peak resident memory, files' pages included, in multiples of a file of 102 MB."""

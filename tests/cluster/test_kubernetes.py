@@ -37,7 +37,7 @@ def list_decoding(pods):
             yield name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(find_obstacle()), reason=find_obstacle())
 def test_pods_give_the_tokens_and_the_page_of_one_machine(tmp_path, endpoint):  # noqa: F811
     client = make_client(endpoint)

@@ -111,7 +111,7 @@ def check_bucket(client, local, remote, tmp_path):
     return page
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(find_missing()), reason=find_missing())
 def test_object_storage_holds_the_results_of_a_folder_once(tmp_path, endpoint):
     """Up to the page. No results stay in the run's folder; a run from another folder finds them."""

@@ -70,7 +70,7 @@ def wait_for(ask, run, seconds=600):
     raise AssertionError("it did not come to that")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(find_obstacle()), reason=find_obstacle())
 def test_a_cluster_gives_the_tokens_and_the_page_of_one_machine(tmp_path):
     """One job cancelled, one node drained while its jobs run and given back; then nothing is left to be done."""

@@ -109,7 +109,7 @@ def test_a_job_decodes_only_shards_that_the_store_lacks(job, run_decode, capsys)
     assert is_same(run_decode(job, shards=2, code="1", checkpoint=NOWHERE).tokens, one_shard.tokens, job.kind)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)
 def test_a_killed_job_leaves_nothing_and_can_be_repeated(job, run_decode):
     """Killed by SIGKILL after the first of three batches."""

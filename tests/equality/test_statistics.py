@@ -231,7 +231,7 @@ def test_calibration_says_when_it_cannot_tell():
     assert "size unclear" in {r["verdict"] for r in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sizes_of_all_tests_are_nominal(monkeypatch):
     """300 replicates; of the paired tests, which cost most, 100, which tell a size of .15 from the nominal .05."""
     replicate_paired = calibration.replicate_paired

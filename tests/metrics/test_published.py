@@ -115,7 +115,7 @@ def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
     assert abs(cmmd(x, x)) < 1e-9 < cmmd(x, y)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_inception_equals_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     """Each protocol's features and figures equal those of the library that its paper ran, on random weights."""
     import torch_fidelity

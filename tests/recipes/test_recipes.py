@@ -52,7 +52,7 @@ def run_recipe(work, name, **changed):
     return train(RUNS[name].make_recipe(job), job), job.out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_a_recipe_makes_weights_like_the_shipped_ones(work, name):
     """After one step: the sizes in the header are those of the shipped weights, and the losses are finite."""

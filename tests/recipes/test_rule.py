@@ -21,7 +21,7 @@ def test_the_code_of_a_recipe_is_what_it_imports():
     assert "recipes.continuous" not in code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_targets_train_recipes_in_the_order_of_their_needs(tmp_path):
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]

@@ -32,7 +32,7 @@ def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, mo
 FEWER = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_of_a_paper_runs_on_stand_ins(snakemake, project):
     """The command in the head of the table's file, without the tests of equality and the report."""
     config = "workflow/experiments/sjd-table1.yaml"

@@ -19,7 +19,7 @@ equality: {n: 10000, long: 0, swaps: 99}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_decoder_takes_five_steps_and_one_file(tmp_path):
     """As CONTRIBUTING.md has them, on texts, whose jobs are the shortest. An edit then makes the decoder wrong, and the
     page says so."""

@@ -74,7 +74,7 @@ class Clone:
         return sorted((self.folder / "results/cells").rglob("shards/*.npz"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_runs_continue_and_damaged_shards_are_named(tmp_path):
     """A run is killed with all its jobs once the first shard is there. The same command continues without a lock,
     decodes no shard twice, and draws the tokens of one undisturbed shard. Then a shard is damaged."""

@@ -58,7 +58,7 @@ def name_module(path):
     return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_edit_runs_exactly_the_jobs_that_import_the_module(project, snakemake, plan):
     """Modules that the same jobs import are one group; of an eighth of the groups a module is edited. CI sees that a
     job imports nothing else, on jobs that were run."""
