@@ -1,50 +1,18 @@
-"""Fixtures for all tests, which run on one thread, as jobs run side by side and results must not depend on it; and on
-the CPU, unless CUDA_VISIBLE_DEVICES is set: `CUDA_VISIBLE_DEVICES=0 pytest tests/decode/test_cuda.py`."""
-
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+"""Fixtures for all tests of the workflow's package."""
 
 import copy
 import hashlib
 from dataclasses import asdict
 
 import pytest
-import torch
-
-from parity.base.machine import cores
-
-torch.set_num_threads(1)
-
-# Files whose few tests take minutes. If one of them started last, the other worker would have nothing to do.
-LONG = [
-    f"tests/{name}.py"
-    for name in (
-        "workflow/test_interruptions", "workflow/test_stale", "workflow/test_five_steps", "workflow/test_families",
-        "workflow/test_workflow", "workflow/test_one_place", "workflow/test_elsewhere", "recipes/test_recipes",
-        "equality/test_statistics", "equality/test_long", "report/test_page", "models/test_stand_ins",
-    )
-] + ["certify/tests/test_transformers.py"]  # fmt: skip
-
-
-@pytest.hookimpl(optionalhook=True)  # optional, as tests run without xdist, too
-def pytest_xdist_auto_num_workers(config):
-    """Return how many workers `-n auto` means: one more than there are cores, at most 8, as many tests wait for
-    processes that they start; each takes up to 2 GB."""
-    return min(8, cores() + 1)
-
-
-def pytest_collection_modifyitems(items):
-    """Put the longest files first and keep the order of the rest."""
-    rank = {file: i for i, file in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(LONG)))
 
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
     """A folder of weights in place of the package's, as after `recipes install`; the draft model and the 8x8 grid are
     small and random. With the digests of the model and of SHA256SUMS from before they were added."""
+    import torch
+
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
