@@ -1,5 +1,7 @@
 """The law that `generate` samples: the model's logits after guidance and the logits processors of transformers."""
 
+from collections import defaultdict
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -9,11 +11,13 @@ from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
 
-# These read the scores alone, not the tokens before, so all slots are given to them at once.
-OF_SCORES = (
+# These read the scores alone, not the tokens before, so all slots are given to them at once. A class derived from one
+# of them may do otherwise, so classes are compared by identity.
+OF_SCORES = {
     logits_process.TemperatureLogitsWarper,
     logits_process.TopKLogitsWarper,
     logits_process.TopPLogitsWarper,
+    logits_process.TopHLogitsWarper,
     logits_process.MinPLogitsWarper,
     logits_process.TypicalLogitsWarper,
     logits_process.EpsilonLogitsWarper,
@@ -21,7 +25,7 @@ OF_SCORES = (
     logits_process.SuppressTokensLogitsProcessor,
     logits_process.InfNanRemoveLogitsProcessor,
     logits_process.LogitNormalization,
-)
+}
 # These keep a state from call to call, so they cannot be called for several slots of a pass.
 STATEFUL = (
     "SynthIDTextWatermark",
@@ -48,7 +52,7 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
     remaining = LogitsProcessorList()
     for processor in processors:
         name = type(processor).__name__
-        if isinstance(processor, logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor):
+        if type(processor) is logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor:
             if guidance or remaining:
                 raise DecodingError(f"logits processor {name}: behind others; allowed: guidance as the first")
             context: dict[str, Any] = processor.unconditional_context
@@ -62,6 +66,40 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
     return guidance, remaining
 
 
+def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: int) -> None:
+    """Ask each processor that transformers does not make by itself about the prompts [B, P] and three continuations,
+    and once more in the reverse order. Raises DecodingError that names the first whose answers differ, or that fails
+    the second time: it keeps a state, and slots of a pass are asked in any order."""
+    for processor in processors:
+        function = getattr(processor, "_prefix_allowed_tokens_fn", None)
+        if type(processor).__module__ == logits_process.__name__ and function is None:
+            continue
+        name = f"logits processor {type(processor).__name__}"
+        if function is not None:
+            name = f"prefix_allowed_tokens_fn {getattr(function, '__name__', type(function).__name__)}"
+        refusal = f"{name}: keeps a state; allowed: functions of the tokens before a slot"
+        scores = torch.randn(len(prompts), vocab, generator=torch.Generator().manual_seed(0)).to(prompts.device)
+
+        def ask(ids: Tensor, processor: Any = processor, scores: Tensor = scores) -> Tensor:
+            """Return the scores [B, V] that the processor gives after ids [B, n]."""
+            answer: Tensor = processor(ids, scores.clone())
+            return answer.clone()
+
+        texts, answers = [prompts], [ask(prompts)]
+        try:
+            for source, rank in ((0, 0), (0, 1), (1, 0)):  # the two likeliest tokens, then a second one
+                top, tokens = answers[source].topk(2)
+                token = torch.where(top[:, rank] > -torch.inf, tokens[:, rank], tokens[:, 0])
+                texts.append(torch.cat([texts[source], token[:, None]], 1))
+                answers.append(ask(texts[-1]))
+            again = [ask(text) for text in reversed(texts)]
+        except Exception as error:
+            raise DecodingError(f"{refusal}. It raised {type(error).__name__}") from error
+        pairs = zip(answers, reversed(again), strict=True)
+        if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs):
+            raise DecodingError(refusal)
+
+
 class Law:
     """Turns logits into the law that `generate` would draw from: by guidance, processors, and greedy choice."""
 
@@ -73,34 +111,59 @@ class Law:
 
     def needs_prefix(self) -> bool:
         """Return whether a processor reads the tokens before a slot."""
-        return not all(isinstance(processor, OF_SCORES) for processor in self.processors)
+        return not all(type(processor) in OF_SCORES for processor in self.processors)
 
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
         """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
         guided. prefixes: the ids [n] up to slot s of row b at [b][s], needed if `needs_prefix`."""
-        scores = logits.float()
+        scores: Tensor = logits.float()
         if self.guidance is not None:
-            conditional, unconditional = scores.log_softmax(-1).chunk(2)
-            scores = unconditional + self.guidance.scale * (conditional - unconditional)
+            B = len(logits) // 2
+            conditional = scores[:B].log_softmax(-1)
+            unconditional = logits[B:].log_softmax(-1)  # in the model's own dtype, as in `generate`
+            scores = self.guidance.scale * (conditional - unconditional) + unconditional
         B, S, V = scores.shape
+        no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
         for processor in self.processors:
-            if isinstance(processor, OF_SCORES):
-                no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
+            if type(processor) in OF_SCORES:
                 scores = processor(no_ids, scores.reshape(B * S, V)).view(B, S, V)
+                continue
+            assert prefixes is not None
+            if type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
+                by_slot = name_slots(processor, prefixes)
+                scores = by_slot(no_ids, scores.reshape(B * S, V)).view(B, S, V)
             else:
-                assert prefixes is not None
-                rows = [
-                    torch.stack([self.ask(processor, prefixes[b][s], scores[b, s], b, B) for s in range(S)])
-                    for b in range(B)
-                ]
-                scores = torch.stack(rows)
+                scores = ask_slots(processor, prefixes, scores)
         if self.greedy:
             likeliest = scores.argmax(-1, keepdim=True)
             scores = torch.full_like(scores, -torch.inf).scatter_(2, likeliest, 0.0)
         return scores
 
-    @staticmethod
-    def ask(processor: Any, ids: Tensor, scores: Tensor, row: int, rows: int) -> Tensor:
-        """Ask a processor for the scores [V] of one slot of batch row `row` of `rows`, after ids [n], in a batch of
-        copies, because a processor may depend on the row's number."""
-        return processor(ids.expand(rows, -1), scores.expand(rows, -1).clone())[row]
+
+def name_slots(processor: Any, prefixes: list[list[Tensor]]) -> Any:
+    """Make of a processor of `prefix_allowed_tokens_fn` one for a batch in which each slot is a row: it calls the
+    function once a slot, with the slot's row and ids [n], prefixes[row][slot]."""
+    function = processor._prefix_allowed_tokens_fn
+    slots = [(row, ids) for row, prefixes_of_row in enumerate(prefixes) for ids in prefixes_of_row]
+    return logits_process.PrefixConstrainedLogitsProcessor(lambda slot, _: function(*slots[slot]), 1)
+
+
+def ask_slots(processor: Any, prefixes: list[list[Tensor]], scores: Tensor) -> Tensor:
+    """Ask a processor for the scores [B, S, V] of slots after the ids prefixes[row][slot] [n]. A call takes one slot of
+    each row, since a processor may depend on a row's number; their prefixes are of one length."""
+    B, S, _ = scores.shape
+    by_length: dict[int, list[list[int]]] = defaultdict(lambda: [[] for _ in range(B)])
+    for row in range(B):
+        for slot in range(S):
+            by_length[len(prefixes[row][slot])][row].append(slot)
+    result = torch.empty_like(scores)
+    for slots in by_length.values():
+        for turn in zip_longest(*slots):
+            asked = [(row, slot) for row, slot in enumerate(turn) if slot is not None]
+            # a row that has no more slots of this length gets those of another; its answer is not read
+            given = [asked[0] if slot is None else (row, slot) for row, slot in enumerate(turn)]
+            ids = torch.stack([prefixes[row][slot] for row, slot in given])
+            answer = processor(ids, torch.stack([scores[row, slot] for row, slot in given]))
+            for row, slot in asked:
+                result[row, slot] = answer[row]
+    return result

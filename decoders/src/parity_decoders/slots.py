@@ -136,13 +136,13 @@ class SlotNetwork:
     unpadded [R, P]  bool, false on padding
     """
 
-    def __init__(self, model: Any, ids: Tensor, unpadded: Tensor, length: int):
-        """Feed the prompts without their last tokens. length: the most new positions. Raises DecodingError: see
-        `find_windows`."""
+    def __init__(self, model: Any, ids: Tensor, unpadded: Tensor, length: int, padding: Tensor | None = None):
+        """Feed the prompts without their last tokens. length: the most new positions; padding [R]: how many columns
+        stand before position 0 of each row, by default those of padding. Raises DecodingError: see `find_windows`."""
         self.model = model
         self.windows = find_windows(model)
         self.prefix = ids.shape[1]
-        self.padding = (~unpadded).sum(1)[:, None]
+        self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
         self.on = pad(unpadded, (0, length), value=False)
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
         self.fed = self.prefix - 1  # only slots before this one may hold something
@@ -243,12 +243,14 @@ def check_slots(model: Any) -> None:
     positions = torch.arange(-1, 5, device=device).expand(2, -1)
     found = [network.logits(ids[:, 3:6], positions[:, :3])]
     found.append(network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)))
-    laws = torch.cat(found, 1).float().log_softmax(-1), truth[:, 3:].float().log_softmax(-1)
-    limit = TOLERANCE if network.dtype == torch.float32 else 0.2  # bfloat16 has 8 significant bits
-    difference = float((laws[0] - laws[1]).abs().max())
-    if not difference <= limit:
-        raise DecodingError(
-            f"model {type(model).__name__}: laws behind a window differ from its own forward by {difference:.2g}; "
-            f"allowed: at most {limit}"
-        )
+    check_laws(torch.cat(found, 1), truth[:, 3:], f"model {type(model).__name__}: laws behind a window")
     checked[model] = True
+
+
+def check_laws(found: Tensor, truth: Tensor, name: str) -> None:
+    """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] differ by more
+    than rounding."""
+    limit = TOLERANCE if truth.dtype == torch.float32 else 0.2  # bfloat16 has 8 significant bits
+    difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1)).abs().max())
+    if not difference <= limit:
+        raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")

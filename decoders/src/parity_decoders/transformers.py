@@ -28,8 +28,8 @@ from transformers.utils import ModelOutput
 
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.processors import Guidance, Law, split_processors
-from parity_decoders.slots import SlotNetwork, check_slots
+from parity_decoders.processors import Guidance, Law, check_processors, split_processors
+from parity_decoders.slots import SlotNetwork, check_laws, check_slots
 
 METHODS = (
     "ar", "gsd", "jacobi", "mtj", "mtj_draft", "pjd", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp",
@@ -74,8 +74,13 @@ class GenerateModel:
         self.length = length
         self.width = width
         self.law = law
-        ids, mask = add_unconditional(prompts, unpadded, law.guidance) if law.guidance else (prompts, unpadded)
-        self.network = SlotNetwork(model, ids, mask, length)
+        ids, mask, padding = prompts, unpadded, None
+        if law.guidance:
+            ids, mask, padding = add_unconditional(prompts, unpadded, law.guidance)
+        self.network = SlotNetwork(model, ids, mask, length, padding)
+        self.last = ids[:, -1:]
+        if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
+            self.check_unconditional(law.guidance)
         self.prompts = prompts
         self.vocab = model.get_input_embeddings().weight.shape[0]
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
@@ -89,6 +94,21 @@ class GenerateModel:
         return torch.cat([x, x]) if self.law.guidance else x
 
     @torch.inference_mode()
+    def check_unconditional(self, guidance: Guidance) -> None:
+        """Raise DecodingError if what follows the padded unconditional prompts is not what `generate` has there: it
+        gives the model a mask but no positions, and a model may then count them in its own way."""
+        model = self.network.model
+        truth = model(input_ids=guidance.ids, attention_mask=guidance.unpadded, use_cache=False).logits[:, -1]
+        found = self.network.logits(self.last, torch.full_like(self.last, -1))[self.rows :, -1]
+        check_laws(found, truth, f"model {type(model).__name__}: laws behind padding of negative_prompt_attention_mask")
+
+    def repeat_tokens(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens and positions [B, S] of all rows of the network, [R, S]. At position -1 stands the last token
+        of each row's own prompt: an unconditional one may end otherwise."""
+        tokens, positions = self.repeat(tokens), self.repeat(positions)
+        return torch.where(positions < 0, self.last, tokens), positions
+
+    @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
         and store these tokens there. See TokenModel."""
@@ -99,7 +119,7 @@ class GenerateModel:
                 [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
                 for b, row in enumerate(positions.tolist())
             ]
-        return self.law.apply(self.network.logits(self.repeat(tokens), self.repeat(positions)), prefixes)
+        return self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), prefixes)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
@@ -111,7 +131,7 @@ class GenerateModel:
             prefixes = [
                 self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
             ]
-        raw = self.network.tree(*map(self.repeat, (tokens, positions, parents)))
+        raw = self.network.tree(*self.repeat_tokens(tokens, positions), self.repeat(parents))
         return self.law.apply(raw, prefixes)
 
     def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
@@ -137,18 +157,34 @@ class GenerateModel:
         self.network.keep(self.repeat(nodes))
 
 
-def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor]:
+def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor, Tensor]:
     """Append the rows of the unconditional prompts to the prompts [B, P]. Returns ids and mask [2B, P'], both padded on
-    the left to the longer of the two. Without unconditional ids, that prompt is the last token of each prompt."""
+    the left to the longer of the two, and how many columns stand before position 0 of each row [2B]. Without
+    unconditional ids, that prompt is the last token of each prompt.
+
+    In `generate` the padding of an unconditional prompt has positions, because guidance calls the model without any.
+    Raises DecodingError for unconditional prompts of another number of rows, or with padding behind tokens.
+    """
     ids = prompts[:, -1:] if guidance.ids is None else guidance.ids
     mask = torch.ones_like(ids) if guidance.unpadded is None else guidance.unpadded
+    if len(ids) != len(prompts):
+        raise DecodingError(f"negative_prompt_ids of {len(ids)} rows; allowed: {len(prompts)}, one for each sequence")
+    if mask.shape != ids.shape:
+        shapes = f"{list(mask.shape)}; allowed: {list(ids.shape)}, as negative_prompt_ids"
+        raise DecodingError(f"negative_prompt_attention_mask of shape {shapes}")
+    check_padding("negative_prompt_attention_mask", mask.bool())
     size = max(prompts.shape[1], ids.shape[1])
 
     def pad_left(x: Tensor) -> Tensor:
         """Pad x [B, n] with zeros on the left to `size` columns."""
         return torch.nn.functional.pad(x, (size - x.shape[1], 0))
 
-    return torch.cat([pad_left(prompts), pad_left(ids)]), torch.cat([pad_left(unpadded), pad_left(mask.bool())])
+    padding = torch.cat([size - unpadded.sum(1), torch.full_like(ids[:, 0], size - ids.shape[1])])
+    return (
+        torch.cat([pad_left(prompts), pad_left(ids)]),
+        torch.cat([pad_left(unpadded), pad_left(mask.bool())]),
+        padding,
+    )
 
 
 def run_decoder(
@@ -168,11 +204,13 @@ def run_decoder(
     refuse_others(decoder.__name__, config, request)
     unpadded = request["attention_mask"]
     unpadded = torch.ones_like(input_ids, dtype=torch.bool) if unpadded is None else unpadded.bool()
-    check_padding(decoder.__name__, unpadded, request["unread"].get("position_ids"))
+    check_padding(f"{decoder.__name__}: attention_mask", unpadded)
+    check_positions(decoder.__name__, unpadded, request["unread"].get("position_ids"))
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(request["logits_processor"])
     law = Law(processors, guidance, greedy=not config.do_sample)
     check_slots(model)
+    check_processors(processors, input_ids, model.get_input_embeddings().weight.shape[0])
     target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
     if request["draft_model"] is not None:
         check_slots(request["draft_model"])
@@ -215,11 +253,15 @@ def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
         raise DecodingError(f"{name}: draft_model {type(request['draft_model']).__name__}; allowed: {allowed}")
 
 
-def check_padding(name: str, unpadded: Tensor, positions: Tensor | None) -> None:
-    """Raise DecodingError if unpadded [B, P] has padding elsewhere than on the left, or if position ids [B, P], where
-    given, do not count each row's tokens from 0."""
+def check_padding(name: str, unpadded: Tensor) -> None:
+    """Raise DecodingError that names the mask if unpadded [B, P] has padding elsewhere than on the left."""
     if bool((unpadded[:, 1:] < unpadded[:, :-1]).any()) or not bool(unpadded[:, -1].all()):
-        raise DecodingError(f"{name}: attention_mask with padding behind tokens; allowed: on the left")
+        raise DecodingError(f"{name} with padding behind tokens; allowed: on the left")
+
+
+def check_positions(name: str, unpadded: Tensor, positions: Tensor | None) -> None:
+    """Raise DecodingError if position ids [B, P], where given, do not count each row's tokens from 0. unpadded [B, P]:
+    false on padding."""
     if positions is not None and bool((unpadded & (positions != unpadded.long().cumsum(1) - 1)).any()):
         raise DecodingError(f"{name}: position_ids; allowed: those of generate itself, counted from 0")
 
@@ -243,6 +285,8 @@ class Result:
         self.prefix = P
         self.length = length
         self.criteria = criteria
+        # `generate` pads a row that has stopped if there is an end token; else such a row goes on beside the others
+        self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self.stream = stream
         self.pad = pad
         if stream is not None:
@@ -250,7 +294,7 @@ class Result:
 
     def take(self, step: Any) -> bool:
         """Add one step of a decoder: write its tokens, count the pass and its nodes for rows that still run, and ask
-        the stopping criteria about each new final token. Returns whether all rows have stopped."""
+        the stopping criteria about each new final token. Returns whether no row needs another step."""
         slots = torch.arange(step.tokens.shape[1], device=self.ids.device)
         positions = step.positions
         if positions.ndim == 1:
@@ -265,11 +309,12 @@ class Result:
         self.passes += running
         self.nodes += torch.where(running, evaluated.cpu(), 0)
         filled = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
-        first = min(f for f, end in zip(self.frontier, self.end, strict=True) if end is None)
+        first = min((f for f, end in zip(self.frontier, self.end, strict=True) if end is None), default=self.length)
         for n in range(first + 1, max(filled) + 1):
             self.stop_rows(n, filled)
         self.frontier = filled
-        return all(end is not None for end in self.end)
+        ends = [end for end in self.end if end is not None]
+        return len(ends) == len(filled) and (self.pads or min(filled) >= max(ends))
 
     def stop_rows(self, n: int, filled: list[int]) -> None:
         """End those running rows whose n-th token became final in this step if the stopping criteria say so or n is the
@@ -285,14 +330,15 @@ class Result:
                 self.end[b] = n
 
     def finish(self, as_dict: bool) -> Any:
-        """Return prompts and new tokens [B, P + n], padded after each row's end, or with `as_dict` a `Decoded`, which
-        adds their costs. Ends the stream."""
+        """Return prompts and new tokens [B, P + n], padded after each row's end if there is an end token, or with
+        `as_dict` a `Decoded`, which adds their costs. Ends the stream."""
         ends = torch.tensor([self.length if end is None else end for end in self.end])
         n = int(ends.max())
         columns = torch.arange(n, device=self.ids.device)
         is_padding = columns >= ends.to(self.ids.device)[:, None]
         sequences = self.ids[:, : self.prefix + n]
-        sequences[:, self.prefix :].masked_fill_(is_padding, self.pad)
+        if self.pads:
+            sequences[:, self.prefix :].masked_fill_(is_padding, self.pad)
         if self.stream is not None:
             self.stream.end()
         if not as_dict:
