@@ -16,8 +16,8 @@ from docs_figures import keep_benchmark
 
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
-from parity.decode.discrete import networks, record
-from parity.decode.loop import time_calls
+from parity.decode.clock import Clock
+from parity.decode.discrete import record
 from parity.experiment.options import methods, needs
 
 
@@ -33,11 +33,10 @@ def main() -> None:
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in captions.items()}
         for name, spec in specs.items():
             noise = batch_noise(0, rows["ids"].tolist())
-            model, start, steps = loop.start_decoding("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
-            with time_calls(networks(model), noise.keys.device) as calls:
-                result = record(model, start, steps)
+            clock = Clock(noise.keys.device)
+            result = record(*loop.start_decoding("discrete", loaded[needs("discrete", name)], spec, clock)(rows, noise))
             if turn:  # the first round warms up and is not counted
-                seconds = [call.seconds for call in calls()]
+                seconds = [call.seconds for call in clock.list_calls()]
                 measured[name].append((1 - sum(seconds) / result.seconds, 1000 * result.seconds / len(seconds)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
     table = []

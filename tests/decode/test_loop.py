@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from parity_decoders.sampling import Sampled, TokenSampling
 
-from parity.decode import loop
-from parity.decode.loop import ALONE, WARM, decode, time_calls, time_compiled
+from parity.decode import discrete, loop
+from parity.decode.clock import Clock
+from parity.decode.loop import ALONE, WARM, decode, time_compiled
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
-from parity.models.discrete.tabular import TabularModel
+from parity.models.discrete.tabular import TabularDrafter, TabularModel
 from tests.tables import make_mixtures, make_table
 
 L = 7
@@ -160,21 +162,21 @@ def test_calls_of_a_companion_are_counted_separately():
     assert (decode("discrete", Loaded(), make_spec(window=3), ROWS, 7).draft_calls == 0).all()
 
 
-def test_a_call_within_a_call_is_not_counted_twice():
-    class Outer:
-        def ask(self, tokens):
-            return inner.ask(tokens)
-
-    class Inner:
-        def ask(self, tokens):
-            return tokens
-
-    outer, inner = Outer(), Inner()
-    with time_calls([(outer, "ask", "target"), (inner, "ask", "draft")], torch.device("cpu")) as calls:
-        outer.ask(torch.zeros(2, 3))
-        inner.ask(torch.zeros(2, 5))
-    assert [(call.network, call.tokens) for call in calls()] == [("target", 3), ("draft", 5)]
-    assert "ask" not in vars(outer)
+def test_timed_networks_stand_in_for_a_models_own():
+    """A call that a network makes of another is a part of its own call, and no network changes."""
+    model = TabularModel(make_table(3, L), L, 2, width=L)
+    model.draft = TabularModel(make_table(3, L), L, 2, width=L)
+    model.drafter = TabularDrafter(model.draft)
+    networks = (model, model.draft, model.drafter)
+    clock = Clock(torch.device("cpu"))
+    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0)), clock)
+    assert not any(name in vars(network) for network in networks for name in ("logits", "tree"))
+    tokens, positions = torch.zeros(2, 3, dtype=torch.int64), torch.arange(-1, 2).expand(2, -1)
+    law = timed.logits(tokens, positions)
+    timed.drafter.logits(tokens[:, 1:], positions[:, 1:], positions[:, 1:] - 1)
+    timed.draft.logits(tokens[:, 2:], positions[:, 2:])
+    assert [(call.network, call.tokens) for call in clock.list_calls()] == [("target", 3), ("drafter", 2), ("draft", 1)]
+    assert torch.equal(law, model.logits(tokens, positions) / 2)
 
 
 def test_batches_with_unequal_passes_join_into_one_shard():

@@ -74,9 +74,8 @@ class Sampled:
 
     @property
     def drafter(self) -> Any:
-        """The model's drafter, with `logits` and `tree` of the law under the same settings."""
-        calls = {name: partial(self._law, getattr(self.model.drafter, name)) for name in ("logits", "tree")}
-        return SimpleNamespace(**calls)
+        """The model's drafter, whose laws are under the same settings."""
+        return self._sample(self.model.drafter, "logits", "tree")
 
     @cached_property
     def draft(self) -> "Sampled | None":
@@ -84,19 +83,19 @@ class Sampled:
         inner = getattr(self.model, "draft", None)
         return None if inner is None else Sampled(inner, self.sampling)
 
-    @cached_property
+    @property
     def heads(self) -> Any:
         """The model's heads, whose laws are under the same settings; None if it has none."""
         inner = getattr(self.model, "heads", None)
         if inner is None:
             return None
+        heads = self._sample(inner, "continue_tree", "logits", "tree")
+        heads.keep = lambda nodes: inner.keep(self._repeat_rows(nodes))
+        return heads
 
-        def call(name: str, *inputs: Tensor) -> Tensor:
-            """Call a method of the heads, which is looked up now, as it may be replaced by one that is timed."""
-            return self._law(getattr(inner, name), *inputs)
-
-        calls = {name: partial(call, name) for name in ("continue_tree", "logits", "tree")}
-        return SimpleNamespace(keep=lambda nodes: inner.keep(self._repeat_rows(nodes)), **calls)
+    def _sample(self, network: Any, *calls: str) -> SimpleNamespace:
+        """Make a network whose calls of these names give logits of the law."""
+        return SimpleNamespace(**{name: partial(self._law, getattr(network, name)) for name in calls})
 
     def _repeat_rows(self, rows: Tensor) -> Tensor:
         """Return rows [B, ...] twice, [2B, ...], if the model is guided: it has B conditional, then B unconditional

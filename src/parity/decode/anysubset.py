@@ -11,6 +11,7 @@ from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, make_
 from parity_decoders.steps import Fill
 from torch import Tensor
 
+from parity.decode.clock import Clock, Timed
 from parity.decode.output_buffer import Canvas
 from parity.experiment.options import declaration
 
@@ -74,9 +75,9 @@ def count_plain_passes(model: AnySubsetModel, start: Infilling, options: dict[st
     return int((start.end - start.begin).max())
 
 
-def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """List the calls to time, as (network, name of its method, role): the one network's `laws`."""
-    return [(model, "laws", "target")]
+def time_networks(model: AnySubsetModel, clock: Clock) -> Timed:
+    """Put a timed network in the place of the one that there is."""
+    return Timed(model, "target", clock, ("laws",))
 
 
 def parameters(loaded: Any) -> dict[str, int]:

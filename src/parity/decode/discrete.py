@@ -14,6 +14,7 @@ from parity_decoders.steps import Step
 from torch import Tensor
 
 from parity.base.weights import count_parameters
+from parity.decode.clock import Clock, Timed
 from parity.decode.output_buffer import Canvas
 from parity.experiment.weights import COMPANIONS
 
@@ -95,18 +96,16 @@ def count_plain_passes(model: TokenModel, start: Tensor, options: dict[str, Any]
     return model.length
 
 
-def networks(model: Any) -> list[tuple[Any, str, str]]:
-    """List the calls to time, as (network, name of its method, role): `logits` and `tree` of the target, without its
-    guidance and filters, and of its companion."""
-    target = model.model if isinstance(model, Sampled) else model
-    members = {"target": target, **{name: getattr(target, name, None) for name in COMPANIONS}}
+def time_networks(model: Any, clock: Clock) -> Any:
+    """Put timed networks in the place of a model's: the target, without its guidance and filters, and its companion."""
+    if isinstance(model, Sampled):
+        return Sampled(time_networks(model.model, clock), model.sampling)
+    timed = Timed(model, "target", clock)
     calls = {"heads": ("continue_tree", "logits", "tree")}
-    return [
-        (network, call, name)
-        for name, network in members.items()
-        if network is not None
-        for call in calls.get(name, ("logits", "tree"))
-    ]
+    for role in COMPANIONS:
+        if (network := getattr(model, role, None)) is not None:
+            setattr(timed, role, Timed(network, role, clock, calls.get(role, ("logits", "tree"))))
+    return timed
 
 
 def parameters(loaded: Any) -> dict[str, int]:

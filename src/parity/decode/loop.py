@@ -3,7 +3,7 @@
 The part of a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone.
 
     make_starter(loaded, spec)        a function of (rows, noise) that gives the (model, start) that decoders take
-    networks(model)                   the calls by which a decoder uses networks, and whose they are
+    time_networks(model, clock)       the model with `Timed` networks in place of its own
     parameters(loaded)                parameters of each network of a job that decodes
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
     count_plain_passes(model, start, options)  passes of plain decoding, at most: of the row that needs most
@@ -15,7 +15,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
+from parity.decode.clock import Call, Clock
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, is_plain_decoding, make_plain_options, needs
 
@@ -83,59 +83,6 @@ class Queue:
         return torch.zeros_like(done).index_fill_(0, freed, True).to(self.of.device)
 
 
-class Call(NamedTuple):
-    """A call of a network."""
-
-    network: str  # "target", or the companion: "drafter", "draft", "heads"
-    seconds: float
-    tokens: int  # number of tokens evaluated for a row; 0 if the call's first argument is no tensor
-
-
-@contextmanager
-def time_calls(calls: Iterable[tuple[Any, str, str]], device: torch.device) -> Iterator[Callable[[], list[Call]]]:
-    """Context manager: time the calls of methods, each (network, name of its method, role of the network), which are
-    wrapped until the end. Yields a function that lists the calls so far; calls inside a timed call are left out. On a
-    GPU the ends of a call are events of its stream, which nothing waits for."""
-    spans: list[tuple[str, Any, Any, int]] = []
-    cuda = device.type == "cuda"
-    is_nested = False
-    watched = list(calls)
-
-    def stamp() -> Any:
-        """Return the time now: seconds on a CPU, else a recorded CUDA event."""
-        if not cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def wrap(network: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a function that does what `call` does and records when each call began and ended."""
-
-        def run(*inputs: Any) -> Any:
-            """Return call(*inputs); record its span, unless a timed call makes it."""
-            nonlocal is_nested
-            if is_nested:
-                return call(*inputs)
-            started = stamp()
-            is_nested = True
-            out = call(*inputs)
-            is_nested = False
-            tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
-            spans.append((network, started, stamp(), tokens))
-            return out
-
-        return run
-
-    for network, name, role in watched:
-        setattr(network, name, wrap(role, getattr(network, name)))
-    try:
-        yield lambda: [Call(role, a.elapsed_time(b) / 1000 if cuda else b - a, n) for role, a, b, n in spans]
-    finally:
-        for network, name, _ in watched:
-            delattr(network, name)  # this uncovers the class's method
-
-
 def import_kind(kind: str) -> Any:
     """Import the module of this folder for a kind of model."""
     return importlib.import_module(f"parity.decode.{kind}")
@@ -163,9 +110,12 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
     return batch_noise(spec["seed"], rows["ids"].tolist(), str(loaded.device), wide)
 
 
-def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
-    """Make a function of (rows, noise) that starts the method of `spec` on a job's loaded networks: it gives what
-    `record` takes. Rows beyond those of the noise, which do not fit in the batch, are queued."""
+def start_decoding(
+    kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | None = None
+) -> Callable[[Rows, Noise], Begun]:
+    """Make a function of (rows, noise) that starts the method of `spec` on a job's loaded networks, timed by the clock
+    if there is one: it gives what `record` takes. Rows beyond those of the noise, which do not fit in the batch, are
+    queued."""
     decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
@@ -173,6 +123,8 @@ def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Ro
         """Start decoding the rows; the model gets a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
         model, starts = begin_rows(slice_rows(rows, slice(n)), noise)
+        if clock is not None:
+            model = import_kind(kind).time_networks(model, clock)
         if n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
             model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
@@ -232,15 +184,14 @@ def run_decoder(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_onc
     """Decode rows, at most `at_once` of them at a time: a further row takes the place of one that is done. Each pass is
     noted, as what `doing` says."""
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
-    model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
+    clock = Clock(noise.keys.device)
+    model, start, steps = start_decoding(kind, loaded, spec, clock)(rows, noise)
     queue = getattr(model, "queue", None)
     passes = 0
     if queue is None and spec["method"] == find_plain_method(kind):
         passes = import_kind(kind).count_plain_passes(model, start, spec["options"])
-    steps = note_passes(steps, doing, queue, passes)
-    with time_calls(import_kind(kind).networks(model), noise.keys.device) as calls:
-        decoded = import_kind(kind).record(model, start, steps)
-    return Run(model, start, decoded, calls())
+    decoded = import_kind(kind).record(model, start, note_passes(steps, doing, queue, passes))
+    return Run(model, start, decoded, clock.list_calls())
 
 
 def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows, doing: Doing) -> None:

@@ -1,0 +1,63 @@
+"""Times calls of networks, by stand-ins that decoders are handed in the networks' place."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Call(NamedTuple):
+    """A call of a network."""
+
+    network: str  # "target", or the companion: "drafter", "draft", "heads"
+    seconds: float
+    tokens: int  # number of tokens evaluated for a row; 0 if the call's first argument is no tensor
+
+
+class Clock:
+    """Times calls of networks, for which decoders are handed `Timed` ones. On a GPU the ends of a call are events of
+    its stream, which nothing waits for."""
+
+    def __init__(self, device: torch.device):
+        """Start with no calls. device: of the networks."""
+        self.is_cuda = device.type == "cuda"
+        self.spans: list[tuple[str, Any, Any, int]] = []
+
+    def stamp(self) -> Any:
+        """Return the time now: seconds on a CPU, else a recorded CUDA event."""
+        if not self.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time(self, role: str, call: Callable[..., Any], *inputs: Any) -> Any:
+        """Return call(*inputs), and record when it began and ended. role: see `Call`."""
+        started = self.stamp()
+        out = call(*inputs)
+        tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
+        self.spans.append((role, started, self.stamp(), tokens))
+        return out
+
+    def list_calls(self) -> list[Call]:
+        """List the calls so far, with their seconds."""
+        cuda = self.is_cuda
+        return [Call(role, a.elapsed_time(b) / 1000 if cuda else b - a, n) for role, a, b, n in self.spans]
+
+
+class Timed:
+    """Stands in for a network, which does not change: a clock times some of its methods, and all else is its own. What
+    the network calls itself is a part of its call."""
+
+    def __init__(self, network: Any, role: str, clock: Clock, calls: tuple[str, ...] = ("logits", "tree")):
+        """Time the methods `calls` of a network. role: see `Call`."""
+        self._network = network
+        for name in calls:
+            setattr(self, name, partial(clock.time, role, getattr(network, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the network has by this name."""
+        return getattr(self._network, name)
