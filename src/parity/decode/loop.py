@@ -252,49 +252,54 @@ def time_compiled(kind: str, loaded: Any, compiled: Any, spec: dict[str, Any], r
 
 
 def decode_batch(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, pair: int | None, doing: Doing
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, doing: Doing
 ) -> dict[str, np.ndarray]:
-    """Decode a batch of rows, at_once of them at a time, and return the columns of a shard. pair: its number among the
-    batches that are timed beside plain decoding, None if it is not one; doing: how many rows are done before it. The
-    first pair also times single rows (see `time_alone`).
-
-    The batch and plain decoding of the same rows go first in turn. If the cell is itself plain decoding, its own time
-    is the baseline. If rows wait, plain decoding of the first at_once is timed and scaled to all. spec["baseline"]: the
-    options with which the method of plain decoding takes its place (`experiment.cells.find_baseline`)."""
+    """Decode a batch of rows, at_once of them at a time, and return the columns of a shard, NaN for times beside plain
+    decoding. doing: how many rows are done before it."""
     n = len(rows["ids"])
-    first_rows = slice_rows(rows, slice(at_once))
-    plain = {**spec, "method": find_plain_method(kind), "options": spec.get("baseline") or make_plain_options(kind)}
-    itself = is_plain_decoding(kind, spec["method"], spec["options"]) or spec == plain
-    if itself:
-        plain = spec
-    times: dict[str, Any] = {}
-    if pair == 0:
-        warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows, doing)
-        times = time_alone(kind, loaded, spec, plain, first_rows, n, doing) if n > 1 else {}
-
-    beside = doing.during(f"{plain['method']} beside batch {pair + 1}") if pair is not None else doing
-
-    def time_plain() -> float:
-        return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once
-
-    plain_first = pair is not None and not itself and pair % 2 == 0
-    plainly = time_plain() if plain_first else None
     run = run_decoder(kind, loaded, spec, rows, at_once, doing)
-    seconds = float("nan") if pair is None else run.decoded.seconds
     drafting = [call for call in run.calls if call.network != "target"]
-    columns: dict[str, Any] = {"ids": rows["ids"], **UNTIMED, "batch": n, "at_once": len(first_rows["ids"])}
+    columns: dict[str, Any] = {"ids": rows["ids"], **UNTIMED, "batch": n, "at_once": min(at_once, n)}
     columns |= {"network_seconds": sum(call.seconds for call in run.calls)}
     columns |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
     columns |= import_kind(kind).columns(rows, run.model, run.start, run.decoded)
-    del run  # plain decoding needs a cache as large as the one that this frees
-    if pair is not None:
-        if plainly is None:
-            plainly = seconds if itself else time_plain()
-        times |= {"plain_seconds": plainly, "load": os.getloadavg()[0]}
-        if n == 1:
-            times |= {"single_seconds": seconds, "plain_single_seconds": plainly}
-    columns |= times
     return {name: make_column(value, n) for name, value in columns.items()}
+
+
+def time_pair(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, number: int, doing: Doing
+) -> dict[str, np.ndarray]:
+    """Decode a batch as `decode_batch` does, and plainly beside it, who is first in turn; return its columns with the
+    times of both. number: of the batch, from 0; the first also times single rows (see `time_alone`).
+
+    If the cell is itself plain decoding, its own time is the baseline. If rows wait, plain decoding of the first
+    at_once is timed and scaled to all. spec["baseline"]: the options with which the method of plain decoding takes its
+    place (`experiment.cells.find_baseline`)."""
+    n = len(rows["ids"])
+    first_rows = slice_rows(rows, slice(at_once))
+    plain = {**spec, "method": find_plain_method(kind), "options": spec.get("baseline") or make_plain_options(kind)}
+    if is_plain_decoding(kind, spec["method"], spec["options"]):
+        plain = spec
+    itself = spec == plain
+    times: dict[str, Any] = {}
+    if number == 0:
+        warm_up(kind, loaded, [plain] if itself else [plain, spec], first_rows, doing)
+        times = time_alone(kind, loaded, spec, plain, first_rows, n, doing) if n > 1 else {}
+    beside = doing.during(f"{plain['method']} beside batch {number + 1}")
+
+    def time_plain() -> float:
+        """Time plain decoding of the batch's first rows; return the seconds of as many as the batch has."""
+        return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once
+
+    plain_first = not itself and number % 2 == 0
+    plain_seconds = time_plain() if plain_first else None
+    columns = decode_batch(kind, loaded, spec, rows, at_once, doing)  # which frees its cache for plain decoding
+    if plain_seconds is None:
+        plain_seconds = columns["seconds"] if itself else time_plain()
+    times |= {"plain_seconds": plain_seconds, "load": os.getloadavg()[0]}
+    if n == 1:
+        times |= {"single_seconds": columns["seconds"], "plain_single_seconds": plain_seconds}
+    return columns | {name: make_column(value, n) for name, value in times.items()}
 
 
 def batches(
@@ -307,9 +312,12 @@ def batches(
     while (remaining := len(rows["ids"]) - first) > 0:
         batch = min(batch, remaining)
         batch_rows = slice_rows(rows, slice(first, None if refill else first + batch))
-        pair = number if number < paced else None
+        doing = Doing(first, len(rows["ids"]))
         try:
-            yield decode_batch(kind, loaded, spec, batch_rows, batch, pair, Doing(first, len(rows["ids"])))
+            if number < paced:
+                yield time_pair(kind, loaded, spec, batch_rows, batch, number, doing)
+            else:
+                yield decode_batch(kind, loaded, spec, batch_rows, batch, doing)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
