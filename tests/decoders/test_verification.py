@@ -1,5 +1,7 @@
 """The accept-or-resample core of the discrete decoders."""
 
+import math
+
 import pytest
 import torch
 from parity_decoders.noise import counted_noise
@@ -12,6 +14,7 @@ def make_laws(*rows):
     return torch.tensor(rows, dtype=torch.float64)[None]
 
 
+LEADING_ONES = 9  # a seed by which one of 16 x 65,536 words begins with 24 ones
 ONES = torch.ones(1, 2, 3, dtype=torch.float64)
 NO = torch.zeros(1, 2, dtype=torch.bool)
 
@@ -67,3 +70,36 @@ def test_a_tolerance_accepts_no_token_of_probability_zero(point):
         for draft in ([1, 0], [0, 0])
     ]
     assert accepted == [2, 1]  # the first is accepted by the tolerance alone; the second is impossible
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab", [512, 16_384, 65_536, 151_936])
+def test_races_over_a_real_vocabulary_follow_the_law(vocab, dtype):
+    """A certain token among others of 1e-12 together always wins; two equal tokens among others of 1e-9 win half
+    each."""
+    rows = 2**21 // vocab
+    noise, zero = counted_noise(3, range(rows), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
+    e = noise.exponential("sample", zero, vocab)
+    certain = torch.full((vocab,), -27.6 - math.log(vocab), dtype=dtype).index_fill(0, torch.tensor(vocab // 2), 0)
+    assert (race(certain.float().softmax(-1), e) == vocab // 2).all()
+    equal = torch.full((vocab,), -20.7 - math.log(vocab), dtype=dtype).index_fill(0, torch.tensor([3, vocab - 1]), 0)
+    wins = [int((race(equal.float().softmax(-1), e) == k).sum()) for k in (3, vocab - 1)]
+    assert sum(wins) == rows and stats.binomtest(wins[0], rows).pvalue > 1e-4
+
+
+def test_a_word_of_leading_ones_does_not_win_for_a_token_of_no_probability():
+    """Must fail: exponentials of its 24 leading bits, a uniform that rounds to 1."""
+    noise = counted_noise(LEADING_ONES, range(16), torch.float32)
+    e = noise.exponential("sample", torch.zeros(1, 1, dtype=torch.int64), 65_536)
+    law = torch.full((65_536,), 1e-17).index_fill(0, torch.tensor(7), 1)
+    assert (race(law, e) == 7).all()
+    uniform = ((-e.double()).exp() * 2**24).floor().float() + 0.5
+    wrong = (uniform * 2.0**-24).log().neg().clamp(min=torch.finfo(torch.float32).tiny)
+    assert (race(law, wrong) != 7).any()
+
+
+def test_a_uniform_law_is_drawn_uniformly():
+    """Over 65,536 tokens of equal weight: none is drawn for its number."""
+    noise, zero = counted_noise(4, range(1000), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
+    tokens = race(torch.ones(65_536), noise.exponential("sample", zero, 65_536))
+    assert stats.kstest(tokens[:, 0] + 0.5, "uniform", (0, 65_536)).pvalue > 1e-4

@@ -6,8 +6,14 @@ same (use, index) get the same number, which is how coupled decoders equal plain
 The generator is SplitMix64 (Steele, Lea & Flood 2014): each (row, use, index) names a stream, its elements are
 consecutive counters. Arithmetic of 64-bit words gives the same bits on every device. torch has no stable keyed
 generator that takes tensors of keys and counters. On a CPU numpy's integers are several times faster than torch's.
+
+A word is converted as a signed integer over 2^64 to a centred number x in [-1/2, 1/2]. The uniform is x - floor(x), so
+positive x are its small numbers, and negative x those of its complement. Both are rounded relative to their own size,
+so a token of probability p is drawn with probability p also where p is 1e-9, in float32 as in float64.
 """
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,37 +24,61 @@ from parity_decoders.errors import DecodingError
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-ARRAYS = tuple(np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2))
+ARRAYS = {n: np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2)}
+BLOCK = 16384  # words that are mixed at once on a CPU, so that they stay in a core's cache
+SMALLEST = 2.0**-65  # takes the place of 0, which one word of 2^64 gives
 # what a number is for; each use has a stream of its own
 USES = ("sample", "accept", "draft", "branch", "order", "retry", "draft race")
 
 
-def _shift_right(z: Any, n: int) -> Any:
-    """Shift words (int64 tensors, or uint64 arrays) right by n bits, with zeros from the left."""
-    return z >> n if isinstance(z, np.ndarray) else (z >> n).bitwise_and_((1 << (64 - n)) - 1)
-
-
-def _mix(z: Any, leading: int = 64) -> Any:
-    """Apply SplitMix64's finaliser to words, in place; its last step is left out if no more than 31 `leading` bits are
-    needed."""
-    _, one, two = ARRAYS if isinstance(z, np.ndarray) else (GOLDEN, MIX1, MIX2)
-    for shift, factor in ((30, one), (27, two)):
-        z ^= _shift_right(z, shift)
-        z *= factor
-    if leading > 31:  # the last step does not change the leading bits
-        z ^= _shift_right(z, 31)
+def _mix(z: Any, scratch: np.ndarray | None = None) -> Any:
+    """Apply SplitMix64's finaliser to words (int64 tensors, or uint64 arrays), in place. scratch: memory for an array
+    of their shape."""
+    array = isinstance(z, np.ndarray)
+    for shift, factor in ((30, MIX1), (27, MIX2), (31, None)):
+        # the shifts bring zeros from the left
+        z ^= np.right_shift(z, shift, out=scratch) if array else (z >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+        if factor is not None:
+            z *= ARRAYS[factor] if array else factor
     return z
 
 
-def _convert_words(words: np.ndarray, bits: int) -> np.ndarray:
-    """Convert words below 2^bits exactly to floats: to float64 for 53 bits, else to float32 by way of int32, which is
-    fastest."""
-    return words.astype(np.float64) if bits == 53 else words.astype(np.int32).astype(np.float32)
+def _mix_blocks(stream: np.ndarray, counters: np.ndarray, floats: np.ndarray) -> None:
+    """Mix the words stream [R, 1] + counters [n] and store them as signed integers in floats [R, n]; block by block, in
+    a core's cache."""
+    n = len(counters)
+    rows = max(1, BLOCK // max(n, 1))
+    memory = np.empty((2, min(rows, len(stream)) * min(n, BLOCK)), np.uint64)
+    for row, column in product(range(0, len(stream), rows), range(0, n, BLOCK)):
+        block = floats[row : row + rows, column : column + BLOCK]
+        words, scratch = memory[:, : block.size].reshape(2, *block.shape)
+        np.add(stream[row : row + rows], counters[column : column + BLOCK], out=words)
+        block[...] = _mix(words, scratch).view(np.int64)
 
 
 def _wrap_to_int64(n: int) -> int:
     """Return n modulo 2^64 as a signed 64-bit number."""
     return (n + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _largest_below_one(dtype: torch.dtype) -> float:
+    """Return the largest number of a dtype below 1."""
+    return 1 - torch.finfo(dtype).eps / 2
+
+
+def _make_uniform(x: Tensor) -> Tensor:
+    """Turn centred numbers into U(0, 1), in place."""
+    return x.sub_(x.floor()).clamp_(SMALLEST, _largest_below_one(x.dtype))
+
+
+def _make_exponential(x: Tensor) -> Tensor:
+    """Turn centred numbers into unit exponentials, in place: -log(1 - v), where v = ceil(x) - x."""
+    return x.sub_(x.ceil()).clamp_(-_largest_below_one(x.dtype), -SMALLEST).log1p_().neg_()
+
+
+def _make_normal(x: Tensor) -> Tensor:
+    """Turn centred numbers into standard normals, in place, each tail from the numbers near 0."""
+    return x.copy_(torch.special.ndtri(x.abs().clamp_(min=SMALLEST)).copysign_(-x))
 
 
 class Noise:
@@ -59,10 +89,9 @@ class Noise:
     """
 
     def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
-        """Set keys [B] int64, one a row, and dtype: float32 (24 random bits, the leading ones of float64's 53) or
-        float64."""
+        """Set keys [B] int64, one a row, and the dtype of exponentials and normals: float32 or float64, of the same
+        words."""
         self.keys, self.dtype = keys, dtype
-        self.bits = 53 if dtype == torch.float64 else 24
         self.array = keys.device.type == "cpu"
         self.streams: dict[str, Any] = {}  # [B] keys of each use, in words
         self.counters: Any = ()  # counters of a stream's elements, in words
@@ -71,23 +100,24 @@ class Noise:
         """View an int64 tensor as words: a uint64 array on a CPU, else the tensor itself."""
         return x.numpy().view(np.uint64) if self.array else x
 
-    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Draw n numbers of U(0, 1) for each row and index, [B, ..., n]. Raises DecodingError for a use that is not in
-        USES."""
+    def _draw(self, use: str, index: Tensor, n: int, dtype: torch.dtype, convert: Callable[[Tensor], Tensor]) -> Tensor:
+        """Draw n numbers for each row and index, [B, ..., n]; `convert` makes them of centred numbers, in place. Raises
+        DecodingError for a use that is not in USES."""
         if use not in self.streams:
             if use not in USES:
                 raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
             self.streams[use] = self._words(_mix(self.keys + _wrap_to_int64((USES.index(use) + 1) * GOLDEN)))
         if len(self.counters) < n:
             self.counters = self._words(torch.arange(1, n + 1, device=self.keys.device) * GOLDEN)
-        golden, one, _ = ARRAYS if self.array else (GOLDEN, MIX1, MIX2)
+        golden, one = (ARRAYS[n] if self.array else n for n in (GOLDEN, MIX1))
         keys = self.streams[use].reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
-        words = _shift_right(_mix(stream[..., None] + self.counters[:n], self.bits), 64 - self.bits)
-        uniform: Any = _convert_words(words, self.bits) if self.array else words.to(self.dtype)
-        uniform += 0.5
-        uniform *= 2.0**-self.bits  # the result is never 0; in float32 the largest rounds to 1
-        return torch.from_numpy(uniform) if self.array else uniform
+        if self.array:
+            x = torch.empty(*stream.shape, n, dtype=dtype)
+            _mix_blocks(stream.reshape(-1, 1), self.counters[:n], x.numpy().reshape(-1, n))
+        else:
+            x = _mix(stream[..., None] + self.counters[:n]).to(dtype)
+        return convert(x.mul_(2.0**-64))
 
     def take(self, rows: Tensor) -> "Noise":
         """Return the noise of the rows with these numbers [n]."""
@@ -99,18 +129,18 @@ class Noise:
         self.streams.clear()
 
     def uniform(self, use: str, index: Tensor) -> Tensor:
-        """Draw U(0, 1) [B, ...], one a row and index."""
-        return self._uniform(use, index, 1)[..., 0]
+        """Draw U(0, 1) [B, ...], one a row and index; float64 for every dtype, because `u * q < p` shall hold with
+        probability p / q also where that is next to 0 or to 1."""
+        return self._draw(use, index, 1, torch.float64, _make_uniform)[..., 0]
 
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
         """Draw n unit exponentials a row and index, [B, ..., n]: `argmax(weights / exponential)` is a draw from
         `weights` (a race)."""
-        return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
+        return self._draw(use, index, n, self.dtype, _make_exponential)
 
     def normal(self, use: str, index: Tensor, n: int) -> Tensor:
         """Draw n standard normals a row and index, [B, ..., n], by the inverse of their distribution function."""
-        below_one = 1 - torch.finfo(self.dtype).eps / 2
-        return torch.special.ndtri(self._uniform(use, index, n).clamp_(max=below_one))
+        return self._draw(use, index, n, self.dtype, _make_normal)
 
 
 def counted_noise(

@@ -112,7 +112,7 @@ def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) 
     """
     W = draft.shape[1]
     ratio = probability(p, draft) / probability(q, draft)
-    weight = [torch.ones_like(u[:, 0])]
+    weight = [torch.ones_like(ratio[:, 0])]
     for i in range(W - 1):
         weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
     w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other

@@ -152,8 +152,8 @@ class Renumbered(Noise):
         super().__init__(noise.keys, noise.dtype)
         self.noise, self.index, self.only = noise, index, only
 
-    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        return self.noise._uniform(use, self.index(index) if self.only in ("", use) else index, n)
+    def _draw(self, use: str, index: Tensor, *how: Any) -> Tensor:
+        return self.noise._draw(use, self.index(index) if self.only in ("", use) else index, *how)
 
 
 def renumber(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:

@@ -112,10 +112,13 @@ class RecordedNoise(Noise):
         self.recorder = recorder
         self.rows = torch.arange(len(noise.keys)) if rows is None else rows
 
-    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        values = super()._uniform(use, index, n)
-        self.recorder.add(self.rows, values[..., 0].clone())
-        return values
+    def _draw(self, use: str, index: Tensor, n: int, dtype: torch.dtype, convert: Callable[[Tensor], Tensor]) -> Tensor:
+        def record(x: Tensor) -> Tensor:
+            """Record the first of the n numbers, before it becomes a uniform, an exponential or a normal."""
+            self.recorder.add(self.rows, x[..., 0].clone())
+            return convert(x)
+
+        return super()._draw(use, index, n, dtype, record)
 
     def take(self, rows: Tensor) -> "RecordedNoise":
         return RecordedNoise(super().take(rows), self.recorder, self.rows[rows])
