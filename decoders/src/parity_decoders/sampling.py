@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+NUCLEUS = 512  # tokens that hold the mass of top-p in most laws of text
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,24 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 
 
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
-    """Set all but the smallest set of most likely tokens whose mass reaches p to -inf (Holtzman et al. 2020)."""
-    ordered, order = logits.sort(descending=True)
-    law = ordered.softmax(-1)
-    excluded = law.cumsum(-1) - law >= p  # tokens whose likelier ones have that mass already
-    return logits.masked_fill(torch.empty_like(excluded).scatter_(-1, order, excluded), float("-inf"))
+    """Set all but the smallest set of most likely tokens whose mass reaches p to -inf (Holtzman et al. 2020); of equal
+    tokens the first are kept.
+
+    Of a large vocabulary a CPU sorts the NUCLEUS likeliest tokens, and all only where these have less than p; a GPU sorts all, because
+    reading whether they do would synchronise.
+    """
+    V, total = logits.shape[-1], logits.logsumexp(-1, keepdim=True)
+    for n in (NUCLEUS, V) if logits.device.type == "cpu" and V >= 64 * NUCLEUS else (V,):
+        ordered = logits.topk(n).values if n < V else logits.sort(descending=True).values
+        mass = (ordered - total).exp().cumsum(-1, dtype=torch.float64)
+        kept = pad(mass[..., :-1], (1, 0)) < p  # the mass of likelier tokens is less than p
+        if n == V or not bool(kept[..., -1].any()):
+            break
+    least = ordered.gather(-1, kept.sum(-1, keepdim=True) - 1)
+    n_equal = (kept & (ordered == least)).sum(-1, keepdim=True)
+    is_equal = logits == least
+    excluded = (logits < least) | (is_equal & (is_equal.cumsum(-1, dtype=torch.int32) > n_equal))
+    return logits.masked_fill(excluded, float("-inf"))
 
 
 class Sampled:

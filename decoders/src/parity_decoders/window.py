@@ -72,7 +72,10 @@ class Window:
         self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
         # end [B]: positions before it have been written; kept [B]: tokens of the last pass that are final
         self.end = self.kept = self.line.frontier
-        self.laws: Tensor | None = None  # [B, L + size, V] laws last predicted, if `init` samples
+        # how far `init` looks back; drafts are made from no position before the frontier less this
+        self.back = model.width if init.endswith("above") else 1
+        # [B, back + size, V] laws last predicted, if `init` samples; position i is in place i modulo back + size
+        self.laws: Tensor | None = None
         # for each use the uniforms [B, AHEAD * size] of AHEAD passes, and the number of the first of these passes
         self.drawn: dict[str, tuple[Tensor, int]] = {}
         self.tokens: Tensor | None = None  # [B, W] tokens of the last pass; stored [B, W, V]: their laws
@@ -162,7 +165,7 @@ class Window:
             if self.init.startswith("repeat"):
                 tokens = torch.where(exists, self.line.tokens.gather(1, source + 1), tokens)
             elif self.laws is not None:
-                q = self.laws[self.rows, source]
+                q = self.laws[self.rows, source % self.laws.shape[1]]
                 tokens = torch.where(exists, race(q, self._draw_draft_races()), tokens)
                 point = ~exists
         return self._force_tokens(tokens, q, point)
@@ -170,7 +173,7 @@ class Window:
     def _find_sources(self) -> tuple[Tensor, Tensor]:
         """Find the positions [B, W] that `init` copies from, in steps of 1 to the left or of a row upwards, and [B, W]
         bool whether each has been written."""
-        back = self.model.width if self.init.endswith("above") else 1
+        back = self.back
         source = self.positions - back * (-((self.end[:, None] - 1 - self.positions) // back)).clamp(min=1)
         return source.clamp(min=0), (source >= 0) & (source < self.end[:, None])
 
@@ -180,7 +183,7 @@ class Window:
         source, exists = self._find_sources()
         if self.line.grammar:
             exists &= self.model.forced[self.positions.clamp(max=self.model.length - 1)] < 0
-        return self.laws[self.rows, source], exists
+        return self.laws[self.rows, source % self.laws.shape[1]], exists
 
     def _force_tokens(self, tokens: Tensor, q: Tensor, point: Tensor) -> Drafts:
         """Make drafts of tokens [B, W] drawn from q, in which the tokens that the grammar forces are put in as point
@@ -204,8 +207,8 @@ class Window:
         """
         if p is not None and self.init.startswith("sample"):
             if self.laws is None:
-                self.laws = p.new_zeros(len(p), self.model.length + self.size, p.shape[-1])
-            self.laws[self.rows, self.positions] = p
+                self.laws = p.new_zeros(len(p), self.back + self.size, p.shape[-1])
+            self.laws[self.rows, self.positions % self.laws.shape[1]] = p
         self.tokens = tokens
         self.stored = p if stored is None else stored
         step = self.line.advance(tokens, n_kept.clamp(max=tokens.shape[1]))
