@@ -105,6 +105,39 @@ def test_rows_that_one_folder_lacks_are_listed(compare):
     assert {folder.name: labels for folder, labels in lacking.items()} == {"a": ["gsd"], "b": ["mtj"]}
 
 
+def drop_columns(cell, *names):
+    """Return a cell without these columns of its row and records, as an older version wrote it."""
+    row, frame = cell
+    return {k: v for k, v in row.items() if k not in names}, frame.drop(columns=[n for n in names if n in frame])
+
+
+@pytest.mark.parametrize("names", [["nfe"], ["clip", "clip_score"], ["label", "pill", "fid_se", "fid"]])
+def test_what_an_older_folder_lacks_is_named_and_the_rest_compared(compare, names):
+    lossy = {"verdict_kind": "lossy"}
+    comparison = compare([drop_columns(make_cell(), *names)], [make_cell(**lossy)])
+    assert list_changed(comparison) == {"sjd": ["verdict"]}
+    figure = {"nfe": "passes", "clip": "clip_score", "label": "fid"}[names[0]]
+    lines = command.summarize(comparison)
+    assert f"Not compared: {figure} of sjd, which A lacks." in lines
+    assert len([line for line in lines if "which A lacks" in line]) == 1
+    assert list(command.make_tables(comparison))
+
+
+def test_a_cell_without_records_is_compared_by_its_row(compare):
+    row, frame = make_cell()
+    comparison = compare([(row, frame[:0]), make_cell("mtj")], [make_cell(), make_cell("mtj")])
+    assert list_changed(comparison) == {"sjd": [], "mtj": []}
+    assert "Not compared: passes of sjd, which A lacks." in command.summarize(comparison)
+    assert list(command.make_tables(comparison))
+
+
+@pytest.mark.parametrize("older", [{}, {"columns_version": 1}, {"columns_version": 2}])
+def test_columns_of_another_version_are_no_silent_equals(compare, older):
+    comparison = compare([make_cell(**older)], [make_cell(columns_version=2)])
+    warned = any("may hold another figure" in line for line in command.summarize(comparison))
+    assert warned == (older != {"columns_version": 2})
+
+
 @pytest.mark.parametrize("machine", ["GPU, CPU, 16 cores", None])
 def test_seconds_of_another_or_unnamed_machine_are_not_compared(compare, machine):
     comparison = compare([make_cell()], [make_cell(machine=machine)])

@@ -116,6 +116,17 @@ def test_a_prompt_file_stands_for_its_prompts(tmp_path):
     assert command.read_given_prompts([str(file), "another"]) == [*CAPTIONS, "another"]
 
 
+@pytest.mark.parametrize("name", ["captions.yaml", "captions", "captions.json", "folder/", "absent.TXT"])
+def test_what_exists_as_a_file_is_read_or_refused_and_never_drawn(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    if name.startswith("captions"):
+        (tmp_path / name).write_text(CAPTIONS[0])
+    with pytest.raises(ParityError, match=name):
+        command.read_given_prompts([f"{tmp_path}/{name}"])
+    (tmp_path / "P.TXT").write_text(CAPTIONS[0])
+    assert command.read_given_prompts([f"{tmp_path}/P.TXT", "a/c circle, v1.5"]) == [CAPTIONS[0], "a/c circle, v1.5"]
+
+
 def add_stand_in(name, folder, grid=None, captions=None):
     """Add a stand-in's model as a person does, and load it from the file that was written."""
     write(name, folder)

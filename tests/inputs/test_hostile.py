@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.base import files
+from parity.base import files, text_files
 from parity.base.errors import ParityError
 from parity.base.weights import read_shapes, unpickle
 from parity.inputs import picture_files, readers
@@ -95,7 +95,7 @@ def test_a_hostile_file_is_one_line_and_little_memory(tmp_path, case):
     name, read, make = HOSTILE[case]
     make(tmp_path / name)
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(readers, "MOST", 1_000_000)
+        m.setattr(text_files, "MOST", 1_000_000)
         tracemalloc.start()
         try:
             with pytest.raises(ParityError) as error:

@@ -39,6 +39,10 @@ def read_content(tmp_path, name, content, **settings):
         ("p.csv", 'id,Caption\n1,"a, b\nc"\n2,d\n', {}, ["a, b c", "d"]),
         ("p.jsonl", '{"tag": "x", "prompt": "a cat"}\n\n{"prompt": "two"}\n', {}, ["a cat", "two"]),
         ("p.csv", 'prompt,id\r\n"a ""red"" car, 4k",1\r\n\r\na 6" nail,2', {}, ['a "red" car, 4k', 'a 6" nail']),
+        ("p.csv", ",prompt\n0,a red car\n1,a dog\n", {}, ["a red car", "a dog"]),
+        ("p.csv", "sep=,\r\nprompt,cat\r\na red car,x\r\n", {}, ["a red car"]),
+        ("P.TXT", "\ufeffa red car\n", {}, ["a red car"]),
+        ("p.ndjson", '{"prompt": "a red car"}\n', {}, ["a red car"]),
         ("p.list", "7\n007\n999\n", {"format": "labels"}, ["7", "7", "999"]),
     ],
 )
@@ -71,6 +75,15 @@ def test_every_coco_picture_gives_a_caption_in_order_of_ids(tmp_path):
     assert [(row["image_id"], row["id"]) for row in rows] == [(7, 3), (12, 5), (30, 6)]
 
 
+def test_captions_of_pictures_that_a_coco_file_does_not_list_are_left_out_and_counted(tmp_path):
+    thinned = {**COCO, "images": COCO["images"][1:]}
+    assert read_content(tmp_path, "c.json", thinned) == ["a", "twelve, longer than next"]
+    (line,) = prompts.describe_left_out(PromptSpec(file="c.json"), tmp_path)
+    assert line.startswith("2 captions of c.json are left out")
+    read_content(tmp_path, "whole.json", COCO)
+    assert prompts.describe_left_out(PromptSpec(file="whole.json"), tmp_path) == []
+
+
 def test_a_subset_is_drawn_by_its_seed_and_keeps_the_order(tmp_path):
     lines = [f"prompt {k:03d}" for k in range(200)]
     samples = [read_content(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
@@ -93,6 +106,11 @@ def test_labels_need_no_file():
 @pytest.mark.parametrize(
     ("name", "content", "settings", "fragments"),
     [
+        ("p.list", "a red car\n", {}, ["unknown suffix", ".ndjson", "`format`"]),
+        ("p", "a red car\n", {}, ["unknown suffix"]),
+        ("p.txt", "a red car\n".encode("utf-16-le").decode(), {}, ["a NUL at byte 1", "UTF-8"]),
+        ("p.csv", ",\n0,a red car\n", {}, ["row 1: has no prompt, caption or text", "its columns: none"]),
+        ("p.csv", "sep=;\nprompt;cat\n", {}, ["line 1: 'sep=;'", "allowed: ','"]),
         ("p.csv", "a,b\n1,2\n", {}, ["row 1: has no prompt, caption or text", "a, b"]),
         ("p.csv", "prompt,x\nok,1\n ,2\n", {}, ["row 2: prompt = ' '", "allowed: text"]),
         ("p.csv", "prompt\n" + "x" * 200_000, {}, ["line 2: is not CSV"]),

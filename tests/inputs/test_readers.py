@@ -25,6 +25,8 @@ BAD = [
     ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
     ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
     ("a.jsonl", b'{"text": " anna "}\n', "last_word", "row 1: text = ' anna ': a single word"),
+    ("a.tokens", b"anna was glad .\n", "infilling", "unknown suffix; allowed: .txt, "),
+    ("a.txt", "anna was glad .".encode("utf-16-le"), "infilling", "a NUL at byte 1"),
     ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
     ("a.txt", b"\n\n", "last_word", "holds no row"),
     ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),

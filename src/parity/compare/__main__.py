@@ -56,14 +56,16 @@ HEADS = (  # the headings of the table of costs, each with its meaning
 
 
 def format_figure(figure: Estimate) -> str:
-    """Write a figure with half the width of its interval: "94 ± 5"."""
+    """Write a figure with half the width of its interval: "94 ± 5"; "none" if it is missing."""
+    if figure.missing:
+        return "none"
     reach = figure.reach() or (0.0, 0.0)
     return f"{figure.value:.4g} ± {sum(reach) / 2:.2g}" if sum(reach) > 0 else f"{figure.value:.4g}"
 
 
 def format_difference(figure: Estimate | None) -> str:
     """Write a difference with its interval: "-0.02 (-0.07 to +0.03)"; "" where there is none."""
-    if figure is None:
+    if figure is None or figure.missing:
         return ""
     down, up = figure.reach() or (0.0, 0.0)
     if not down + up > 0:
@@ -113,13 +115,15 @@ def make_tables(comparison: Comparison) -> Iterator[Table]:
 
 
 def summarize(comparison: Comparison) -> list[str]:
-    """Write sentences: how many rows changed, which rows a folder lacks, and why seconds are not compared."""
+    """Write sentences: how many rows changed, which rows and figures a folder lacks, whether columns may differ in
+    meaning, and why seconds are not compared."""
     pairs = comparison.pairs
     changed = sum(bool(pair.find_changed(comparison.z)) for pair in pairs)
     lines = [f"A is {comparison.a.folder}, B is {comparison.b.folder}: {len(pairs)} rows in both, {changed} changed."]
     for folder, labels in comparison.list_unpaired():
         if labels:
             lines.append(f"Only in {folder}: {', '.join(labels)}.")
+    lines += [*comparison.list_lacking(), *comparison.list_versions()]
     machines = [tuple(words_of(row, "machine") or "an unnamed machine" for row in (p.a, p.b)) for p in pairs]
     different = {names for names, pair in zip(machines, pairs, strict=True) if not pair.has_same_machine()}
     return lines + [f"Seconds are not compared: A ran on {a}, B on {b}." for a, b in sorted(different)]

@@ -15,7 +15,7 @@ from parity.base.errors import ParityError
 from parity.experiment.options import KINDS
 from parity.metrics.estimates import Estimate, estimate_of, mean_and_error, prompt_groups
 from parity.report.blocks import is_missing, list_records
-from parity.report.collect import compute_changes
+from parity.report.collect import QUALITY, compute_changes
 from parity.report.settings import parse_settings
 
 ALPHA = 0.05  # the chance that any figure of two folders that do not differ counts as changed (Bonferroni)
@@ -37,9 +37,10 @@ class Results:
         return [kind for kind in KINDS if any(row["kind"] == kind for row in self.rows.values())]
 
     def records_of(self, row: Mapping[str, Any]) -> pd.DataFrame:
-        """Select the records of a row, sorted by id, without columns that it has nothing in."""
-        chosen = self.records[self.records["key"] == row["key"]].dropna(axis=1, how="all")
-        return chosen.sort_values("id", kind="stable").reset_index(drop=True)
+        """Select the records of a row, sorted by id, without columns that it has nothing in: without any, if it has no
+        records."""
+        chosen = self.records[self.records["key"] == row["key"]].sort_values("id", kind="stable")
+        return chosen.dropna(axis=1, how="all").reset_index(drop=True)
 
 
 def read_results(folder: Path) -> Results:
@@ -84,20 +85,26 @@ class Pair:
 
     @cached_property
     def passes(self) -> tuple[Estimate, Estimate]:
-        """Passes of an image or text in a and in b; of vectors, calls one after another."""
+        """Passes of an image or text in a and in b, missing where no records count them; of vectors, calls one after
+        another."""
         a, b = (mean_by_prompt(frame, self.count) for frame in (self.records_a, self.records_b))
         return a, b
 
     @property
     def count(self) -> str:
-        """The column of the records that counts passes."""
-        return next((name for name in ("depth", "nfe") if name in self.records_b), "passes")
+        """The column that counts passes in the records of both or, if there is none, of one."""
+        in_a, in_b = (set(frame) for frame in (self.records_a, self.records_b))
+        named = [name for columns in (in_a & in_b, in_a | in_b) for name in ("depth", "nfe", "passes") if name in columns]
+        return named[0] if named else "passes"
 
     @cached_property
     def passes_difference(self) -> Estimate:
-        """Passes of b less those of a: paired by prompt if both have the same prompts, else from the errors of both."""
+        """Passes of b less those of a: paired by prompt if both have the same prompts, else from the errors of both;
+        missing where one has none."""
         a, b = self.records_a, self.records_b
-        if self.count in a and a["id"].tolist() == b["id"].tolist():
+        if any(passes.missing for passes in self.passes):
+            return Estimate()
+        if a["id"].tolist() == b["id"].tolist():
             return mean_by_prompt(b.assign(gap=b[self.count] - a[self.count]), "gap")
         first, second = self.passes
         return Estimate(second.value - first.value, math.hypot(first.error or 0.0, second.error or 0.0))
@@ -120,6 +127,13 @@ class Pair:
         a, b = (estimate_of(row, "seconds_per_image") for row in (self.a, self.b))
         return (a, b) if self.has_same_machine() and not (a.missing or b.missing) else None
 
+    def list_lacking(self) -> Iterator[tuple[str, str]]:
+        """Yield each figure that only one of the two has, with the name of the other, "A" or "B"."""
+        named = {name: (estimate_of(self.a, name), estimate_of(self.b, name)) for name in (*QUALITY, "seconds_per_image")}
+        for figure, (a, b) in {"passes": self.passes, **named}.items():
+            if a.missing != b.missing:
+                yield figure, "A" if a.missing else "B"
+
     def has_same_machine(self) -> bool:
         """Return whether both rows name their machine, and the same one."""
         return not is_missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
@@ -131,7 +145,9 @@ class Pair:
 
 
 def mean_by_prompt(frame: pd.DataFrame, column: str) -> Estimate:
-    """Return the mean of a column of the records, its error clustered by prompt."""
+    """Return the mean of a column of the records, its error clustered by prompt; missing if they lack the column."""
+    if column not in frame:
+        return Estimate()
     groups = prompt_groups(frame["id"].to_numpy())
     return Estimate(*mean_and_error(frame[column].to_numpy(float), groups))
 
@@ -154,6 +170,27 @@ class Comparison:
         """Standard errors beyond which a figure counts as changed, among all figures that are compared."""
         count = sum(len(pair.estimated) for pair in self.pairs)
         return float(stats.norm.isf(ALPHA / 2 / max(1, count)))
+
+    def list_lacking(self) -> Iterator[str]:
+        """Yield a sentence for each figure that a folder lacks, with the rows in which the other has it."""
+        labels: dict[tuple[str, str], list[str]] = {}
+        for pair in self.pairs:
+            for lacking in pair.list_lacking():
+                labels.setdefault(lacking, []).append(pair.label)
+        for (figure, folder), rows in labels.items():
+            yield f"Not compared: {figure} of {', '.join(rows)}, which {folder} lacks."
+
+    def list_versions(self) -> Iterator[str]:
+        """Yield a sentence if the columns of the two folders are of different versions, and may mean other things."""
+        a, b = (self.describe_version(results) for results in (self.a, self.b))
+        if a != b:
+            yield f"Columns of A are {a}, of B {b}: one of the same name may hold another figure; run both with one version."
+
+    @staticmethod
+    def describe_version(results: Results) -> str:
+        """Describe the version of a folder's columns (`collect.COLUMNS_VERSION`), which older results do not name."""
+        versions = {words_of(row, "columns_version") for row in results.rows.values()}
+        return " and ".join(f"of version {version}" if version else "older than any version" for version in sorted(versions))
 
     def list_unpaired(self) -> Iterator[tuple[Path, list[str]]]:
         """Yield each folder with the labels of its rows that the other folder lacks."""

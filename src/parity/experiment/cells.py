@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from parity.base import text_files
 from parity.base.files import digest, sums
 from parity.experiment import weights
 from parity.experiment.options import (
@@ -24,7 +25,7 @@ from parity.experiment.options import (
     needs,
     runs_on_enumerable,
 )
-from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
+from parity.experiment.schema import Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode; the others ask for the model's laws
 LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
@@ -106,7 +107,7 @@ def list_text_tasks(config: Config) -> list[dict[str, Any]]:
             settings = task.model_dump()
             file = Path(task.data)
             content = ""
-            if task.data and file.is_file() and file.stat().st_size <= MOST:  # larger ones are refused later
+            if task.data and file.is_file() and file.stat().st_size <= text_files.MOST:  # larger ones are refused later
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
             key = digest([kind, settings, content, revision])
             tasks.append({"kind": kind, "settings": settings, "model": model, "revision": revision, "key": key})

@@ -76,7 +76,7 @@ def count_prompts(config: Config) -> Config:
 
 
 def describe_unread(config: Config) -> list[str]:
-    """Describe in a line each prompt set of which a default limit leaves out prompts."""
+    """Describe in a line each prompt set of which a default limit, or the file itself, leaves out prompts."""
     specs: dict[str, PromptSpec | None] = {
         "image.prompts": config.image.prompts if config.image else None,
         "continuous.captions": config.continuous.captions if config.continuous else None,
@@ -88,6 +88,8 @@ def describe_unread(config: Config) -> list[str]:
             if number > spec.limit:
                 used = f"{spec.limit:,} of the {number:,} prompts of {spec.file} are used"
                 lines.append(f"{used}; {key}.limit takes more")
+        if spec is not None:
+            lines += prompt_files.describe_left_out(spec)
     return lines
 
 

@@ -22,33 +22,15 @@ from parity.experiment.schema import CLASSES, PromptSpec
 PLACES = 24  # number of caption tokens that the embedded model reads, its end token among them
 EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
 NAMES = ("prompt", "caption", "text")  # names of the prompt's column, if the configuration names none
-ENDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "coco"}  # format by suffix; other files hold lines
-TABLES: dict[str, tuple[str, tuple[str, ...]]] = {  # delimiter and required columns of a format, the prompt's first
-    "tsv": ("\t", ()),
-    "csv": (",", ()),
-    "parti": ("\t", ("Prompt", "Category")),
-    "dpg": (",", ("text", "item_id")),
-}
+TABLES = {"parti": "tsv", "dpg": "csv"}  # benchmarks, and the format that their tables are in
+NEEDED = {"parti": ("Prompt", "Category"), "dpg": ("text", "item_id")}  # their columns, the prompt's first
+FORMATS = {**text_files.FORMATS, ".json": "coco"}  # format by suffix
 Row = dict[str, Any]
 
 
 def source(spec: PromptSpec) -> list[str]:
     """List the file of a prompt set; [] for class labels (`classes:N`), which need none."""
     return [] if spec.file.startswith(CLASSES) else [spec.file]
-
-
-def read_text(path: Path) -> str:
-    """Read a UTF-8 file, without its byte-order mark. Raises ValueError if it is missing, unreadable or not UTF-8."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("no regular file; allowed: a file, one prompt a line")
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise ValueError("no such file") from None
-    except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line") from None
 
 
 def join_names(names: Iterable[Any]) -> str:
@@ -60,7 +42,9 @@ def select_prompt(row: Row, column_name: str, label: str) -> Row:
     one of NAMES if that is "". Raises ValueError, which begins with `label`, if there is no such column or text."""
     lower = {name.lower(): name for name in row if isinstance(name, str)}
     column = (
-        column_name if column_name in row else next((lower[n] for n in NAMES if n in lower and not column_name), None)
+        column_name
+        if column_name and column_name in row
+        else next((lower[n] for n in NAMES if n in lower and not column_name), None)
     )
     if column is None:
         raise ValueError(f"{label}: has no {column_name or 'prompt, caption or text'}; its columns: {join_names(row)}")
@@ -71,56 +55,51 @@ def select_prompt(row: Row, column_name: str, label: str) -> Row:
 
 def read_lines(text: str, labels: bool) -> Iterator[Row]:
     """Read a prompt from each line that is not blank; if `labels`, a whole number. ValueError for another label."""
-    for number, line in enumerate(map(str.strip, text_files.split_lines(text)), 1):
-        if line and labels and not re.fullmatch(r"[0-9]{1,6}", line):
-            raise ValueError(f"line {number}: {line[:40]!r} is no label; allowed: a whole number, 0 or more")
-        if line:
-            yield {"prompt": str(int(line)) if labels else line}
+    for place, row in text_files.read_rows(text, "lines"):
+        line = row["text"].strip()
+        if labels and not re.fullmatch(r"[0-9]{1,6}", line):
+            raise ValueError(f"{place}: {line[:40]!r} is no label; allowed: a whole number, 0 or more")
+        yield {"prompt": str(int(line)) if labels else line}
 
 
 def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
-    """Read the rows of a table of format `kind`, a key of TABLES, with their prompts from `column` or the format's. Of
+    """Read the rows of a table or of JSON lines, with their prompts from `column` or, of a benchmark, its own. Of
     DPG-Bench only the first row of each picture. Raises ValueError for a missing column or prompt."""
-    delimiter, needed = TABLES[kind]
-    names, table = text_files.read_table(text, delimiter)
-    if lacks := [name for name in needed if name not in names]:
-        raise ValueError(f"has no column {lacks[0]}; its columns: {join_names(names)}")
+    needed = NEEDED.get(kind, ())
     items = set()
-    for number, line in enumerate(table, 1):
-        row = select_prompt(line, needed[0] if needed else column, f"row {number}")
+    for place, values in text_files.read_rows(text, TABLES.get(kind, kind)):
+        if lacks := [name for name in needed if name not in values]:
+            raise ValueError(f"has no column {lacks[0]}; its columns: {join_names(values)}")
+        row = select_prompt(values, needed[0] if needed else column, place)
         if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench repeats a prompt for each question
             items.add(row.get("item_id"))
             yield row
 
 
-def read_json_lines(text: str, column: str) -> Iterator[Row]:
-    """Read JSON objects, one a line, with their prompts from `column` (see `select_prompt`). ValueError for others."""
-    for number, line in enumerate(text_files.split_lines(text), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            problem = getattr(error, "msg", "nested too deep")
-            raise ValueError(f"line {number} is not JSON ({problem}); allowed: one object a line") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number} is no JSON object; allowed: one object a line")
-        yield select_prompt(row, column, f"line {number}")
+def read_captions(text: str) -> tuple[dict[int, list[tuple[int, str]]], int]:
+    """Read COCO's captions: by picture, in the order of their ids, the id and text of each caption; and how many
+    captions are of pictures that the file does not list. Raises ValueError if it cannot."""
+    try:
+        content = json.loads(text)
+        captions: dict[int, list[tuple[int, str]]] = {k: [] for k in sorted(int(p["id"]) for p in content["images"])}
+        unlisted = 0
+        for number, one in enumerate(content["annotations"], 1):
+            if not isinstance(one["caption"], str) or not one["caption"].strip():
+                raise ValueError(f"annotation {number}: caption = {str(one['caption'])[:40]!r}")
+            if (picture := int(one["image_id"])) in captions:
+                captions[picture].append((int(one["id"]), one["caption"]))
+            else:
+                unlisted += 1
+    except (RecursionError, KeyError, TypeError, ValueError) as error:
+        problem = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
+        raise ValueError(f"{problem}; allowed: images with id, annotations with image_id, id, caption") from None
+    return captions, unlisted
 
 
 def read_coco(text: str, rule: str) -> Iterator[Row]:
     """Read one caption of each picture of captions_val2017.json or a file like it, pictures in the order of their ids:
     by the rule "first", "longest" or "sjd", that of the SJD repository. Raises ValueError if it cannot."""
-    try:
-        content = json.loads(text)
-        captions: dict[int, list[tuple[int, str]]] = {k: [] for k in sorted(int(p["id"]) for p in content["images"])}
-        for number, one in enumerate(content["annotations"], 1):
-            if not isinstance(one["caption"], str) or not one["caption"].strip():
-                raise ValueError(f"annotation {number}: caption = {str(one['caption'])[:40]!r}")
-            captions[int(one["image_id"])].append((int(one["id"]), one["caption"]))
-    except (RecursionError, KeyError, TypeError, ValueError) as error:
-        problem = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
-        raise ValueError(f"{problem}; allowed: images with id, annotations with image_id, id, caption") from None
+    captions, _ = read_captions(text)
     longest = index = 0  # the rule sjd does not reset these from one picture to the next
     for picture, picture_captions in captions.items():
         lengths = [len(caption) for _, caption in picture_captions]
@@ -149,25 +128,45 @@ def read_classes(spec: PromptSpec) -> Iterator[Row]:
     yield from ({"prompt": str(k % int(count))} for k in range(spec.limit))
 
 
+def find_format(spec: PromptSpec) -> str:
+    """Find the format of a prompt file, by its suffix if the configuration leaves it open ("auto"). Raises ValueError
+    for an unknown suffix."""
+    if spec.format != "auto":
+        return spec.format
+    if (suffix := text_files.find_suffix(spec.file)) not in FORMATS:
+        raise ValueError(f"unknown suffix; allowed: {', '.join(FORMATS)}, or any with the file's `format` named")
+    return FORMATS[suffix]
+
+
 def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[Row]:
     """Yield every row of a prompt set, in the file's order, whatever `limit` and `sample` are; its file is relative to
     `root`. Raises ConfigError, which begins with `label`, for a file or row that cannot be read."""
-    kind = ENDS.get(Path(spec.file).suffix.lower(), "lines") if spec.format == "auto" else spec.format
     try:
         if spec.file.startswith(CLASSES):
             yield from read_classes(spec)
             return
-        text = read_text(root / spec.file)
-        if kind in TABLES:
-            yield from read_table(text, kind, spec.column)
-        elif kind == "jsonl":
-            yield from read_json_lines(text, spec.column)
-        elif kind == "coco":
+        kind = find_format(spec)
+        text = text_files.read_text(root / spec.file)
+        if kind == "coco":
             yield from read_coco(text, spec.caption)
-        else:
+        elif kind in ("lines", "labels"):
             yield from read_lines(text, kind == "labels")
+        else:
+            yield from read_table(text, kind, spec.column)
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None
+
+
+def describe_left_out(spec: PromptSpec, root: Path = Path()) -> list[str]:
+    """Say in a line how many captions of a COCO file are left out, because it does not list their pictures; [] for
+    none, and for other files. Raises ConfigError for a file that cannot be read."""
+    try:
+        if spec.file.startswith(CLASSES) or find_format(spec) != "coco":
+            return []
+        _, unlisted = read_captions(text_files.read_text(root / spec.file))
+    except ValueError as error:
+        raise ConfigError(f"{spec.file}: {error}") from None
+    return [f"{unlisted:,} captions of {spec.file} are left out: `images` does not list their pictures"] * bool(unlisted)
 
 
 def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:

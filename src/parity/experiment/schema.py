@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from parity.base.errors import ConfigError
 
-MOST = 200_000_000  # largest size in bytes of a data file of texts, unpacked
 CLASSES = "classes:"  # prefix, in place of a prompt file's name, for class labels, which need no file
 HUB = "hub:"  # prefix of owner/name@commit[:path], a file in a repository of its own
 OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"

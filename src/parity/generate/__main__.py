@@ -4,7 +4,7 @@
     parity generate captions.txt --n 4 --out pictures --grid
     parity generate "one morning anna could not find the ___ ." --model xlnet
 
-A prompt file (.txt, .tsv, .csv, .jsonl) stands for its prompts. Of a model of classes a prompt is a class, of a
+A prompt file (.txt, .tsv, .csv, .jsonl, COCO's .json) stands for its prompts. Of a model of classes a prompt is a class, of a
 text model a text whose blanks are `___`.
 --option gives a method's options as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
 """
@@ -12,6 +12,7 @@ text model a text whose blanks are `___`.
 import argparse
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -21,24 +22,33 @@ import yaml
 
 from parity.base.command import pin_threads, progress, run_command
 from parity.base.errors import ParityError
-from parity.experiment.prompt_files import iter_rows
+from parity.base.text_files import find_suffix
+from parity.experiment.prompt_files import FORMATS, describe_left_out, iter_rows
 from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
 
-FILES = (".txt", ".tsv", ".csv", ".jsonl")  # an argument that ends so is a prompt file
+
+def is_file(argument: str) -> bool:
+    """Return whether an argument names a prompt file: by its suffix, or because such a file or folder exists."""
+    is_folder = os.sep in argument and os.path.isdir(argument)  # a class may be called like a folder beside
+    return find_suffix(argument) in FORMATS or os.path.isfile(argument) or is_folder
 
 
 def read_given_prompts(given: list[str]) -> list[str]:
-    """Read the prompts: each argument, or those of the file that it names. Raises ConfigError for a damaged file."""
+    """Read the prompts: each argument, or those of the file that it names. Raises ConfigError for a file that cannot be
+    read."""
     prompts: list[str] = []
     for argument in given:
-        if not argument.endswith(FILES):
+        if not is_file(argument):
             prompts.append(argument)
             continue
-        read = [row["prompt"] for row in iter_rows(PromptSpec(file=argument), Path(), argument)]
+        spec = PromptSpec(file=argument)
+        read = [row["prompt"] for row in iter_rows(spec, Path(), argument)]
         if not read:
             raise ParityError(f"{argument}: holds no prompt; allowed: one prompt a line")
         prompts += read
+        for line in describe_left_out(spec):
+            print(line, file=sys.stderr)
     return prompts
 
 

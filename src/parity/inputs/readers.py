@@ -7,9 +7,6 @@ installed. A ConfigError names file and place, and what is allowed. The rules ch
 imports no torch.
 """
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any
 from parity.base import text_files
 from parity.base.errors import ConfigError
 from parity.embedded import stories
-from parity.experiment.schema import MOST
 
 COLUMNS: dict[str, tuple[str, ...]] = {  # a task reads these columns of its data; "a|b" is one that has either name
     "infilling": ("text",),
@@ -27,6 +23,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # a task reads these columns of its dat
     "last_word": ("text",),
     "choice": ("ctx", "endings", "label"),
 }
+FORMATS = {**text_files.FORMATS, ".json": "jsonl"}
 SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
 KNOWN = set(stories.list_words())  # the embedded model has no other words
 READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # models read these columns
@@ -84,68 +81,14 @@ def find_flaw(row: dict[str, Any]) -> str:
     return ""
 
 
-def read_text(path: Path) -> str:
-    """Read a UTF-8 file, unpacked if it ends in .gz. Raises ConfigError if that fails, or for more than MOST bytes."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"data = {str(path)!r}: no regular file; allowed: a file")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            raw = stream.read(MOST + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"data = {str(path)!r}: no such file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"data = {str(path)!r}: cannot be read ({error})") from None
-    if len(raw) > MOST:
-        raise ConfigError(f"data = {str(path)!r}: more than {MOST} bytes, unpacked; allowed: at most that")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"data = {str(path)!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text") from None
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield each line of a text file that is not blank as a row {"text": line}."""
-    yield from ({"text": line} for line in text_files.split_lines(read_text(path)) if line.strip())
-
-
-def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON object of each line of a file that is not blank. Raises ValueError for another line."""
-    for number, line in enumerate(text_files.split_lines(read_text(path)), 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                problem = getattr(error, "msg", "nested too deep")
-                raise ValueError(f"line {number} is not JSON ({problem}); allowed: one object a line") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object; allowed: one object a line")
-            yield row
-
-
-def read_comma_separated(path: Path) -> Iterator[dict[str, Any]]:
-    yield from text_files.read_table(read_text(path), ",")[1]
-
-
-def read_tab_separated(path: Path) -> Iterator[dict[str, Any]]:
-    yield from text_files.read_table(read_text(path), "\t")[1]
-
-
-FORMATS = {  # a file with any other suffix is read as lines of text
-    ".csv": read_comma_separated,
-    ".tsv": read_tab_separated,
-    ".jsonl": read_json_lines,
-    ".json": read_json_lines,
-}
-
-
 def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data file, columns to values, in the format that its suffix says, before .gz (FORMATS, else
-    lines of text). Raises ConfigError if the file is not in this format."""
-    suffix = Path(name.lower().removesuffix(".gz")).suffix
+    """Yield the rows of a data file, columns to values, in the format that its suffix says, before .gz. Raises
+    ConfigError for a file of another suffix, or not in this format."""
+    kind = FORMATS.get(text_files.find_suffix(name))
     try:
-        yield from FORMATS.get(suffix, read_lines)(Path(name))
-    except ConfigError:
-        raise
+        if kind is None:
+            raise ValueError(f"unknown suffix; allowed: {', '.join(FORMATS)}, perhaps with .gz behind it")
+        yield from (row for _, row in text_files.read_rows(text_files.read_text(Path(name)), kind))
     except ValueError as error:
         raise ConfigError(f"data = {name!r}: {error}") from None
 

@@ -179,6 +179,9 @@ class Gathered:
         return list_measures(kind) | RELATIVE
 
 
+COLUMNS_VERSION = 1  # of summary.csv and records.parquet: a change of what a column means raises it
+
+
 def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """List a cell's settings as summary columns, some as JSON (`report.settings`). task: kind and settings, of text."""
     spec = cell.spec
@@ -186,6 +189,7 @@ def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]
     row |= {"options": dump_canonical(spec["options"])}
     row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
     whose = claimant(cell.kind, spec["method"], spec["options"])
+    row |= {"columns_version": COLUMNS_VERSION}
     row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
     if "sampling" in spec:
         row["sampling"] = dump_canonical(spec["sampling"])
