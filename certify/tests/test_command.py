@@ -1,6 +1,7 @@
 """Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
 
 import argparse
+import errno
 import re
 import shutil
 import signal
@@ -147,6 +148,102 @@ def law(prefixes):
 def sample(prompts, seed):
     return (np.random.default_rng(seed).random((len(prompts), 2)) < SHARE).astype(int)
 """
+
+
+OWN = """
+import sys, torch
+import numpy as np
+
+TABLE = np.array([[.7, .3], [.2, .8]])
+
+def law(prefixes): return TABLE[prefixes[:, -1]]
+def law_of_half(prefixes): return torch.tensor(law(prefixes)).bfloat16()
+def law_with_gradient(prefixes): return torch.tensor(law(prefixes), requires_grad=True)
+def law_of_no_key(prefixes): return {}["x"]
+def law_of_no_row(prefixes): return TABLE[prefixes[:, -1] + 2]
+def law_of_text(prefixes): return "a law"
+def law_that_exits(prefixes): sys.exit(0)
+def sample(prompts, seed):
+    tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
+    for _ in range(2): tokens.append((rng.random(len(prompts)) < TABLE[tokens[-1], 1]).astype(int))
+    return torch.tensor(np.stack(tokens[1:], 1))
+def sample_that_raises(prompts, seed): raise ValueError("bad luck\\nand more")
+def sample_that_exits(prompts, seed): sys.exit(0)
+def verify_that_exits(tokens, q, p): sys.exit(1)
+"""
+
+
+def run_main(monkeypatch, folder, *words):
+    """Run parity-certify in a folder that holds own.py; return its exit code."""
+    (folder / "own.py").write_text(OWN)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["parity-certify", *words])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    return ended.value.code
+
+
+OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
+
+
+@pytest.mark.parametrize("name", ["law", "law_of_half", "law_with_gradient"])
+def test_a_law_in_tensors_is_a_law(tmp_path, monkeypatch, capsys, name):
+    code = run_main(monkeypatch, tmp_path, "sampler", "own.py:sample", "--law", f"own.py:{name}", *OF_OWN)
+    assert code == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["sampler", "own.py:sample", "--law", "own.py:law_of_no_key"],
+            r"law: failed .*KeyError: 'x' \(.*own.py, line",
+        ),
+        (["sampler", "own.py:sample", "--law", "own.py:law_of_no_row"], "law: failed .*IndexError: index . is out"),
+        (["sampler", "own.py:sample", "--law", "own.py:law_of_text"], "law: failed .*ValueError"),
+        (["sampler", "own.py:sample", "--law", "own.py:law_that_exits"], "law: failed .*SystemExit: 0"),
+        (["sampler", "own.py:sample_that_raises", "--law", "own.py:law"], "sampler: failed .*ValueError: bad luck$"),
+        (["sampler", "own.py:sample_that_exits", "--law", "own.py:law"], "sampler: failed .*SystemExit: 0"),
+        (
+            ["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0], [1, 0]]"],
+            "prompts: .* of one length",
+        ),
+        (["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0.5]]"], "prompts: allowed: "),
+        (["verifier", "own.py:verify_that_exits", "--drafts", "1"], "the tested code ends the process: SystemExit: 1"),
+        (["sampler", "own.py:none", "--law", "own.py:law"], "own.py: has no 'none'"),
+        (["samples", "own.py", "--law", "own.py"], "own.py: no law"),
+    ],
+)
+def test_what_is_no_verdict_is_one_line_and_code_2(tmp_path, monkeypatch, capsys, words, message):
+    """Exit code 1 means lossy; code of others that ends the process asks for 0 or 1."""
+    settings = {"sampler": OF_OWN, "verifier": ["--vocab", "2"]}.get(words[0], [])
+    assert run_main(monkeypatch, tmp_path, *words, *settings) == 2
+    errors = capsys.readouterr().err
+    assert re.fullmatch(f"error: {message}.*", errors.rstrip()), errors
+    assert "\n" not in errors.rstrip()
+
+
+@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:law", *OF_OWN], ["law"]])
+def test_a_full_disk_is_no_verdict_and_leaves_no_cut_file(tmp_path, monkeypatch, capsys, words):
+    def write_half(path, data):
+        """Write half of the data, and fail as on a full disk."""
+        with path.open("wb") as stream:
+            stream.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    assert run_main(monkeypatch, tmp_path, *words) == 2
+    errors = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"(npz|json): No space left on device", errors), errors
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["own.py"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_verdict_that_nobody_can_read_is_none(tmp_path):
+    command = [sys.executable, "-m", "parity_certify", "law", "--out", "law.json"]
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 2 and len(run.stderr.splitlines()) == 1 and "No space left" in run.stderr
 
 
 def restore_interrupts():

@@ -40,14 +40,18 @@ def test_all_formats_give_the_same_verdict(tmp_path, law, kind):
         counted.append({"seed": seed, "prompt": 0, "counts": counts})
     table = "seed,tokens\n" + "".join(f"{o['seed']},{' '.join(map(str, o['tokens']))}\n" for o in objects)
     (tmp_path / "s.csv").write_text(table)
+    (tmp_path / "marked.csv").write_text("\ufeff" + table)  # as Excel writes it
+    (tmp_path / "marked.jsonl").write_text("\ufeff" + "".join(json.dumps(o) + "\n" for o in objects))
     files = [
         write_lines(tmp_path / "s.jsonl", objects),
+        tmp_path / "marked.csv",
+        tmp_path / "marked.jsonl",
         write_lines(tmp_path / "counts.jsonl", counted),
         tmp_path / "s.csv",
     ]
     certificates = [certify_samples(file, LAW, margin=0.1, name="s") for file in files]
     assert certificates[0].verdict.kind == kind, str(certificates[0])
-    assert certificates[0].verdict == certificates[1].verdict == certificates[2].verdict
+    assert all(certificate.verdict == certificates[0].verdict for certificate in certificates)
 
 
 @pytest.mark.parametrize(

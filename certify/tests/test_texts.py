@@ -79,6 +79,12 @@ def test_tokens_that_were_not_among_the_likeliest_are_one_rank():
         ('{"tokens": [1]}', r"1 texts; allowed: 40 or more"),
         ("{", r"line 1: allowed: \{"),
         ('{"tokens": [1, 2]}\n' * 40, "no --target, and a text without top_logprobs"),
+        (
+            '{"tokens": [1], "top_logprobs": [{"1": -0.5}]}\n' * 40,
+            'text 1, token 1: top_logprobs {"1": -0.5}; allowed: ',
+        ),
+        ('{"tokens": [1], "top_logprobs": [null]}\n' * 40, "text 1, token 1: top_logprobs null; allowed: "),
+        ('{"tokens": [1], "top_logprobs": [[[1, NaN]]]}\n' * 40, "text 1, token 1: top_logprobs "),
         ('{"tokens": [1], "top_logprobs": [[[1, 0.5]]]}\n' * 40, "log-probabilities that sum to 1.64"),
     ],
 )

@@ -11,8 +11,8 @@
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
 The verdict is printed, and a page, JSON, JUnit XML and a badge are written to --out. Exit code 0: certified or
-consistent, 1: lossy, 2: inconclusive, or an error (one line). The first three ways keep their samples: the same command
-goes on where it stopped.
+consistent, 1: lossy, 2: inconclusive, or an error of any kind (one line). The first three ways keep their samples: the
+same command goes on where it stopped.
 """
 
 import argparse
@@ -32,11 +32,11 @@ import numpy as np
 from parity_certify import page
 from parity_certify.calls import Store
 from parity_certify.command import certify_command
-from parity_certify.errors import ParityError
+from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import digest
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
+from parity_certify.laws import check_prompts, random_law, read_law, write_law
 from parity_certify.laws import law as law_of
-from parity_certify.laws import random_law, read_law, write_law
 from parity_certify.sampler import certify_sampler
 from parity_certify.samples import certify_samples
 from parity_certify.verifier import SHAPES, certify_verifier
@@ -55,9 +55,9 @@ def digest_weights(folder: Path) -> str:
 
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     """Make the prompts [K, P] of --prompts: its JSON list, or that many different random ones of --prompt-length
-    tokens, always the same. Raises ParityError if there are not so many."""
-    if isinstance(a.prompts, list):
-        return np.array(a.prompts)
+    tokens, always the same. Raises ParityError for another list, and if there are not so many."""
+    if not isinstance(a.prompts, int):
+        return check_prompts(a.prompts)
     if a.prompts > vocab**a.prompt_length:
         raise ParityError(f"--prompts {a.prompts}: allowed: up to {vocab}^{a.prompt_length}")
     rng = np.random.default_rng(0)
@@ -311,6 +311,7 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "command": "parity-certify command --law law.json -- ./engine law.json",
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
+EXTRA = ("torch", "transformers", "tokenizers", "safetensors")  # packages of the extra "transformers"
 JUDGING = ("margin", "alpha")
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
 ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
@@ -358,7 +359,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
 
 def main(*extensions: Callable[[Any], None]) -> None:
     """Run the command of sys.argv and exit with its code. Words after "--" become `a.rest` and, parsed as key=value,
-    `a.options`. Errors of users are printed as one line, with exit code 2. extensions: see `make_parser`."""
+    `a.options`. Any error is printed as one line, with exit code 2. extensions: see `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # `parity certify --target FOLDER --texts FILE.jsonl` means the command `texts`
@@ -369,23 +370,44 @@ def main(*extensions: Callable[[Any], None]) -> None:
         a = make_parser(*extensions).parse_args(words[:split])
         a.rest = words[split + 1 :]
         a.options = [] if a.way == "command" else [parse_option(text) for text in a.rest]
-        code = a.run(a)
-        sys.stdout.flush()
+        code = run_way(a)
     except KeyboardInterrupt as error:
         print(str(error) or "stopped", file=sys.stderr)
     except BrokenPipeError:  # the reader of the output has ended, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
     except ParityError as error:
         message = str(error)
     except argparse.ArgumentTypeError as error:
         message = f"options: {error}"
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
-            raise
-        message = f'needs {error.name}: pip install "parity-certify[transformers]"'
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else describe_error(error)
+    except Exception as error:  # exit code 1 of an uncaught error would mean lossy
+        message = describe_error(error)
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
+            message = f'needs {error.name}: pip install "parity-certify[transformers]"'
     if message:
         print(f"error: {message}", file=sys.stderr)
+        discard_output()
     raise SystemExit(code)
+
+
+def run_way(a: Arguments) -> int:
+    """Run the command that was asked for and return its exit code. Raises ParityError if the user's code ends the
+    process, whatever exit code it asks for."""
+    try:
+        code: int = a.run(a)
+        sys.stdout.flush()
+    except SystemExit as error:
+        raise ParityError(f"the tested code ends the process: {describe_error(error)}") from None
+    return code
+
+
+def discard_output() -> None:
+    """Write what standard output still holds or, if that fails, drop it: an error at exit would change the code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

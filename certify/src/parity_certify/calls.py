@@ -18,7 +18,7 @@ import numpy as np
 from parity_certify.errors import ParityError
 from parity_certify.files import read_arrays, read_json, write_arrays, write_json
 from parity_certify.joint_tests import compute_log_e
-from parity_certify.laws import Law
+from parity_certify.laws import Law, convert_to_array
 from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
@@ -83,8 +83,9 @@ def compute_codes(batch: Batch, law: Law) -> np.ndarray:
 
 
 def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
-    """Return a sampler's answer, an array or a list of `rows` token rows, as int64 [rows, L], filled up with the end
-    token after the first one. Raises ParityError for a wrong shape, type, length or token."""
+    """Return a sampler's answer, an array, a tensor or a list of `rows` token rows, as int64 [rows, L], filled up with
+    the end token after the first one. Raises ParityError for a wrong shape, type, length or token."""
+    answer = convert_to_array(answer) if hasattr(answer, "detach") else answer
     L, V, end = law.length, law.vocab, law.end
     allowed = f"allowed: {L}, the law's length (--length, in Python length=)"
     if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
@@ -94,7 +95,7 @@ def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
     is_array = isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
     is_array = is_array and end is None
     tokens = answer.astype(np.int64) if is_array else np.full((rows, L), -1, dtype=np.int64)
-    for i, line in enumerate([] if is_array else map(np.asarray, answer)):
+    for i, line in enumerate([] if is_array else map(convert_to_array, answer)):
         if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
             raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
         if len(line) > L:
@@ -136,9 +137,13 @@ class Store:
         return Batch(arrays["prompts"], arrays["tokens"], *(int(arrays.get(key, -1)) for key in COUNTS))
 
     def write_batch(self, seed: int, number: int, batch: Batch) -> None:
-        """Write a batch, if there is a folder."""
+        """Write a batch, if there is a folder. Raises ParityError if that fails, as on a full disk."""
         if file := self.locate_batch(seed, number):
-            write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
+            try:
+                write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
+            except OSError as error:
+                kept = "earlier samples are kept; the same command continues"
+                raise ParityError(f"{error.filename or file}: {error.strerror or error}; {kept}") from None
 
     def read_looks(self, seed: int) -> dict[int, float] | None:
         """Read the earlier looks of a seed: sample sizes at which the tests were made, with the p-value of `all four`

@@ -21,9 +21,9 @@ def replace_whole(path: Path) -> Iterator[Path]:
     only. After an error `path` is as before. Makes missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    temporary.touch()
-    permissions = temporary.stat().st_mode & 0o777
     try:
+        temporary.touch()
+        permissions = temporary.stat().st_mode & 0o777
         yield temporary
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -31,8 +31,8 @@ def replace_whole(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # an error of a full disk names no file
+        if isinstance(error, OSError) and error.filename in (None, str(temporary), temporary):
+            error.filename = str(path)  # an error of a full disk names no file, others the temporary one
         raise
 
 

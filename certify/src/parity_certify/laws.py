@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify.errors import ParityError
+from parity_certify.errors import ParityError, describe_error
+from parity_certify.files import publish
 from parity_certify.joint_tests import digits
 
 CELLS = 20_000  # largest number of sequences, over all prompts, that is enumerated
 TOLERANCE = 1e-6  # largest difference of a law's sum from one
+HALF_TOLERANCE = 2**-8  # the same of a law in bfloat16 or float16, each of whose numbers is rounded by up to 2^-9 of it
 FORMAT = {"format": "parity-law", "version": 1}
 
 
@@ -119,10 +121,20 @@ def check_size(vocab: int, length: int, prompts: int) -> None:
         raise ParityError(f"target: {problem}; {fits}its texts, `parity-certify texts` (teacher-forced)")
 
 
-def check_law(p: np.ndarray, name: str) -> np.ndarray:
-    """Scale probabilities [n, V] to a sum of one. Raises ParityError, with their `name`, for a row that is no law."""
+def convert_to_array(values: Any) -> np.ndarray:
+    """Convert what a function returned to an array: a list, an array, or a tensor of torch, also one with a gradient,
+    on a GPU, or in bfloat16, which becomes float64."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()
+    return np.asarray(values)
+
+
+def check_law(p: np.ndarray, name: str, tolerance: float = TOLERANCE) -> np.ndarray:
+    """Scale probabilities [n, V] to a sum of one. Raises ParityError, with their `name`, for a row that is no law: one
+    whose sum differs from one by more than `tolerance`, for example."""
     total = p.sum(-1)
-    bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= TOLERANCE) & (p >= 0).all(-1))
+    bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= tolerance) & (p >= 0).all(-1))
     if bad.any():
         row = int(bad.argmax())
         numbers = f"smallest {p[row].min():.6g}, sum {total[row]:.6g}"
@@ -133,11 +145,13 @@ def check_law(p: np.ndarray, name: str) -> np.ndarray:
 def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
     """Return prompts as an array [K, P]. Raises ParityError if they are not different rows of token numbers."""
     try:
-        array = np.array(prompts, dtype=np.int64)
-    except (TypeError, ValueError):
-        array = np.zeros(0, dtype=np.int64)
-    if array.ndim != 2 or not len(array):
-        raise ParityError("prompts: allowed: [K, P] token numbers, at least one prompt, as [[0, 1], [2, 1]]")
+        array = convert_to_array(prompts)
+    except (TypeError, ValueError):  # rows of several lengths
+        array = np.zeros(0)
+    if array.ndim != 2 or not len(array) or (array.size and array.dtype.kind not in "iu"):
+        allowed = "[K, P] token numbers, at least one prompt, all of one length, as [[0, 1], [2, 1]]"
+        raise ParityError(f"prompts: allowed: {allowed}")
+    array = array.astype(np.int64)
     if len(np.unique(array, axis=0)) < len(array):
         raise ParityError("prompts: one is given twice; allowed: different prompts")
     if vocab is not None and array.size and not (array.min() >= 0 and array.max() < vocab):
@@ -156,12 +170,23 @@ def law(source: Any, *, vocab: int, length: int, prompts: Any = ((0,),), end: in
         for depth in range(length):
             tokens = digits(vocab, depth).reshape(vocab**depth, depth).astype(np.int64)
             prefixes = np.concatenate([np.tile(prompt, (len(tokens), 1)), tokens], 1)
-            p = np.asarray(source(prefixes), dtype=float)
+            p, tolerance = compute_probabilities(source, prefixes)
             if p.shape != (len(prefixes), vocab):
                 raise ParityError(f"law: shape {p.shape} for {prefixes.shape} prefixes; allowed: [n, {vocab}]")
-            levels.append(check_law(p, f"prompt {k}, {depth} tokens"))
+            levels.append(check_law(p, f"prompt {k}, {depth} tokens", tolerance))
         tables.append(absorb_end(np.concatenate(levels), length, end))
     return Law(name or getattr(source, "__name__", "law"), prompts, np.stack(tables), length, end)
+
+
+def compute_probabilities(source: Any, prefixes: np.ndarray) -> tuple[np.ndarray, float]:
+    """Compute the probabilities, float64, that a user's function gives for prefixes [n, P + t], and by how much their
+    sum may differ from one. Raises ParityError if the function fails, or returns no numbers."""
+    try:
+        values = source(prefixes)
+        is_half = "float16" in str(getattr(values, "dtype", ""))
+        return convert_to_array(values).astype(float), HALF_TOLERANCE if is_half else TOLERANCE
+    except (Exception, SystemExit) as error:  # the function may raise anything
+        raise ParityError(f"law: failed for {prefixes.shape} prefixes: {describe_error(error)}") from error
 
 
 def random_law(vocab: int, length: int, seed: int = 0) -> Law:
@@ -186,7 +211,7 @@ def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> No
     draft = law.extra.get("draft") if draft is None else draft
     content = FORMAT | {"vocab": law.vocab, "length": law.length, "prompts": law.prompts.tolist(), "end": law.end}
     content |= {"target": split_levels(law.tables[0]), "draft": None if draft is None else split_levels(draft)}
-    Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    publish(Path(file), (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_law(file: str | Path) -> Law:

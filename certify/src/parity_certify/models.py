@@ -9,6 +9,7 @@ Weights are random, scaled until the entropy of the next token, over all prefixe
 
 import copy
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from parity_certify.adapters import transformers as adapter
 from parity_certify.adapters.transformers import compute_law, get_vocab_size, load_model
 from parity_certify.errors import ParityError
+from parity_certify.files import replace_whole
 
 SPREAD = 0.75
 EMBEDDING, MATRIX = 0.3, 0.5  # scales of weights at which the first token moves the law as much as the last one
@@ -179,19 +181,24 @@ def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
 
 
 def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
-    """Save a model with a tokenizer of one letter a token, so that text and tokens are the same; return the folder."""
+    """Save a model with a tokenizer of one letter a token, so that text and tokens are the same; return the folder. Its
+    files are put there when all are written, config.json last, by which a whole checkpoint is known."""
     import tokenizers as tk
     import transformers
 
     letters = letters or LETTERS[: get_vocab_size(model)]
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
-    model.save_pretrained(folder)
     tokenizer = tk.Tokenizer(tk.models.WordLevel({c: i for i, c in enumerate(letters)}, unk_token=letters[0]))
     tokenizer.normalizer = tk.normalizers.Replace(" ", "")  # otherwise a space would be read as the unknown token
     tokenizer.pre_tokenizer = tk.pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = tk.decoders.Fuse()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=letters[0]).save_pretrained(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as written:
+        model.save_pretrained(written)
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=letters[0]).save_pretrained(written)
+        for file in sorted(Path(written).iterdir(), key=lambda file: file.name == "config.json"):
+            file.replace(folder / file.name)
     return folder
 
 
@@ -230,7 +237,8 @@ def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     for name, weight in head.layers[0].state_dict().items():
         stem, rest = name.split(".", 1)
         weights[f"mtp.{MTP_NAMES[stem]}.{rest}"] = weight.contiguous()
-    save_file(weights, file, metadata={"format": "pt"})
+    with replace_whole(file) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
     return [folder / "mellum"]
 
 

@@ -142,7 +142,7 @@ def gather_samples(
             raise KeyboardInterrupt(f"stopped after {drawn.n} of {n} sequences{continues}") from None
         except (ParityError, BrokenProcessPool):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a sampler may raise anything, and may end its process
             problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise ParityError(f"sampler: failed after {drawn.n} sequences ({store.where}): {problem}") from error
     return drawn

@@ -39,7 +39,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
     """Yield number and object of each line of a file of JSON lines that is not empty, or of CSV by its ending; None for
     a line that is no JSON. Raises ParityError if the file cannot be read."""
     try:
-        with file.open(encoding="utf-8", newline="") as stream:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
             if file.suffix.lower() == ".csv":
                 table = csv.DictReader(stream, strict=True)
                 for row in table:

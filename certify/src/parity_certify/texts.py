@@ -50,7 +50,11 @@ def read_texts(file: Path) -> list[Text]:
     if not file.is_file():
         raise ParityError(f"{file}: no such file")
     texts = []
-    for i, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+    try:
+        content = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParityError(f"{file}: not UTF-8 at byte {error.start}; allowed: JSON lines in UTF-8") from None
+    for i, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -143,6 +147,16 @@ class OfTarget:
         return laws
 
 
+def check_logprobs(likeliest: Any, label: str) -> None:
+    """Raise ParityError, which begins with `label`, unless a token's top_logprobs are pairs of token number and log p.
+    Objects are refused, because their keys may be texts of tokens: "7" is then another token than 7."""
+    pairs = likeliest if isinstance(likeliest, list) else []
+    is_pair = [isinstance(p, list) and len(p) == 2 and type(p[0]) is int and type(p[1]) in (int, float) for p in pairs]
+    if not pairs or not all(is_pair) or not all(value <= 1 for _, value in pairs):
+        shown = json.dumps(likeliest)[:60]
+        raise ParityError(f"{label}: top_logprobs {shown}; allowed: [[token number, log p], ...], one pair or more")
+
+
 class OfEngine:
     """The texts under the engine's log-probabilities: ranks [n, L] of their tokens among the likeliest ones (the last
     rank: none of them), and the laws of ranks. `pieces` are whole texts."""
@@ -153,6 +167,9 @@ class OfEngine:
             raise ParityError(
                 "texts: no --target, and a text without top_logprobs for each token; needed: one of the two"
             )
+        for i, text in enumerate(texts, 1):
+            for j, likeliest in enumerate(text["top_logprobs"], 1):
+                check_logprobs(likeliest, f"texts: text {i}, token {j}")
         tops = min(len(tops) for t in texts for tops in t["top_logprobs"])
         L = max(len(t["tokens"]) for t in texts)
         self.judged, self.texts, self.pieces = judged, texts, [(i, 0) for i in range(len(texts))]
