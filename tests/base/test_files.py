@@ -1,16 +1,27 @@
 """Files are written whole, and damaged ones are refused when read."""
 
+import contextlib
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from parity_certify.laws import random_law, write_law
+from PIL import Image
 
 from parity.base import files
+from parity.base.command import describe_mendable
 from parity.base.errors import ParityError
+from parity.base.weights import save_weights
+from parity.decode import shard_io
+from parity.generate import Made
+from parity.generate.__main__ import save_pictures
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -30,6 +41,53 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch,
     monkeypatch.undo()
     assert files.read_json(path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.fixture
+def small_files():
+    """A function that makes a context in which no file may grow beyond a size, as on a full disk: a real failure in
+    the middle of a write."""
+
+    @contextlib.contextmanager
+    def limit(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limit
+
+
+def save_noise(path):
+    """Save a picture that does not compress, as `parity generate` does."""
+    image = Image.fromarray(np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8))
+    save_pictures([Made("noise", image, None, None, 1, 0.1, {})], path)
+
+
+WRITERS = {
+    "x.json": lambda path: files.write_json(path, "x" * 9999),
+    "x.npz": lambda path: files.write_arrays(path, x=np.random.default_rng(0).random(9999)),
+    "x.safetensors": lambda path: save_weights({"x": torch.zeros(9999)}, path),
+    "x.png": save_noise,
+    "law.json": lambda path: write_law(random_law(6, 3), path),
+    "linked.npz": lambda path: shard_io.link(path.with_name("source"), path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_write_that_stops_in_the_middle_names_the_file_and_leaves_none(tmp_path, small_files, monkeypatch, name):
+    (tmp_path / "source").write_bytes(bytes(9999))
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    with small_files(4000), pytest.raises(OSError) as error:
+        WRITERS[name](tmp_path / name)
+    assert describe_mendable(error.value) == f"{tmp_path / name}: File too large; allow larger files and run again"
+    assert [file.name for file in tmp_path.iterdir()] == ["source"]
+    WRITERS[name](tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 4000
 
 
 def test_a_killed_writer_never_leaves_half_a_file(tmp_path):

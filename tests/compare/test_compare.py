@@ -134,7 +134,7 @@ def test_a_cell_without_records_is_compared_by_its_row(compare):
 @pytest.mark.parametrize("older", [{}, {"columns_version": 1}, {"columns_version": 2}])
 def test_columns_of_another_version_are_no_silent_equals(compare, older):
     comparison = compare([make_cell(**older)], [make_cell(columns_version=2)])
-    warned = any("may hold another figure" in line for line in command.summarize(comparison))
+    warned = any("one name may mean two figures" in line for line in command.summarize(comparison))
     assert warned == (older != {"columns_version": 2})
 
 

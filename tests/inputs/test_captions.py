@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parity.base import devices
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_json
+from parity.experiment.cells import digest_prompts
 from parity.experiment.schema import PromptSpec
 from parity.inputs.__main__ import main
 from parity.inputs.prompts import encode, write_prompts
@@ -32,11 +33,18 @@ def run_inputs(monkeypatch):
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(9, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
 def test_shards_are_contiguous_and_even(tmp_path, n, repeats, shards):
-    write_prompts(PromptSpec(file=f"classes:{n}", limit=n, repeats=repeats, shards=shards), tmp_path)
+    spec = PromptSpec(file=f"classes:{n}", limit=n, repeats=repeats, shards=shards)
+    write_prompts(spec, digest_prompts(list(map(str, range(n)))), tmp_path)
     ids = [[entry["id"] for entry in read_json(tmp_path / f"{k}.json")] for k in range(shards)]
     assert list(chain(*ids)) == [f"{i:05d}/{r:03d}" for i in range(n) for r in range(repeats)]
     sizes = [len(shard) for shard in ids]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_prompts_that_changed_after_planning_are_not_decoded(tmp_path):
+    with pytest.raises(ParityError, match="changed after the run was planned"):
+        write_prompts(PromptSpec(file="classes:9", limit=9), digest_prompts(["others"]), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
@@ -48,7 +56,7 @@ def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
     for shards in (1, 2):
         out = tmp_path / str(shards)
         spec = {"file": str(tmp_path / "p.txt"), "limit": 3, "shards": shards}
-        run_inputs("prompts", "--spec", json.dumps(spec), "--out", out)
+        run_inputs("prompts", "--spec", json.dumps(spec), "--digest", digest_prompts(prompts), "--out", out)
         for k in range(shards):
             files = ("--prompts", out / f"{k}.json", "--checkpoint", tmp_path / "manifest.json")
             run_inputs("captions", *files, "--out", out / f"{k}.npz")

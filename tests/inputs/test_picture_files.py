@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from parity.base.errors import ConfigError, ParityError
-from parity.inputs.picture_files import check_reference, open_picture
+from parity.experiment import checks
+from parity.inputs.picture_files import check_reference, describe_left_out, digest_state, open_picture
 
 GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
 COLOURS = np.stack([GRAY, GRAY[::-1], GRAY[:, ::-1]], axis=2)
@@ -187,6 +188,32 @@ def test_a_reference_that_cannot_be_used_is_refused(tmp_path, case):
     with pytest.raises(ConfigError, match=f"^image.reference = '.*{name}.*{problem}") as error:
         check_reference("image.reference", tmp_path / name, count, drawn=count > 0)
     assert "\n" not in str(error.value)
+
+
+def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):
+    for k in range(70):
+        Image.fromarray(COLOURS).save(tmp_path / f"{k:02d}.png")
+    config = checks.load({"image": {"methods": {"ar": [{}]}, "reference": str(tmp_path), "reference_images": 70}})
+    assert describe_left_out(config) == []
+    for name in ("a.gif", "b.gif", "notes"):
+        (tmp_path / name).touch()
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "99.png").hardlink_to(tmp_path / "00.png")
+    (tmp_path / "more").mkdir()
+    (line,) = describe_left_out(config)
+    reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 links to nothing, 1 pictures behind the first 70"
+    assert line == f"image.reference = {str(tmp_path)!r}: left out: {reasons}"
+
+
+def test_other_pictures_under_one_path_have_another_digest(tmp_path):
+    states = []
+    for colours in (COLOURS, 255 - COLOURS, None):
+        if colours is not None:
+            Image.fromarray(colours).save(tmp_path / "a.png", compress_level=0)
+        states += [digest_state(tmp_path), digest_state(tmp_path / "a.png")]
+    assert states[2:4] == states[4:], "the same while nothing changes"
+    assert len({*states}) == 4
+    assert digest_state(tmp_path / "nowhere") == ""
 
 
 def test_references_of_every_form_are_accepted(tmp_path):

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -128,6 +129,24 @@ def test_a_linked_text_encoder_is_found(tmp_path):
         (folder / "second").mkdir()
         (folder / "second/config.json").write_text('{"model_type": "t5"}')
         add.identify(str(folder))
+
+
+def test_what_is_damaged_is_named_and_what_is_left_out_is_counted(tmp_path, capsys):
+    folder = write_llamagen(tmp_path / "m", SMALL)
+    torch.save({"weight": torch.zeros(3)}, folder / "other.pt")
+    assert add.identify(str(folder)).entry["family"] == "llamagen"
+    assert re.search(r"left out: 1 files .*other\.pt", capsys.readouterr().err)
+    (folder / "other.pt").unlink()
+    add.identify(str(folder))
+    assert "left out" not in capsys.readouterr().err
+    (folder / "config.json").write_text('{"model_type": "chamel')
+    with pytest.raises(ParityError, match=r"config\.json: not JSON"):
+        add.identify(str(folder))
+    (folder / "config.json").unlink()
+    (folder / "drafter.safetensors").symlink_to(tmp_path / "nowhere")
+    for read in (lambda: add.identify(str(folder)), lambda: sha256(folder)):
+        with pytest.raises(ParityError, match=r"drafter\.safetensors: a link to nothing"):
+            read()
 
 
 @pytest.mark.parametrize("names", [[], ["spiece.model"]])

@@ -158,6 +158,25 @@ def test_an_unfit_tokenizer_is_one_line(files, tmp_path):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("component", "key", "value", "message"),
+    [
+        ("judge", "vocab_size", 9999, r"wte\.weight is \[\d+, \d+\], and its config.json makes it \[9999, "),
+        ("xlnet", "d_inner", 7, r"ff\.layer_1\.\w+ is .* its config.json makes it \[7"),
+        ("judge", "n_head", 7, r"config\.json: no judge can be built"),
+        ("xlnet", "n_layer", 9, "lacks or has too much"),
+    ],
+)
+def test_a_configuration_of_other_weights_is_found_before_decoding(files, tmp_path, component, key, value, message):
+    shutil.copytree(files[component], tmp_path / component)
+    config = tmp_path / component / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
+    changed = make_spec(files | {component: str(tmp_path / component)})
+    with pytest.raises(ParityError, match=message) as error:
+        fetch.make_manifest("anysubset", "xlnet", changed, tmp_path / "out")
+    assert component in str(error.value) and "\n" not in str(error.value)
+
+
 def test_a_folder_that_is_gone_after_planning_is_one_line(files, tmp_path):
     folder = shutil.copytree(files["xlnet"], tmp_path / "xlnet")
     spec = make_spec({**files, "xlnet": str(folder)})

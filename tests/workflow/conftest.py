@@ -137,6 +137,8 @@ if "-m" in words[:3] and (command := words[words.index("-m") + 1]).startswith("p
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.truncate(path, 5_000_000 if path.suffix == ".npz" else 0)  # arrays are as large as those of a real run
+        if path.name == "manifest.json":  # read at the start of the next run
+            path.write_text("{}")
     os._exit(0)
 '''
 

@@ -28,7 +28,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
-    from parity.base import machine, verdict_table
+    from parity.base import digests, machine, verdict_table
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
@@ -96,6 +96,7 @@ try:
         readers.check(task["kind"], task["settings"], embedded=embedded)
         NOTES += readers.describe_unread(task["kind"], task["settings"])
     picture_files.check_references(EXPERIMENT)
+    NOTES += picture_files.describe_left_out(EXPERIMENT)
 except ParityError as error:
     refuse(error)
 
@@ -110,4 +111,10 @@ TESTED = {
     if any(pair)
 }
 MANIFESTS = paths.manifests(EXPERIMENT)
+try:
+    for manifest in MANIFESTS.values() if MAIN else ():
+        if Path(manifest).is_file():  # of an earlier run, whose files another may have replaced since
+            digests.read_manifest(Path(manifest))
+except ParityError as error:
+    refuse(error)
 RESULT = f"results/{EXPERIMENT.experiment}"

@@ -181,6 +181,13 @@ def list_reference_prompts(wildcards):
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 
+def digest_reference(kind, published):
+    """Digest the state of the pictures that a model's are compared with, so that others under the same path are read
+    again; "" where they are drawn."""
+    path, _ = paths.reference_pictures(EXPERIMENT, kind, published)
+    return picture_files.digest_state(Path(path)) if path else ""
+
+
 def list_baseline_files(wildcards):
     """List the files of the plain decoding that a cell is compared with, if one of its layers reads it."""
     c = find_cell(wildcards)

@@ -27,11 +27,15 @@ if EXPERIMENT.image:
         params:
             folder=subpath(output[0], parent=True),
             spec=dump_prompt_spec,
+            digest=parity_cells.digest_prompts(PROMPTS),
             code=digest_code("parity.base.command", "parity.experiment.schema", "parity.inputs.prompts"),
         message:
             "read the prompts"
         shell:
-            "python -m parity.inputs prompts --spec {params.spec:q} --out {params.folder:q} >{log:q} 2>&1"
+            r"""
+            python -m parity.inputs prompts --spec {params.spec:q} --digest {params.digest} \
+                --out {params.folder:q} >{log:q} 2>&1
+            """
 
 
 rule captions:

@@ -39,6 +39,7 @@ rule reference:
         prompts=lambda w, input: format_flag("prompts", input.prompts),
         folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[1],
+        state=lambda w: digest_reference(w.kind, published=False),
         code=lambda w: digest_code(
             "parity.metrics.__main__",
             "parity.metrics.pictures",
@@ -75,6 +76,7 @@ rule reference_features:
     params:
         reference=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[0],
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[1],
+        state=lambda w: digest_reference(w.kind, published=True),
         protocol=EXPERIMENT.protocol,
         code=digest_code("parity.metrics.__main__", "parity.metrics.pictures"),
     message:

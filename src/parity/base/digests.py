@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from parity.base.errors import ParityError
-from parity.base.files import foreign_json, publish
+from parity.base.files import foreign_json, publish, read_json
 from parity.base.headers import PICKLED, read_tensor_names
 
 # The first of these formats that a folder has is read. Its file names match the key; the names listed hold everything.
@@ -86,11 +87,14 @@ def read_index(file: Path) -> set[str]:
 
 def parts(path: Path) -> list[Path]:
     """List the paths of the files of weights at a path: a file itself, or those in a folder (`select_weights`). Raises
-    ParityError if there are none, or if another file of the folder holds one of their tensors too."""
+    ParityError if there are none, for a link to nothing, or if another file of the folder holds one of their tensors
+    too."""
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
+    for file in path.iterdir():
+        check_link(file)
     all_names = sorted(file.name for file in path.iterdir() if file.is_file())
     try:
         names = select_weights(all_names, lambda index: read_index(path / index))
@@ -100,6 +104,12 @@ def parts(path: Path) -> list[Path]:
         raise ParityError(f"{path}: holds no {' or '.join(KINDS)}; allowed: a file of weights, or a folder of them")
     check_alone(path, names, [] if CACHED.search(path.absolute().as_posix()) else all_names)
     return [path / name for name in names]
+
+
+def check_link(file: Path) -> None:
+    """Raise ParityError if weights, their index or a config.json are a link to nothing, which would be left out."""
+    if not file.exists() and (file.suffix in (".safetensors", *PICKLED) or file.name.endswith((INDEX, "config.json"))):
+        raise ParityError(f"{file}: a link to nothing; get the file again, or remove the link")
 
 
 def check_alone(folder: Path, names: list[str], all_names: Iterable[str]) -> None:
@@ -151,11 +161,34 @@ def digest_file(file: Path) -> str:
 
 
 def find_cached_digest(file: Path) -> Path:
-    """Return the path where a file's digest is cached; its name depends on the file's path, size, time and inode."""
+    """Return the path where a file's digest is cached; its name depends on the file's path, size, times of change, and
+    inode."""
     status = file.stat()
-    stamp = [[str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino]]
+    stamp = [str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "parity/digests" / hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:32]
+
+
+def list_verified(key: str, paths: Mapping[str, Path], digests: Mapping[str, str]) -> list[list[str]]:
+    """List key, path and SHA-256 of each component that has a digest, for a manifest's "verified"."""
+    return [[f"{key}.{name}", str(path), digests[name]] for name, path in paths.items() if digests.get(name)]
+
+
+def read_manifest(file: Path) -> dict[str, Any]:
+    """Read a manifest that `models.fetch` made, and check that none of its files was replaced under its path since
+    then, which a job that follows would read and earlier ones did not. Digests of large files are cached, so that this
+    takes no time as long as size, times and inode are as before.
+
+    Raises ParityError that names the file, its digest then and now, and what to do.
+    """
+    manifest: dict[str, Any] = read_json(file)
+    for key, path, expected in manifest.get("verified", ()):
+        if Path(path).exists() and (total := sha256(Path(path))) != expected:
+            raise ParityError(
+                f"{key} = {path!r}: the file was replaced: its SHA-256 is {total}, and was {expected} when {file} was"
+                " written; put the former file back, or give the new one its own digest, with which all is made anew"
+            )
+    return manifest
 
 
 def check(path: Path, expected: str, label: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 import zipfile
@@ -13,13 +14,14 @@ from textwrap import shorten
 from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from parity.base.digests import check as check
+from parity.base.digests import list_verified
 from parity.base.digests import parts as parts
 from parity.base.digests import sha256 as sha256
 from parity.base.errors import ParityError
@@ -35,17 +37,19 @@ Where = str | torch.device
 MAPPED = 1 << 27  # so many bytes of a pickle are read before its mapped memory is released
 
 
-def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, dict[str, str]]:
+def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, Any]:
     """Verify files of a folder, `names` by component, against its SHA256SUMS, and return {"files": paths, "sha256":
-    digests}, each by component. Raises ParityError that begins with `label` for a wrong digest, or for a file that the
-    list does not name; `made_by` then says how to make one."""
+    digests}, each by component, and "verified" (`list_verified`). Raises ParityError that begins with `label` for a
+    wrong digest, or for a file that the list does not name; `made_by` then says how to make one."""
     digests = sums(folder)
     for name in names.values():
         if name not in digests:
             raise ParityError(f"{label}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
         check(folder / name, digests[name], label)
-    files = {component: str(folder / name) for component, name in names.items()}
-    return {"files": files, "sha256": {component: digests[name] for component, name in names.items()}}
+    paths = {component: folder / name for component, name in names.items()}
+    by_component = {component: digests[name] for component, name in names.items()}
+    files = {component: str(path) for component, path in paths.items()}
+    return {"files": files, "sha256": by_component, "verified": list_verified(label, paths, by_component)}
 
 
 def make_unreadable_error(file: Path, problem: str, error: Exception) -> ParityError:
@@ -290,4 +294,9 @@ def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, A
     """Save tensors as a safetensors file, complete or not at all; its header holds `config`, the network's sizes."""
     header = None if config is None else {"config": json.dumps(config, sort_keys=True)}
     with replace_whole(file) as temporary:
-        save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata=header)
+        try:
+            save_file({k: v.contiguous() for k, v in state.items()}, temporary, metadata=header)
+        except SafetensorError as error:  # holds the system's error, such as a full disk, in words
+            if code := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(code[1]), os.strerror(int(code[1]))) from None
+            raise

@@ -94,7 +94,9 @@ class Pair:
     def count(self) -> str:
         """The column that counts passes in the records of both or, if there is none, of one."""
         in_a, in_b = (set(frame) for frame in (self.records_a, self.records_b))
-        named = [name for columns in (in_a & in_b, in_a | in_b) for name in ("depth", "nfe", "passes") if name in columns]
+        named = [
+            name for columns in (in_a & in_b, in_a | in_b) for name in ("depth", "nfe", "passes") if name in columns
+        ]
         return named[0] if named else "passes"
 
     @cached_property
@@ -129,7 +131,9 @@ class Pair:
 
     def list_lacking(self) -> Iterator[tuple[str, str]]:
         """Yield each figure that only one of the two has, with the name of the other, "A" or "B"."""
-        named = {name: (estimate_of(self.a, name), estimate_of(self.b, name)) for name in (*QUALITY, "seconds_per_image")}
+        named = {
+            name: (estimate_of(self.a, name), estimate_of(self.b, name)) for name in (*QUALITY, "seconds_per_image")
+        }
         for figure, (a, b) in {"passes": self.passes, **named}.items():
             if a.missing != b.missing:
                 yield figure, "A" if a.missing else "B"
@@ -184,13 +188,15 @@ class Comparison:
         """Yield a sentence if the columns of the two folders are of different versions, and may mean other things."""
         a, b = (self.describe_version(results) for results in (self.a, self.b))
         if a != b:
-            yield f"Columns of A are {a}, of B {b}: one of the same name may hold another figure; run both with one version."
+            yield f"Columns of A are {a}, of B {b}: one name may mean two figures; run both with one version of Parity."
 
     @staticmethod
     def describe_version(results: Results) -> str:
         """Describe the version of a folder's columns (`collect.COLUMNS_VERSION`), which older results do not name."""
         versions = {words_of(row, "columns_version") for row in results.rows.values()}
-        return " and ".join(f"of version {version}" if version else "older than any version" for version in sorted(versions))
+        return " and ".join(
+            f"of version {version}" if version else "older than any version" for version in sorted(versions)
+        )
 
     def list_unpaired(self) -> Iterator[tuple[Path, list[str]]]:
         """Yield each folder with the labels of its rows that the other folder lacks."""

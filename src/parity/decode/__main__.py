@@ -12,8 +12,8 @@ import numpy as np
 
 from parity.base.command import add_arguments, pin_threads, provenance, run_command
 from parity.base.devices import take_device
+from parity.base.digests import read_manifest
 from parity.base.errors import ParityError
-from parity.base.files import read_json
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.decode.shard_io import is_whole, link, lock_shard, read_rows, read_shards, shard_file, write_shard
@@ -62,7 +62,7 @@ def main() -> None:
         device = take_device(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = (choice == "on" or (choice == "auto" and cuda) for choice in (a.compile, a.refill))
-        loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
+        loaded = loop.load(a.kind, read_manifest(a.checkpoint), a.spec, device, fast)
         origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for piece, stored in missing:
             paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed in a job's first shard alone

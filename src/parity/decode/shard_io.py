@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.base.files import dump_canonical, read_arrays, write_arrays
+from parity.base.files import dump_canonical, publish, read_arrays, write_arrays
 
 SECONDS = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
 TIMES = (*SECONDS, "single_pass_cost", "compiled_speedup", "load")
@@ -143,9 +143,10 @@ def link(source: Path, out: Path) -> None:
     """Put a stored file at `out`, replacing any file there at once: a hard link, or a copy where that fails."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        copy = Path(folder) / out.name
+        linked = Path(folder) / out.name
         try:
-            os.link(source, copy)
+            os.link(source, linked)
         except OSError:
-            copy.write_bytes(source.read_bytes())
-        copy.replace(out)
+            publish(out, source.read_bytes())
+        else:
+            linked.replace(out)

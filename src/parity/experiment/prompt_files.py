@@ -166,7 +166,9 @@ def describe_left_out(spec: PromptSpec, root: Path = Path()) -> list[str]:
         _, unlisted = read_captions(text_files.read_text(root / spec.file))
     except ValueError as error:
         raise ConfigError(f"{spec.file}: {error}") from None
-    return [f"{unlisted:,} captions of {spec.file} are left out: `images` does not list their pictures"] * bool(unlisted)
+    return [f"{unlisted:,} captions of {spec.file} are left out: `images` does not list their pictures"] * bool(
+        unlisted
+    )
 
 
 def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:

@@ -104,8 +104,8 @@ class PromptSpec(Strict):
     file: File = "prompts/scenes.txt"
     format: Literal["auto", "lines", "tsv", "csv", "jsonl", "coco", "parti", "dpg", "labels"] = Field(
         "auto",
-        description="auto: by the end of the name (.json is coco); parti: PartiPrompts.tsv; dpg: dpg_bench.csv;"
-        " labels: a number a line",
+        description="auto: by the suffix (.json is coco), an unknown one is refused; parti: PartiPrompts.tsv;"
+        " dpg: dpg_bench.csv; labels: a number a line",
     )
     column: str = Field(
         "", max_length=200, description="the prompt's, of a table or JSON lines; '': prompt, caption or text"

@@ -4,8 +4,8 @@
     parity generate captions.txt --n 4 --out pictures --grid
     parity generate "one morning anna could not find the ___ ." --model xlnet
 
-A prompt file (.txt, .tsv, .csv, .jsonl, COCO's .json) stands for its prompts. Of a model of classes a prompt is a class, of a
-text model a text whose blanks are `___`.
+A prompt file (.txt, .tsv, .csv, .jsonl, COCO's .json) stands for its prompts. Of a model of classes a prompt is a
+class, of a text model a text whose blanks are `___`.
 --option gives a method's options as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
 """
 
@@ -22,6 +22,7 @@ import yaml
 
 from parity.base.command import pin_threads, progress, run_command
 from parity.base.errors import ParityError
+from parity.base.files import replace_whole
 from parity.base.text_files import find_suffix
 from parity.experiment.prompt_files import FORMATS, describe_left_out, iter_rows
 from parity.experiment.schema import PromptSpec
@@ -98,7 +99,8 @@ def save_pictures(pictures: list[Made], file: Path) -> None:
     info.add_text("parity", json.dumps({**pictures[0].facts, "passes": passes, "seconds": round(seconds, 4)}))
     info.add_itxt("prompt", "\n".join(made.prompt for made in pictures))
     image = pictures[0].image if len(pictures) == 1 else make_grid_image(pictures)
-    image.save(file, pnginfo=info)
+    with replace_whole(file) as temporary:
+        image.save(temporary, format="PNG", pnginfo=info)
     print(file)
 
 

@@ -1,6 +1,6 @@
 """Prepare what is decoded: prompts, captions, text tasks.
 
-python -m parity.inputs prompts --spec '{"file": "prompts/scenes.txt", "limit": 64}' --out FOLDER
+python -m parity.inputs prompts --spec '{"file": "prompts/scenes.txt", "limit": 64}' --digest HEX --out FOLDER
 python -m parity.inputs captions --prompts 0.json --checkpoint manifest.json --out 0.npz
 python -m parity.inputs task --task-kind stories --settings JSON --checkpoint manifest.json --out stories.npz
 """
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 
 from parity.base.command import add_arguments, pin_threads, run_command
-from parity.base.files import read_json
+from parity.base.digests import read_manifest
 
 
 def prompts(a: argparse.Namespace) -> None:
@@ -18,7 +18,7 @@ def prompts(a: argparse.Namespace) -> None:
     from parity.experiment.schema import PromptSpec, validate
     from parity.inputs.prompts import write_prompts
 
-    write_prompts(validate(PromptSpec, a.spec, "image.prompts"), a.out)
+    write_prompts(validate(PromptSpec, a.spec, "image.prompts"), a.digest, a.out)
 
 
 def captions(a: argparse.Namespace) -> None:
@@ -27,7 +27,7 @@ def captions(a: argparse.Namespace) -> None:
     from parity.inputs.prompts import write_captions
 
     pin_threads(a.threads)
-    write_captions(a.prompts, read_json(a.checkpoint), take_device(a.device), a.out)
+    write_captions(a.prompts, read_manifest(a.checkpoint), take_device(a.device), a.out)
 
 
 def task(a: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def task(a: argparse.Namespace) -> None:
     from parity.inputs import tasks
 
     pin_threads(a.threads)
-    tasks.write(a.out, tasks.build(a.task_kind, a.settings, tasks.load_vocabulary(read_json(a.checkpoint))))
+    tasks.write(a.out, tasks.build(a.task_kind, a.settings, tasks.load_vocabulary(read_manifest(a.checkpoint))))
 
 
 def main() -> None:
@@ -52,6 +52,7 @@ def main() -> None:
 
     c = command(prompts, "out")
     c.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of the prompts")
+    c.add_argument("--digest", required=True, help="of the prompts, when the run was planned")
     command(captions, "prompts", "checkpoint", "threads", "device", "out")
     c = command(task, "checkpoint", "threads", "out")
     c.add_argument("--task-kind", required=True)

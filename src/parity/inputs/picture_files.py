@@ -6,6 +6,7 @@ range, several frames. The rules check references while they are parsed, so this
 
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from parity.base.errors import ConfigError, ParityError
+from parity.base.files import digest
 from parity.experiment import paths, weights
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config
@@ -163,6 +165,13 @@ def list_pictures(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
+def digest_state(path: Path) -> str:
+    """Digest name, size and time of change of an .npz, or of each picture of a folder: another digest means that the
+    pictures to compare with are others, and their features are made anew; "" if there is no such file."""
+    files = list_pictures(path) if path.is_dir() else [path] if path.is_file() else []
+    return digest([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]) if files else ""
+
+
 def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
     """Return how many pictures there are to read in a folder (by name) or an .npz, and an iterable that reads each when
     it is asked for, uint8 [H, W, 3]: the first `count`, or all for 0. Raises ParityError for fewer than `count`."""
@@ -174,6 +183,30 @@ def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]
         raise ParityError(f"reference = {str(path)!r}: {problem}")
     files = files[: count or None]
     return len(files), map(open_picture, files)
+
+
+def describe_left_out(config: Config) -> list[str]:
+    """Say in a line for each `reference` that is a folder which of its files are left out, and why; [] for none."""
+    lines = []
+    for kind in ("discrete", "continuous"):
+        section = getattr(config, KINDS[kind])
+        if section is not None and section.reference and (folder := Path(section.reference)).is_dir():
+            reasons: Counter[str] = Counter()
+            for file in folder.iterdir():
+                if not file.exists():
+                    reasons["links to nothing"] += 1
+                elif file.is_dir():
+                    reasons["folders"] += 1
+                elif file.suffix.lower() not in SUFFIXES:
+                    reasons[f"files {file.suffix or 'without a suffix'}"] += 1
+            models = weights.list_models(config, kind).values()
+            _, count = paths.reference_pictures(config, kind, not any(map(paths.brings_network, models)))
+            if count and (more := len(list_pictures(folder)) - count) > 0:
+                reasons[f"pictures behind the first {count:,}"] = more
+            if reasons:
+                left_out = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items()))
+                lines.append(f"{KINDS[kind]}.reference = {section.reference!r}: left out: {left_out}")
+    return lines
 
 
 def check_references(config: Config) -> None:

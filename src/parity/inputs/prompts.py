@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from parity.base.devices import run_in_batches
+from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays, write_json
+from parity.experiment.cells import digest_prompts
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
 
@@ -19,9 +21,16 @@ def list_images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
     return [{"id": f"{i:05d}/{r:03d}", "caption": prompt} for i, prompt in enumerate(prompts) for r in range(repeats)]
 
 
-def write_prompts(spec: PromptSpec, folder: Path) -> None:
-    """Write the images of a prompt set (`list_images`) to `folder`, in `spec.shards` files of even size: 0.json, ..."""
-    entries = list_images(read_prompts(spec), spec.repeats)
+def write_prompts(spec: PromptSpec, expected: str, folder: Path) -> None:
+    """Write the images of a prompt set (`list_images`) to `folder`, in `spec.shards` files of even size: 0.json, ...
+
+    Raises ParityError unless the prompts have the digest `expected`, by which the run that was planned names them.
+    """
+    prompts = read_prompts(spec)
+    if (total := digest_prompts(prompts)) != expected:
+        problem = f"its prompts changed after the run was planned: their digest is {total}, and was {expected}"
+        raise ParityError(f"image.prompts.file = {spec.file!r}: {problem}; run again")
+    entries = list_images(prompts, spec.repeats)
     for k in range(spec.shards):
         shard = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
         write_json(folder / f"{k}.json", entries[shard])

@@ -29,8 +29,9 @@ import numpy as np
 
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.devices import RENDERED, take_device
+from parity.base.digests import read_manifest
 from parity.base.errors import ParityError
-from parity.base.files import read_json, write_arrays, write_json
+from parity.base.files import write_arrays, write_json
 from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.experiment import study
@@ -60,7 +61,7 @@ def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, fol
     module = importlib.import_module(f"parity.models.{kind}.load")
     if not hasattr(module, "load_painter"):
         return []
-    painter = module.load_painter(read_json(checkpoint), device)
+    painter = module.load_painter(read_manifest(checkpoint), device)
     for file in shards:
         shard = read_shard(file)
         write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens, batch))

@@ -11,7 +11,8 @@ import torch
 from parity_decoders.protocols.anysubset import make_infilling
 from torch import Tensor
 
-from parity.base.files import read_json, write_json
+from parity.base.digests import read_manifest
+from parity.base.files import write_json
 from parity.inputs import tasks
 from parity.metrics.estimates import flat, mean_error
 from parity.metrics.text_likelihood import joint_laws, log_probability
@@ -51,7 +52,7 @@ def score_choices(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Ans
 def run(a: argparse.Namespace) -> None:
     """Answer a task's questions; write the accuracy, its error, and that of known and of held-out pairs apart."""
     started = time.perf_counter()
-    loaded = load.load(read_json(a.checkpoint), a.device)
+    loaded = load.load(read_manifest(a.checkpoint), a.device)
     task = tasks.build(a.task_kind, a.settings, loaded.words)
     answered: Any = {"last_word": score_last_words, "choice": score_choices}[a.task_kind]
     answers = answered(laws(task, loaded), task.extra)

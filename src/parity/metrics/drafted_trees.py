@@ -11,6 +11,7 @@ from parity_decoders.discrete.vvs import measure_similarity
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from parity.base.digests import read_manifest
 from parity.base.files import read_json, write_json
 from parity.decode.shard_io import read_shards, rows_of
 from parity.experiment.options import options
@@ -81,7 +82,7 @@ def run(a: argparse.Namespace) -> None:
     """Observe a cell's first images, and write two figures: similarity of sequences, and staleness of features."""
     spec = read_json(a.cell / "spec.json")
     shard = read_shards(a.shards)
-    loaded = load(read_json(a.checkpoint), a.device, getattr(torch, spec["dtype"]), "drafter")
+    loaded = load(read_manifest(a.checkpoint), a.device, getattr(torch, spec["dtype"]), "drafter")
     shown = slice(a.images)
     inputs = {name: column[shown] for name, column in rows_of(a.inputs, shard).items()}
     tokens = torch.from_numpy(shard.tokens[shown]).long().to(loaded.device)

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from parity.base.errors import ParityError
-from parity.base.files import publish, read_json, write_json
+from parity.base.files import publish, read_json, replace_whole, write_json
 from parity.base.text_files import split_lines
 from parity.decode.shard_io import read_rows, read_shard
 from parity.experiment.prompt_files import iter_rows
@@ -141,8 +141,8 @@ def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np
             if isinstance(content, dict):
                 publish(folder / name, json.dumps(content).encode())
             else:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(content).save(folder / name)
+                with replace_whole(folder / name) as temporary:
+                    Image.fromarray(content).save(temporary, format="PNG")
         prompts, first = prompts + 1, first + len(pictures)
     return prompts
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from parity.base.files import read_json
+from parity.base.digests import read_manifest
 from parity.metrics.estimates import Estimate
 from parity.metrics.networks import published
 from parity.metrics.protocols import recipe
@@ -28,7 +28,7 @@ Pictures = Callable[[], Iterable[np.ndarray]]  # each call yields all pictures, 
 
 def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Read manifest files of networks, as a dict by the network's name."""
-    return {manifest["family"]: manifest for manifest in map(read_json, manifests)}
+    return {manifest["family"]: manifest for manifest in map(read_manifest, manifests)}
 
 
 def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:

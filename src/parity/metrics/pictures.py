@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.digests import read_manifest
 from parity.base.errors import ParityError
-from parity.base.files import read_json, write_arrays
+from parity.base.files import write_arrays
 from parity.inputs.picture_files import read_pictures, read_statistics
 from parity.metrics import judges
 
@@ -20,7 +21,7 @@ def write_reference(a: argparse.Namespace) -> None:
     """Write to `--out` pixels uint8 [n, H, W, 3] that an embedded model is compared with, and what its network sees in
     them: pictures of `--folder`, or else drawn for the prompts. Raises ParityError for pictures of several sizes."""
     kind = importlib.import_module(f"parity.metrics.samples.{a.kind}")
-    manifest = read_json(a.checkpoint)
+    manifest = read_manifest(a.checkpoint)
     if a.folder:
         drawn = list(read_pictures(Path(a.folder), a.count)[1])
         if len(sizes := {picture.shape for picture in drawn}) > 1:

@@ -11,12 +11,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from parity.base.digests import check_link
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
 from parity.base.weights import PICKLED, parts, read_shapes, sha256, strip_wrappers
@@ -121,13 +123,16 @@ def find_weights(folder: Path) -> dict[str, Path]:
 
 
 def list_files_below(folder: Path) -> list[Path]:
-    """List the files of a folder and its subfolders, sorted; linked folders are followed, each once."""
+    """List the files of a folder and its subfolders, sorted; linked folders are followed, each once. Raises ParityError
+    for weights or a config.json that are a link to nothing."""
     files = list[Path]()
     walked = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if os.path.realpath(Path(root, name)) not in walked]
         walked |= {os.path.realpath(Path(root, name)) for name in folders}
         files += [Path(root, name) for name in names]
+    for file in files:
+        check_link(file)
     return sorted(file for file in files if file.is_file())
 
 
@@ -145,11 +150,15 @@ def list_model_types() -> dict[str, str]:
 
 
 def read_family(config: Path) -> tuple[str, str]:
-    """Read `model_type` from a config.json, and return it and the family that has it; "" for what is unknown."""
+    """Read `model_type` from a config.json, and return it and the family that has it; "" for what is unknown, and if
+    there is no such file. Raises ParityError for a file that is damaged."""
     try:
-        model_type = str(foreign_json(config).get("model_type") or "")[:60]
-    except (OSError, ParityError, AttributeError):
+        content = foreign_json(config)
+    except FileNotFoundError:
         return "", ""
+    if not isinstance(content, dict):
+        raise ParityError(f"{config}: no JSON object; get it again")
+    model_type = str(content.get("model_type") or "")[:60]
     return model_type, list_model_types().get(model_type, "")
 
 
@@ -216,6 +225,7 @@ def identify_tensors(
         problem = f"no transformer among {', '.join(candidates) or 'no files'}; allowed: files of {families}"
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
     files = {component: next(iter(names)) for component, names in by_part.items()}
+    tell_left_out(files_read, files)
     family = by_part["transformer"][files["transformer"]]
     tokenizers = read_candidates({"vq": local["vq"]}) if "vq" in local else files_read
     vq = "vq" if "vq" in local else files.get("vq")
@@ -239,6 +249,13 @@ def read_candidates(candidates: Paths) -> dict[str, Weights]:
         network = networks.setdefault((shard[1] or ".") if shard else name, Weights(file.parent if shard else file, {}))
         network.shapes.update({strip_wrappers(tensor): tuple(v.shape) for tensor, v in read_shapes(file).items()})
     return networks
+
+
+def tell_left_out(candidates: Iterable[str], files: Mapping[str, str]) -> None:
+    """Say on standard error which of the files that were read are no component of the model."""
+    if left_out := sorted(set(candidates) - set(files.values())):
+        names = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        print(f"left out: {len(left_out)} files of weights that are no component of it: {names}", file=sys.stderr)
 
 
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
@@ -311,6 +328,7 @@ def make_pair_model(
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
     files = {"target": largest, **({"draft": smaller[-1]} if smaller else {}), **({"kl": kl[0]} if kl else {})}
+    tell_left_out(files_read, files)
     paths = {component: files_read[name].path for component, name in files.items()}
     if hasattr(family_module, "PROMPT"):
         tokenizer = tokenizer or next(iter(sorted(paths["target"].parent.rglob("tokenizer.json"))), None)

@@ -1,15 +1,19 @@
 """Get a model's files, verify them by SHA-256, convert what is pickled: the manifest that everything loads from.
 
-    {"kind", "family", "source", "files": {part: path}, "sha256": {part: digest}, "network": {sizes known beforehand}}
+    {"kind", "family", "source", "files": {part: path}, "sha256": {part: digest}, "network": {sizes known beforehand},
+     "verified": [[key of the configuration, path, digest], ...]}
 
-The digest of a folder is that of its weights' digests. Loading trusts what was verified here.
+The digest of a folder is that of its weights' digests. "files" are what is loaded, "verified" what was fetched, before
+any conversion: every job checks that it is the same still (`digests.read_manifest`).
 """
 
 import importlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parity.base.digests import list_verified
 from parity.base.errors import ParityError
 from parity.base.files import header, sums
 from parity.base.weights import (
@@ -29,7 +33,7 @@ from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
 FILES = (".safetensors", *PICKLED, ".json", ".model")  # a path in a repository that ends otherwise is a folder
-Files = dict[str, dict[str, str]]  # a manifest has "files", {part: path}, and "sha256", {part: digest}
+Files = dict[str, Any]  # a manifest's "files", "sha256" and "verified"
 
 
 def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -44,10 +48,10 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
     captions = raw.get("captions")
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
     if kind == "continuous":
-        is_converted = spec.source == "embedded" or spec.folder
-        files = verify_pair(
-            spec, weights.find_pair_folder(spec) if is_converted else convert_pair(name, spec, folder), name
-        )
+        if spec.source == "embedded" or spec.folder:
+            files = verify_pair(spec, weights.find_pair_folder(spec), name)
+        else:
+            files = convert_pair(name, spec, folder)
     elif spec.source == "embedded":
         files = verify_embedded(kind, spec, f"models.{name}")
     else:
@@ -99,8 +103,19 @@ def locate(
     else:
         local = hub.download_folder(repo, revision, file, weights=component != "tokenizer")
     if digest:
-        check(local / "tokenizer.json" if component == "tokenizer" and local.is_dir() else local, digest, key)
+        check(find_digested(component, local), digest, key)
     return local
+
+
+def find_digested(component: str, path: Path) -> Path:
+    """Return the path whose digest identifies a component: of a tokenizer's folder its tokenizer.json."""
+    return path / "tokenizer.json" if component == "tokenizer" and path.is_dir() else path
+
+
+def list_fetched(name: str, local: dict[str, Path], digests: Mapping[str, str]) -> list[list[str]]:
+    """List the fetched files of a model, by component, that have digests (`list_verified`)."""
+    paths = {component: find_digested(component, path) for component, path in local.items()}
+    return list_verified(f"models.{name}.files", paths, digests)
 
 
 def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
@@ -120,7 +135,8 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
     companion does not fit the model."""
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     files = {}
-    for component, local in fetch_parts(name, spec, folder).items():
+    fetched = fetch_parts(name, spec, folder)
+    for component, local in fetched.items():
         renamed = getattr(module, "read_published", lambda *_: None)(component, local, spec)
         out = folder / f"{component}.safetensors"
         if renamed:
@@ -132,19 +148,23 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
             model_checks.check_companion(
                 name, spec.model_copy(update={"files": files}), Path(files[companion]), companion
             )
-    return {"files": files, "sha256": dict(spec.sha256)}
+    return {"files": files, "sha256": dict(spec.sha256), "verified": list_fetched(name, fetched, spec.sha256)}
 
 
 def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Fetch the folders of a published text model and its judge. Raises ParityError if their tokenizers do not fit."""
+    """Fetch the folders of a published text model and its judge. Raises ParityError if their tokenizers or
+    config.json do not fit."""
+    from parity.models.anysubset.load import check_shapes
     from parity.models.anysubset.vocabulary import check_words
 
-    files = {component: str(path) for component, path in fetch_parts(name, spec, folder).items()}
+    fetched = fetch_parts(name, spec, folder)
+    files = {component: str(path) for component, path in fetched.items()}
     model_checks.check_text_folders(name, files)
     needed = weights.read_family(spec.family)["files"]
     digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
     check_words(files)
-    return {"files": files, "sha256": digests}
+    check_shapes({"family": spec.family, "source": spec.source, "files": files})
+    return {"files": files, "sha256": digests, "verified": list_fetched(name, fetched, digests)}
 
 
 def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
@@ -160,9 +180,9 @@ def verify_pair(spec: ModelSpec, folder: Path, name: str) -> Files:
     return verify_files(folder, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
 
 
-def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
-    """Fetch the published files of a continuous pair, convert them into `folder`, and return it. Raises ParityError if
-    the target has other sizes than the configuration says."""
+def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Files:
+    """Fetch the published files of a continuous pair, and convert them into `folder`. Raises ParityError if the target
+    has other sizes than the configuration says."""
     from parity.models.continuous.published import convert
 
     files = fetch_parts(name, spec, folder)
@@ -175,7 +195,8 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
             raise ParityError(
                 f"models.{name}.network.{key} = {value}: allowed: {has}, as {files['target'].name} has it"
             )
-    return folder
+    converted = verify_pair(spec, folder, name)
+    return {**converted, "verified": converted["verified"] + list_fetched(name, files, spec.sha256)}
 
 
 def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -183,10 +204,11 @@ def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     key = f"networks.{name}"
     spec = validate(NetworkSpec, raw, key)
     local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, key=f"{key}.file")
+    verified = list_verified(key, {"file": local}, {"file": spec.sha256})
     if name != "inception":  # torch-fidelity reads Inception's pickle itself
         local = convert_pickled(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
-    return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
+    return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}, "verified": verified}
 
 
 def convert_pickled(file: Path, out: Path) -> Path:

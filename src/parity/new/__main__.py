@@ -16,6 +16,7 @@ from pathlib import Path
 
 from parity.base.command import run_command
 from parity.base.errors import ParityError
+from parity.base.files import publish
 from parity.experiment.module_metadata import PACKAGE, find_folder, modules
 from parity.experiment.options import KINDS, methods
 
@@ -199,8 +200,7 @@ def check_name(name: str, package: str) -> None:
 def write(files: dict[Path, str]) -> None:
     """Write new files by their paths, with their folders, and print their names."""
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        publish(path, text.encode())
         print(f"wrote {path.relative_to(ROOT)}")
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from parity_certify import result_rows as R
 from parity_certify.import_by_name import import_named_module
 
+from parity.base.digests import read_manifest
 from parity.base.files import read_arrays, read_json, write_arrays
 from parity.decode.shard_io import Shard, join, read_rows, read_shards, rows_of
 
@@ -68,7 +69,7 @@ class CellFiles:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         assert self.checkpoint is not None, "--checkpoint"
-        return read_json(self.checkpoint)
+        return read_manifest(self.checkpoint)
 
     @cached_property
     def features(self) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.digests import read_manifest
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json
 from parity.decode.shard_io import Shard, join, read_rows, read_shards
@@ -54,7 +55,7 @@ class Files:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        return read_json(self.checkpoint)
+        return read_manifest(self.checkpoint)
 
     @cached_property
     def shard(self) -> Shard:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, header
-from parity.base.weights import check, check_floating, tensors
+from parity.base.weights import check, check_floating, read_shapes, tensors
 from parity.models.anysubset import causal
 from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
 
@@ -136,6 +136,29 @@ class Loaded:
                 " allowed: the weights its configuration names"
             )
         return named
+
+
+def check_shapes(manifest: Mapping[str, Any]) -> None:
+    """Raise ParityError if the weights of the any-subset network or the judge do not fit its config.json. Their numbers
+    are not read."""
+    loaded = Loaded(manifest, torch.device("cpu"))
+    for component, build in (("xlnet", loaded.family.build), ("judge", causal.build)):
+        folder = loaded.file(component)
+        try:
+            with torch.device("meta"):
+                net = build(foreign_json(folder / "config.json"))
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # whatever a size of another type raises
+            problem = " ".join(str(error).split())[:120]
+            raise ParityError(
+                f"{component}: {folder / 'config.json'}: no {component} can be built: {problem}"
+            ) from None
+        expected = net.state_dict()
+        for name, tensor in loaded.rename_weights(net, read_shapes(folder), component).items():
+            if name in expected and expected[name].shape != tensor.shape:
+                raise ParityError(
+                    f"{component}: {folder}: {name} is {[*tensor.shape]}, and its config.json makes it"
+                    f" {[*expected[name].shape]}; allowed: the config.json of these weights"
+                )
 
 
 def load(
