@@ -212,7 +212,8 @@ def test_files_are_verified_by_their_folders_list(tmp_path):
     with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
         verify_files(tmp_path, files, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
-    verified = {"files": {"part": str(file)}, "sha256": {"part": sums(tmp_path)["a.safetensors"]}}
+    digest = sums(tmp_path)["a.safetensors"]
+    verified = {"files": {"part": str(file)}, "sha256": {"part": digest}, "verified": [["m.part", str(file), digest]]}
     assert verify_files(tmp_path, files, "m", "run x") == verified
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):

@@ -46,7 +46,7 @@ class Results:
 def read_results(folder: Path) -> Results:
     """Read summary.csv and records.parquet of a folder. Raises ParityError if it lacks one, or a needed column."""
     try:
-        summary = pd.read_csv(folder / "summary.csv", dtype={"key": str, "options": str})
+        summary = pd.read_csv(folder / "summary.csv", dtype={"key": str, "options": str, "columns_version": str})
         recorded = pd.read_parquet(folder / "records.parquet")
     except (OSError, ValueError) as error:
         problem = " ".join(str(error).split())[:120]
