@@ -186,7 +186,8 @@ def read_manifest(file: Path) -> dict[str, Any]:
         if Path(path).exists() and (total := sha256(Path(path))) != expected:
             raise ParityError(
                 f"{key} = {path!r}: the file was replaced: its SHA-256 is {total}, and was {expected} when {file} was"
-                " written; put the former file back, or name the digest of the new one (sha256), with which all is made anew"
+                " written; put the former file back, or name the digest of the new one (sha256), with which all is made"
+                " anew"
             )
     return manifest
 
