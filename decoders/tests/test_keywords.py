@@ -5,6 +5,8 @@ import pytest
 import torch
 import transformers as hf
 from decoders.tests.architectures import make_model
+from parity_certify.adapters.transformers import compute_laws
+from scipy.stats import chi2
 
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
@@ -137,14 +139,42 @@ def test_tokens_are_those_of_generate(llama, shared_noise, name):
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "gemma3", "phi3"])
 def test_guidance_is_that_of_generate_in_other_architectures(shared_noise, name):
-    """Some count the positions of padding in a negative prompt, in `generate`; OPT does not, and is refused."""
-    model = make_model(name)
-    for keyword in ("guidance", "negative", "masked_negative"):
+    """At 5,000 tokens. Some count the positions of padding in a negative prompt, in `generate`; OPT does not, and is
+    refused."""
+    model = make_model(name, 5000)
+    for keyword in ("guidance", "masked_negative", "all"):
         if (name, keyword) == ("opt", "masked_negative"):
             with pytest.raises(DecodingError, match="negative_prompt_attention_mask"):
                 agree(model, IDS, True, shared_noise, **KEYWORDS[keyword])
         else:
             agree(model, IDS, True, shared_noise, **KEYWORDS[keyword])
+
+
+@pytest.mark.parametrize("method", ["sjd", "jacobi", "sjd_pac", "spec"])
+def test_decoders_of_other_tokens_draw_the_law_of_generate(method):
+    """By the counts of all 64 texts of three tokens, guided by a negative prompt; the law of another does not fit. A
+    false alarm has probability 1e-4."""
+    model, n = make_model("gpt2", 4), 4000
+    model.generation_config.eos_token_id = None
+    ids, negative = torch.tensor([[3, 1, 2, 1]]), torch.tensor([[1, 2, 3]])
+    paths = torch.cartesian_prod(*[torch.arange(4)] * 3)
+
+    def enumerate_law(negative):
+        options = {"guidance_scale": 2.0, "negative_prompt_ids": negative.expand(64, -1)}
+        steps = compute_laws(model, ids.expand(64, -1), paths, options, None)
+        return torch.stack([p.gather(1, paths[:, i : i + 1])[:, 0] for i, p in enumerate(steps)]).double().prod(0)
+
+    options = {"custom_generate": getattr(decoders, method), "seed": SEED, "max_new_tokens": 3}
+    options |= {"draft_model": make_model("llama", 4)} if method == "spec" else {}
+    guidance = {"guidance_scale": 2.0, "negative_prompt_ids": negative.expand(n, -1)}
+    tokens = generate(model, ids.expand(n, -1), True, **options, **guidance)[:, 4:]
+    counts = torch.bincount(tokens @ torch.tensor([16, 4, 1]), minlength=64).double()
+    rare = enumerate_law(negative) * n < 5  # pooled
+    for other, fits in ((negative, True), (torch.tensor([[1, 2, 2]]), False)):
+        expected = enumerate_law(other) * n
+        observed, expected = (torch.cat([x[~rare], x[rare].sum()[None]]) for x in (counts, expected))
+        p = chi2.sf(float(((observed - expected) ** 2 / expected.clamp(min=1e-9)).sum()), len(expected) - 1)
+        assert (p > 1e-4) == fits
 
 
 def test_a_negative_prompt_of_other_rows_is_one_line(llama):

@@ -102,3 +102,95 @@ def test_guidance_behind_another_processor_is_refused():
 def test_unknown_decoders_are_named_with_those_that_exist():
     with pytest.raises(AttributeError, match="allowed: ar"):
         _ = decoders.sjdd
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 16}
+LONGROPE |= {"short_factor": [1.0] * 4, "long_factor": [4.0, 8.0, 16.0, 32.0]}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+
+
+class OwnLlama(hf.LlamaForCausalLM):
+    """A class that transformers does not know, as of code beside a checkpoint."""
+
+
+def make_by_length(name, config=None):
+    """Make a small random model whose rotary table changes behind 16 tokens: "longrope", "dynamic", or "own", a class
+    whose configuration says nothing of it."""
+    if name == "longrope":
+        sizes = SIZES | {"original_max_position_embeddings": 16, "rope_parameters": LONGROPE}
+        model = hf.Phi3ForCausalLM(hf.Phi3Config(**sizes))
+    else:
+        config = hf.LlamaConfig(**SIZES | {"max_position_embeddings": 16, "rope_parameters": DYNAMIC})
+        model = (OwnLlama if name == "own" else hf.LlamaForCausalLM)(config)
+        if name == "own":
+            model.config.rope_parameters = None
+            model.model.rotary_emb.config = hf.LlamaConfig(**config.to_dict() | {"rope_parameters": DYNAMIC})
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.25)
+    return model.eval()
+
+
+def compare_with_generate(model, prompt, new):
+    """Assert that 'sjd_coupled' returns the greedy tokens of plain `generate` behind a prompt of so many tokens."""
+    ids = torch.randint(3, 40, (1, prompt), generator=torch.Generator().manual_seed(1))
+    keywords = {"do_sample": False, "max_new_tokens": new, "pad_token_id": 0, "eos_token_id": None}
+    plain = model.generate(ids, **keywords)
+    assert torch.equal(model.generate(ids, **keywords, custom_generate=decoders.sjd_coupled, window=8), plain)
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic", "own"])
+def test_rotary_tables_that_change_on_the_way_are_refused(name):
+    """Within one table, tokens are those of `generate`."""
+    model = make_by_length(name)
+    compare_with_generate(model, 6, 10)
+    with pytest.raises(DecodingError, match="laws in a pass over 17" if name == "own" else "17 tokens .*at most 16"):
+        compare_with_generate(model, 6, 11)
+    if name == "longrope":
+        compare_with_generate(model, 18, 8)
+        with pytest.raises(DecodingError, match="or a prompt of more than 17"):
+            compare_with_generate(model, 17, 8)
+
+
+class Prefixed(hf.LlamaForCausalLM):
+    """Puts a learned prompt before the embeddings of the prompt, outside its forward, as prompt tuning does."""
+
+    def prepare_inputs_for_generation(self, input_ids, **keywords):
+        inputs = super().prepare_inputs_for_generation(input_ids, **keywords)
+        if keywords.get("is_first_iteration"):
+            embedded = self.get_input_embeddings()(inputs.pop("input_ids"))
+            inputs["inputs_embeds"] = torch.cat([torch.ones_like(embedded[:, :2]), embedded], 1)
+        return inputs
+
+
+class Filled(hf.LlamaForCausalLM):
+    """Begins with keys and values of a learned prefix, as prefix tuning does."""
+
+    def prepare_inputs_for_generation(self, input_ids, **keywords):
+        inputs = super().prepare_inputs_for_generation(input_ids, **keywords)
+        inputs["past_key_values"] = hf.DynamicCache()
+        with torch.no_grad():
+            self(input_ids=input_ids, past_key_values=inputs["past_key_values"])
+        return inputs
+
+
+@pytest.mark.parametrize("family", [Prefixed, Filled])
+def test_adapters_that_act_outside_forward_are_refused(family):
+    model = family(hf.LlamaConfig(**SIZES)).eval()
+    with pytest.raises(DecodingError, match=r"prepare_inputs_for_generation changes .*; allowed: adapters that act in"):
+        model.generate(IDS, do_sample=False, max_new_tokens=4, custom_generate=decoders.ar)
+    small = family(hf.LlamaConfig(**SIZES)).eval()
+    with pytest.raises(DecodingError, match="prepare_inputs_for_generation"):
+        make_model("llama").generate(
+            IDS, do_sample=False, max_new_tokens=4, custom_generate=decoders.spec, draft_model=small
+        )
+
+
+def test_adapters_inside_forward_are_decoded():
+    model = make_model("llama")
+    torch.manual_seed(1)
+    adapter = torch.randn(32, 32) * 0.3
+    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: output + inputs[0] @ adapter)
+    compare_with_generate(model, 6, 10)

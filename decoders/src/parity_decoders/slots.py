@@ -22,6 +22,15 @@ from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
 checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models that passed `check_slots`
+# the shortest prompt and the longest text with which a model passed `compare_lengths`
+compared: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+# Rotary tables that depend on the length of what is in a pass: key of the configuration with the length up to which
+# they do not. Those of longrope are two, one for all longer passes.
+LENGTHS = {
+    "dynamic": "max_position_embeddings",
+    "longrope": "original_max_position_embeddings",
+    "su": "original_max_position_embeddings",
+}
 
 
 class SlotLayer(CacheLayerMixin):
@@ -254,3 +263,66 @@ def check_laws(found: Tensor, truth: Tensor, name: str) -> None:
     difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1)).abs().max())
     if not difference <= limit:
         raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")
+
+
+def check_inputs(model: Any, ids: Tensor, unpadded: Tensor) -> None:
+    """Raise DecodingError if `generate` would begin with other inputs than the prompts ids [B, P] and their mask
+    unpadded [B, P]. An adapter that adds its own there, such as a learned prompt, would be left out."""
+    mask = unpadded.long()
+    inputs = model.prepare_inputs_for_generation(ids, attention_mask=mask, use_cache=True, is_first_iteration=True)
+    expected = {"input_ids": ids, "attention_mask": mask}
+    harmless = ("use_cache", "logits_to_keep", "position_ids", "cache_position")
+    missing = expected.keys() - inputs.keys()
+    others = [
+        key
+        for key, value in inputs.items()
+        if not (torch.is_tensor(value) and torch.equal(value, expected[key]) if key in expected else value is None)
+        and not (key in harmless or (isinstance(value, Cache) and value.get_seq_length() == 0))
+    ]
+    if changed := [*missing, *others]:
+        raise DecodingError(
+            f"model {type(model).__name__}: its prepare_inputs_for_generation changes {', '.join(changed)}; "
+            "allowed: adapters that act inside its forward, such as LoRA"
+        )
+
+
+def check_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
+    """Raise DecodingError if the law of a token may depend on how many tokens are in a pass: passes of a window have
+    other lengths than those of `generate`.
+
+    shortest: tokens of the shortest prompt; longest: of the longest, the shorter one of both kinds if there are
+    unconditional prompts; end: tokens of the longest with its new ones. The configuration names a rotary table that
+    depends on length. Code that is not of transformers is asked, see `compare_lengths`.
+    """
+    config = model.config.get_text_config(decoder=True)
+    tables = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer = tables.values() if all(isinstance(table, dict) for table in tables.values()) else [tables]
+    for table in by_layer:
+        kind = table.get("rope_type", table.get("type"))
+        if kind not in LENGTHS:
+            continue
+        limit = table.get(LENGTHS[kind]) or getattr(config, LENGTHS[kind], 0)
+        # a pass over the prompt leaves out its last token
+        if end > limit and (kind == "dynamic" or longest - 1 <= limit):
+            above = "" if kind == "dynamic" else f", or a prompt of more than {limit + 1}"
+            raise DecodingError(
+                f"model {type(model).__name__}: {end} tokens with rope_type {kind!r}; allowed: at most {limit} "
+                f"({LENGTHS[kind]}) with the prompt{above}"
+            )
+    if not type(model).__module__.startswith("transformers."):
+        compare_lengths(model, shortest, end)
+
+
+@torch.inference_mode()
+def compare_lengths(model: Any, shortest: int, end: int) -> None:
+    """Raise DecodingError if the law behind `shortest` random tokens is another in a pass over `end` tokens. Models are
+    compared once, and again for a shorter prompt or a longer text."""
+    first, last = compared.get(model, (end, 0))
+    if first <= shortest and end <= last:
+        return
+    weight = model.get_input_embeddings().weight
+    ids = torch.randint(len(weight), (1, end), generator=torch.Generator().manual_seed(0)).to(weight.device)
+    truth = model(input_ids=ids[:, :shortest], use_cache=False).logits[:, -1]
+    found = model(input_ids=ids, use_cache=False).logits[:, shortest - 1]
+    check_laws(found, truth, f"model {type(model).__name__}: laws in a pass over {end} tokens")
+    compared[model] = min(first, shortest), max(last, end)

@@ -29,7 +29,7 @@ from transformers.utils import ModelOutput
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.processors import Guidance, Law, check_processors, split_processors
-from parity_decoders.slots import SlotNetwork, check_laws, check_slots
+from parity_decoders.slots import SlotNetwork, check_inputs, check_laws, check_lengths, check_slots
 
 METHODS = (
     "ar", "gsd", "jacobi", "mtj", "mtj_draft", "pjd", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp",
@@ -74,9 +74,12 @@ class GenerateModel:
         self.length = length
         self.width = width
         self.law = law
-        ids, mask, padding = prompts, unpadded, None
+        ids, mask, padding = prompts, unpadded, (~unpadded).sum(1)
         if law.guidance:
             ids, mask, padding = add_unconditional(prompts, unpadded, law.guidance)
+        sizes = ids.shape[1] - padding
+        longest = int(sizes.view(-1, self.rows).amax(1).min())
+        check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
         self.network = SlotNetwork(model, ids, mask, length, padding)
         self.last = ids[:, -1:]
         if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
@@ -210,10 +213,12 @@ def run_decoder(
     guidance, processors = split_processors(request["logits_processor"])
     law = Law(processors, guidance, greedy=not config.do_sample)
     check_slots(model)
+    check_inputs(model, input_ids, unpadded)
     check_processors(processors, input_ids, model.get_input_embeddings().weight.shape[0])
     target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
     if request["draft_model"] is not None:
         check_slots(request["draft_model"])
+        check_inputs(request["draft_model"], input_ids, unpadded)
         target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
