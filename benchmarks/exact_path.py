@@ -1,9 +1,9 @@
 """How far `coupled: {law: path}` is from plain decoding under one noise, and its depth; for docs/explanation/heads.md.
 
-    python benchmarks/exact_path.py [--steps 25] [--images 3] 'coupled: {law: path, reads: drafts}' ...
+    python benchmarks/exact_path.py [--steps 25] [--images 10] 'coupled: {law: path, reads: drafts}' ...
 
-Every image is decoded alone, in float64. error: the largest difference of two numbers; dB: the least PSNR of two
-pictures, of peak 2.
+Every image is decoded alone, in float64. error: the largest difference of two numbers, printed for each image; dB: the
+least PSNR of two pictures, of peak 2.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from parity.decode import loop
 def main() -> None:
     """Decode images plainly and by each variant under one noise, and print depths and differences."""
     variants = ["coupled: {law: path, reads: drafts, window: 64, sweeps: 4}"]
-    a = parse_flags(__doc__, variants, model=("mar", "xar", "harmon"), steps=25, images=3)
+    a = parse_flags(__doc__, variants, model=("mar", "xar", "harmon"), steps=25, images=10)
     manifest = make_manifest("continuous", a.model)
     decoding = loop.import_kind("continuous")
     settings = {"steps": a.steps, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
@@ -38,6 +38,7 @@ def main() -> None:
             plain, coupled = (loaded.decode(tokens) for tokens in runs)
             square = float((plain - coupled).square().mean().clamp(min=1e-30))
             error = float((runs[0] - runs[1]).abs().max())
+            print(f"image {image}: depth {depths[1]:.0f}, error {error:.1e}", flush=True)
             measured.append((*depths, model.target.counts["conditions"], error, 10 * np.log10(4 / square)))
         plain_depth, depth, evaluations, error, decibels = zip(*measured, strict=True)
         calls = f"depth {np.mean(depth):.0f}, {np.mean(plain_depth) / np.mean(depth):.1f} times fewer"

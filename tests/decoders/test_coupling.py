@@ -1,5 +1,6 @@
 """Couplings of Gaussians, and the decoders of diffusion heads made of them, are exact in law and in noise."""
 
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -11,14 +12,15 @@ from parity_decoders.continuous.spec_head import spec_head
 from parity_decoders.coupling import couple, draw_residual
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.protocols.continuous import Pair, Start, draw_order
+from parity_decoders.protocols.continuous import Affine, Pair, Start, draw_order
 from scipy import stats
+from torch import Tensor
 
 from parity.base.row_noise import batch_noise
 from parity.decode.continuous import record
 from parity.equality.faults import patch_module
 from parity.equality.faults.continuous import couple_by_inverse, couple_without_residual
-from parity.models.continuous.diffusion import HeadSampling
+from parity.models.continuous.diffusion import HeadSampling, walk
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.tabular import TabularMixture
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
@@ -187,6 +189,51 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
     tolerant = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
     assert (path - plain).abs().max() < 1e-9
     assert (tolerant - plain).abs().max() <= 0.05
+
+
+@dataclass
+class Growing:
+    """A target of two tokens of a number, and the chain of their walks: x_{i-1} ~ N(2 x_i + c, 1), where c is `shift`
+    times the first token's sign for the second one. A small move is doubled by each step."""
+
+    steps: int
+    shift: float
+    offset: Tensor = field(default_factory=lambda: torch.zeros(1, 1).double())
+    length, dim, raster, noisy, last = 2, 1, False, True, "noise"
+    prior = torch.zeros(1).double()
+
+    def conditions(self, tokens, order, ranks, n_known):
+        first = tokens.gather(1, order[:, :1, None])[:, :, 0]
+        return self.shift * torch.where((ranks == 1) & (n_known > 0), first.sign(), 0).flatten()[:, None]
+
+    def chain(self, condition):
+        return replace(self, offset=condition)
+
+    def law(self, condition, path):
+        return walk(self.chain(condition), path)
+
+    def take(self, which):
+        return replace(self, offset=self.offset[which]) if len(self.offset) > 1 else self
+
+    def predict(self, x, i):
+        return 2 * x + (self.offset if x.ndim == 2 else self.offset[:, None])
+
+    def predict_where(self, mask, x, i):
+        return self.predict(x, i)[mask]
+
+    def gaussian(self, i, prediction):
+        return Affine(prediction, torch.zeros_like(prediction), torch.ones_like(prediction))
+
+
+@pytest.mark.parametrize(("steps", "shift", "within"), [(10, 1.5e-5, True), (20, 5e-9, False)])
+@torch.inference_mode()
+def test_moves_that_grow_a_thousandfold_stay_within_eps(steps, shift, within):
+    """Must fail: a growth of a million, as no bound is known."""
+    target = Growing(steps, shift)
+    noise, start = draw_start(target)
+    plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
+    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=1e-3)).tokens
+    assert ((path - plain).abs().max() <= 1e-3) == within
 
 
 @pytest.mark.parametrize("method", [spec_head, coupled])
