@@ -99,6 +99,17 @@ def test_a_folder_without_a_model_is_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_metas_own_layout_is_refused_by_name(tmp_path):
+    """As Anole's authors released it."""
+    (tmp_path / "models/7b").mkdir(parents=True)
+    state = {"tok_embeddings.weight": torch.zeros(2, 2), "layers.0.attention.wq.weight": torch.zeros(2, 2)}
+    torch.save(state, tmp_path / "models/7b/consolidated.pth")
+    with pytest.raises(ParityError, match=r"consolidated.pth: Meta's own layout.*convert_chameleon_weights") as error:
+        add.find(str(tmp_path))
+    assert "\n" not in str(error.value)
+    assert "llamagen" not in str(error.value)
+
+
 def fail_on_hash(*_):
     """Fail the test, in place of computing a digest."""
     pytest.fail("a file was read whole before what is missing was named")

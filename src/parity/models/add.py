@@ -95,6 +95,7 @@ def identify(
         folder = download_folder(listed.repo, listed.commit) if listed else Path(location)
         model = read_folder(family, folder, source, pixels, local)
     else:
+        refuse_own_layout(listed.files if listed else find_weights(Path(location)))
         if listed:
             files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
         else:
@@ -106,6 +107,15 @@ def identify(
         unknown = f"{config}: model_type = {model_type!r}" if model_type else ""
         model = identify_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
     return model
+
+
+def refuse_own_layout(names: Iterable[str]) -> None:
+    """Raise ParityError if one of these files is named as Meta names Chameleon's, and Anole's authors theirs."""
+    if own := next((name for name in names if re.fullmatch(r"consolidated(\.\d+)?\.pth", Path(name).name)), ""):
+        raise ParityError(
+            f"{own}: Meta's own layout of Chameleon and Anole; allowed: the folder that transformers'"
+            " convert_chameleon_weights_to_hf.py makes of it, with --vq tokenizer/vqgan.ckpt, whose decoder that omits"
+        )
 
 
 def load_family(family: str) -> Any:

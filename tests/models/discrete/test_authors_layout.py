@@ -1,4 +1,4 @@
-"""Lumina-mGPT and Anole in their authors' layout, with their authors' prompts."""
+"""Lumina-mGPT and Anole in their authors' layout; their prompts and those of Janus as their authors write them."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import yaml
 
 from parity.base.weights import save_weights, tensors
 from parity.models import add
-from parity.models.discrete import chameleon
+from parity.models.discrete import chameleon, llama
 from parity.models.discrete.load import load, load_encoder
 from tests.families import CAPTIONS, make_manifest
 
@@ -55,6 +55,24 @@ def test_anoles_prompts_are_those_of_its_authors(tmp_path):
         assert prompt == [named["<s>"], *text, named[chameleon.TURN], named[chameleon.BEGIN]]
         negative = inputs["negative"][row][inputs["negative_valid"][row].bool()].tolist()
         assert negative == [named["<s>"], named[chameleon.BEGIN]]
+
+
+def write_prompt_of_janus(caption):
+    """Write a prompt as its authors do: Conversation.get_prompt with the separators of "deepseek", stripped."""
+    prompt = ""
+    for role, message in (("<|User|>", caption.strip()), ("<|Assistant|>", "")):
+        prompt += f"{role}: {message}\n\n" if message else f"{role}:"
+    return prompt.strip()
+
+
+def test_the_prompts_of_janus_are_those_of_its_authors(tmp_path):
+    manifest = make_manifest("janus", tmp_path)
+    words = llama.read_tokenizer(Path(manifest["files"]["model"]))
+    captions = ["a red ball", " two\n\ncats ", "", " "]
+    inputs = load_encoder(manifest)(captions)
+    for ids, valid, caption in zip(inputs["words"], inputs["valid"], captions, strict=True):
+        prompt = words.encode(write_prompt_of_janus(caption), add_special_tokens=False).ids
+        assert ids[valid.bool()].tolist()[1:-1] == prompt
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
 BEGIN = "<begin_of_image>"
 END = "<end_of_image>"
 IMAGE = "<image_placeholder>"
-TEMPLATE = "<|User|>: {}\n\n<|Assistant|>:"
+TEMPLATE = "<|User|>:{}<|Assistant|>:"
 KIND = ("janus", "JanusConfig")
 NETWORK = {
     "model.language_model.": "", "model.generation_embeddings.": "output.embed.",
@@ -108,4 +108,5 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
         words, frozenset([start, *image]), folder, TEMPLATE, ([start], image[:1]),
         lambda prompt: [start, *[padding] * (len(prompt) - 2), image[0]],
     )  # fmt: skip
-    return lambda captions: encode([caption.strip() for caption in captions])
+    # a message stands between a space and two line ends, an empty one without them
+    return lambda captions: encode([f" {text}\n\n" if (text := caption.strip()) else "" for caption in captions])
