@@ -1,6 +1,7 @@
 """Stand-ins of published families beside transformers' own network of the same files, in float64."""
 
 import importlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,11 +103,13 @@ class FamilyPair:
         return torch.cat([self.compute_logits(tokens, which, rows) for which in ("words", "negative")])
 
 
-def load_pair(layout: str, folder: Path) -> FamilyPair:
-    """Write a stand-in and load it with our code and with transformers."""
+def load_pair(layout: str, folder: Path, **changed: Any) -> FamilyPair:
+    """Write a stand-in and load it with our code and with transformers; `changed` replaces entries of config.json."""
     import transformers
 
     manifest = make_manifest(layout, folder)
+    config = Path(manifest["files"]["model"], "config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
     loaded = load(manifest, dtype=torch.float64)
     family_class = getattr(transformers, f"{manifest['family'].title()}ForConditionalGeneration")
     theirs = family_class.from_pretrained(manifest["files"]["model"], dtype=torch.float64).eval()

@@ -13,13 +13,13 @@ from parity_decoders.protocols.continuous import Start, draw_order, make_path_no
 from parity.base.errors import ParityError
 from parity.decode.continuous import record
 from parity.models import fetch
-from parity.models.continuous import harmon, load
+from parity.models.continuous import harmon, kl, load
 from parity.models.continuous.diffusion import HeadSampling, respace_steps
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, KLConfig, fold, rename_published, unfold
 from parity.models.continuous.mar import MARConfig, MARNet
-from parity.models.continuous.xar import XAR, XARConfig, XARNet
+from parity.models.continuous.xar import XAR, XARConfig, XARNet, compute_rotations
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}
 XAR_SMALL = XARConfig(**SMALL, classes=5, cell=1, encoder=1, decoder=1)
@@ -254,6 +254,49 @@ def test_xar_guidance_grows_with_the_rank():
     assert not torch.allclose(linear[:, 1], draw_token(plain, tokens, order, ends)[:, 1], atol=1e-3)
 
 
+def test_the_rotations_of_xar_are_the_authors_to_the_last_bit():
+    c = XARConfig()
+    dim = c.width // c.heads // 2
+    freqs = 1.0 / (10000 ** (torch.arange(0, dim, 2)[: dim // 2].float() / dim))
+    angles = torch.arange(c.grid)[:, None] * freqs
+    grid = torch.cat([angles[:, None].expand(-1, c.grid, -1), angles[None].expand(c.grid, -1, -1)], -1)
+    assert torch.equal(unfold(compute_rotations(c).view(1, c.cells, -1), c.cell)[0], grid.flatten(0, 1))
+
+
+@pytest.mark.parametrize("name", ["harmon", "xar1"])
+@torch.no_grad()
+def test_guidance_has_the_dtype_of_the_tokens(name):
+    """MAR's and xAR's formulas: u + (1 + (g - 1) share) (c - u), with share k / L of MAR at its k-th token, and
+    (k - 1) / (L - 1) of xAR."""
+    m = make_model(name)
+    m.net.double()
+    tokens, order, _ = draw_inputs(m)
+    ranks = torch.full((4, 1), 6)
+    x = torch.randn(4, m.dim, dtype=torch.float64)
+
+    def predict(guidance, labels=m.labels):
+        """Predict clean tokens at noisy ones x."""
+        model = replace(m, labels=labels, sampling=HeadSampling(steps=4, guidance=guidance))
+        return model.chain(model.conditions(tokens.double(), order, ranks, ranks)).predict(x, 3)[:, : m.dim]
+
+    guided, with_label, without = predict(2.7), predict(1.0), predict(1.0, torch.full_like(m.labels, -1))
+    share = 7 / 16 if name == "harmon" else 6 / 15
+    expected = without + (1 + 1.7 * share) * (with_label - without)
+    assert (guided - expected).abs().max() < 1e-12 * expected.abs().max()
+
+
+def test_harmons_tables_are_resized_in_float64():
+    """Bilinear, corners not aligned: at twice the size a line (a, b) becomes a, (3 a + b) / 4, (a + 3 b) / 4, b."""
+    c = replace(HARMON_SMALL, grid=2)
+    names = [f"mar.{name}_pos_embed_learned" for name in ("encoder", "decoder", "diffusion")]
+    state = {name: torch.randn(1, 4 + c.buffer * ("diffusion" not in name), c.width) for name in names}
+    lines = torch.tensor([[1, 0], [0.75, 0.25], [0.25, 0.75], [0, 1]]).double()
+    for name, table in harmon.resize(state, c, 4).items():
+        before, grid = state[name].double()[0].split([state[name].shape[1] - 4, 4])
+        expected = torch.einsum("ai,bj,ijd->abd", lines, lines, grid.view(2, 2, -1)).flatten(0, 1)
+        assert (table[0] - torch.cat([before, expected])).abs().max() < 1e-15
+
+
 def test_bad_sizes_of_xar_are_one_line():
     with pytest.raises(ValueError, match="cell 3: allowed: a divisor of grid 4"):
         XARNet(replace(XAR_SMALL, cell=3))
@@ -300,6 +343,16 @@ def test_an_embedded_pair_draws_pictures_from_its_manifest(embedded):
     assert pixels.dtype == np.uint8
     assert pixels.std() > 0
     assert embedded.pair(range(2), select_settings(embedded), False).draft is None
+
+
+@torch.inference_mode()
+def test_pictures_of_a_float64_model_are_float64(embedded):
+    wide = load.Loaded(embedded.manifest, torch.device("cpu"), torch.float64)
+    cell = embedded.manifest["network"].get("cell", 1)
+    tokens = torch.randn(1, 64 // cell**2, 16 * cell**2, dtype=torch.float64)
+    net = kl.load(embedded.file("kl")).double()
+    assert (wide.decode(tokens) - net.decode(unfold(tokens, cell))).abs().max() < 1e-12
+    assert net.moments(torch.zeros(1, 3, 64, 64).double())[0].dtype == torch.float64
 
 
 def test_only_settings_that_a_family_reads_change_its_law(embedded):

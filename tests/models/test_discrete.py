@@ -13,8 +13,11 @@ from parity.base.row_noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
 from parity.models import fetch
+from parity.models.continuous.kl import KL, KLConfig
 from parity.models.discrete import load as models
+from parity.models.discrete.chameleon import VQGAN
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
+from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 
 CAPTIONS = ["a small red circle on a blue background", "a large black ring on a red background"]
 PLAIN = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -94,3 +97,44 @@ def test_files_of_different_models_are_one_line(tmp_path, all_weights):
     swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
     with pytest.raises(ParityError, match=r"t2i\.pt: not an image tokenizer of LlamaGen: 'quantize"):
         models.load(swapped)
+
+
+SIZES = {"ch": 32, "ch_mult": (1, 1), "res_blocks": 1}
+
+
+def compute_rounding(net, compute):
+    """Compute how far a network's float32 is from its float64, in the scale of that, where all its inner numbers lie
+    around 300; compute: makes a tensor by the network from its dtype."""
+    for part in (net.decoder, getattr(net, "encoder", None)):
+        if part is not None:
+            for layer in (part.conv_in, part.mid[1].proj_out):
+                torch.nn.init.constant_(layer.bias, 300.0)
+    narrow = compute(torch.float32)
+    net.double()
+    wide = compute(torch.float64)
+    net.float()
+    return float((narrow - wide).abs().max() / wide.abs().max())
+
+
+@torch.inference_mode()
+def test_image_tokenizers_lose_no_digits_in_their_norms():
+    """A CPU's GroupNorm with channels last errs by some .01 here, with channels first by 1e-6."""
+    torch.manual_seed(0)
+    tokens = torch.arange(64)
+    pictures = to_pictures(np.random.default_rng(0).integers(0, 255, (1, 16, 16, 3), np.uint8))
+    vq = VQ(VQConfig(codebook=64, z_channels=32, **SIZES)).eval()
+    vqgan = VQGAN(VQConfig(codebook=64, code_dim=32, z_channels=32, **SIZES)).eval()
+    kl = KL(KLConfig(dim=16, **SIZES)).eval()
+    latents = torch.randn(2, 64, 16)
+    assert compute_rounding(vq, lambda dtype: vq.decode(tokens[None])) < 1e-4
+    assert compute_rounding(vq, lambda dtype: vq.latents(pictures.to(dtype))) < 1e-4
+    assert compute_rounding(vqgan, lambda dtype: vqgan.decode(tokens.view(1, 8, 8))) < 1e-4
+    assert compute_rounding(kl, lambda dtype: kl.decode(latents.to(dtype))) < 1e-4
+    assert compute_rounding(kl, lambda dtype: kl.moments(pictures.to(dtype))[0]) < 1e-4
+
+
+def test_the_image_tokenizer_is_never_narrower_than_the_network(tmp_path):
+    manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen"}, tmp_path)
+    for dtype, expected in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32)):
+        vq = models.load_networks(manifest, ["vq"], "cpu", dtype)["vq"]
+        assert vq.quantize.embedding.weight.dtype == expected

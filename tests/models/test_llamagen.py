@@ -12,7 +12,14 @@ from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.cached import EagleDrafter, FeatureHeads
-from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import (
+    FeatureDrafter,
+    Heads,
+    LlamaGen,
+    LlamaGenConfig,
+    Transformer,
+    make_rotary_table,
+)
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig
 
@@ -73,6 +80,19 @@ def test_names_and_shapes_are_as_published():
     with torch.device("meta"):
         c2i = LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
         assert list(Transformer(c2i).state_dict()["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
+
+
+@pytest.mark.parametrize(("dim", "heads"), [(1280, 20), (3200, 32)])
+def test_the_rotary_table_is_the_authors_to_the_last_bit(dim, heads):
+    """Their precompute_freqs_cis_2d, of the sizes of XL and 3B at 512 pixels."""
+    half = dim // heads // 2
+    freqs = 1.0 / (10000 ** (torch.arange(0, half, 2)[: half // 2].float() / half))
+    freqs = torch.outer(torch.arange(32), freqs)
+    grid = torch.cat([freqs[:, None].expand(-1, 32, -1), freqs[None].expand(32, -1, -1)], -1)
+    table = torch.stack([grid.cos(), grid.sin()], -1).flatten(0, 1)
+    ours = make_rotary_table(LlamaGenConfig(dim=dim, heads=heads, grid=32))
+    assert torch.equal(ours[120:], table)
+    assert (ours[:120] == 0).all()
 
 
 def test_cached_decoding_equals_recomputation(net, embedded_captions):

@@ -311,7 +311,9 @@ class ImageSection(Section):
     sampling: Annotated[
         SamplingSpec | list[SamplingSpec], AfterValidator(check_sampling), AfterValidator(check_distinct)
     ] = SamplingSpec()
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+        "float32", description="of the transformer; what stays float32: docs/howto/checkpoint.md"
+    )
     batch: Batch = Field(32, description="images decoded at once; changes no result but rounding")
     render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
     reference_images: int = Field(

@@ -55,6 +55,16 @@ def test_laws_equal_transformers_in_steps_and_windows(family, pictures):
         assert compute_distance(feed(model, tokens, n, min(n + 6, L - 1)), theirs[:, n : n + 7]) < NEAR
 
 
+def test_the_layers_of_chameleon_34b_equal_transformers(tmp_path):
+    """Its norms stand behind attention and MLP, where its config.json has `swin_norm`."""
+    swin = load_pair("chameleon", tmp_path, swin_norm=True)
+    tokens = torch.randint(0, 64, (3, 4), generator=torch.Generator().manual_seed(1))
+    theirs = swin.compute_logits(tokens)
+    assert compute_distance(feed(swin.make_model(guided=False), tokens, 0, 4), theirs) < NEAR
+    for layer in swin.theirs.model.layers:
+        assert type(layer).__name__ == "ChameleonSwinDecoderLayer"
+
+
 def test_forced_tokens_are_never_chosen_by_a_law(family):
     law = feed(family.make_model(), torch.zeros(6, 4, dtype=torch.int64), 0, 3).softmax(-1)
     grammar = family.make_model().forced
@@ -129,17 +139,17 @@ def test_pictures_equal_transformers(family, pictures):
     ours = family.loaded.family.pictures(nets, pictures)
     codes = strip_grammar(pictures, s)
     if family.layout == "janus":
-        expected = family.theirs.float().decode_image_tokens(pictures).permute(0, 3, 1, 2)
+        expected = family.theirs.decode_image_tokens(pictures).permute(0, 3, 1, 2)
     elif family.layout == "emu3":
         tokens = torch.cat([family.ids[pictures], pictures[:, :1]], 1)
-        expected = family.theirs.float().decode_image_tokens(image_tokens=tokens, height=s["rows"], width=s["columns"])
+        expected = family.theirs.decode_image_tokens(image_tokens=tokens, height=s["rows"], width=s["columns"])
     else:
         files = family.loaded.manifest["files"]
-        stored = {name.removeprefix("model.vqmodel."): t for name, t in tensors(Path(files.get("vq", files["model"])))}
+        file = Path(files.get("vq", files["model"]))
+        stored = {k.removeprefix("model.vqmodel."): v for k, v in tensors(file, dtype=torch.float64)}
         expected = make_meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
-    family.theirs.double()
     assert ours.shape == (3, 3, *ours.shape[2:])
-    assert (ours - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert (ours - expected).abs().max() < NEAR * expected.abs().max()
 
 
 def make_meta_decoder(vq, stored):
@@ -150,7 +160,7 @@ def make_meta_decoder(vq, stored):
 
     c = vq.config
     sizes = {"latent_channels": c.z_channels, "base_channels": c.ch, "channel_multiplier": c.ch_mult}
-    net = JanusVQVAEDecoder(JanusVQVAEConfig(**sizes, num_res_blocks=c.res_blocks))
+    net = JanusVQVAEDecoder(JanusVQVAEConfig(**sizes, num_res_blocks=c.res_blocks)).double()
     for level in net.up:
         level.attn = torch.nn.ModuleList()
     last_level = len(c.ch_mult) - 1

@@ -31,7 +31,10 @@ def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
     """Build transformers' XLNet of the sizes in a saved configuration, with random weights."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
-    return XLNetLMHeadModel(XLNetConfig(**config))
+    net = XLNetLMHeadModel(XLNetConfig(**config))
+    # transformers computes positions in float32 whatever the network's dtype; they pass through this module alone
+    net.transformer.dropout.register_forward_hook(lambda module, inputs, output: output.to(net.dtype))
+    return net
 
 
 def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":

@@ -141,14 +141,14 @@ def read_config(state: dict[str, Tensor]) -> HarmonConfig:
 
 def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
     """Resize weights to pictures of `grid` tokens a side: the three tables of positions are interpolated as in the
-    released code (bilinear, corners not aligned). config: the sizes before."""
+    released code (bilinear, corners not aligned), in float64. config: the sizes before."""
     state = dict(state)
     for name in ("encoder", "decoder", "diffusion"):
         key = f"mar.{name}_pos_embed_learned"
         buffer, table = state[key].split([state[key].shape[1] - config.tokens, config.tokens], 1)
         table = table.double().unflatten(1, (config.grid, config.grid)).permute(0, 3, 1, 2)
         table = F.interpolate(table, size=(grid, grid), mode="bilinear").flatten(2).transpose(1, 2)
-        state[key] = torch.cat([buffer, table.to(buffer.dtype)], 1)
+        state[key] = torch.cat([buffer.double(), table], 1)
     return state
 
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from parity.base.weights import load_network
-from parity.models.discrete.vq import Decoder, Encoder, VQConfig, count_blocks, diffusion_name, find_side
+from parity.base.weights import Where, load_network
+from parity.models.discrete.vq import Decoder, Encoder, VQConfig, count_blocks, diffusion_name, find_side, widen
 
 LATENTS = "latents"  # this entry of a model's header says by its digest which autoencoder's latents it draws
 AVERAGE = "average"  # this entry of a model's header says whether its weights are the moving average of training
@@ -52,7 +53,7 @@ class KL(nn.Module):
 
     def moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """Compute mean and log variance of the latents, unscaled, each [B, D, h, w]."""
-        mean, log_variance = self.quant_conv(self.encoder(pictures)).float().chunk(2, 1)
+        mean, log_variance = widen(self.quant_conv(self.encoder(pictures))).chunk(2, 1)
         return mean, log_variance.clamp(-30, 20)
 
     def encode(self, pictures: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -64,13 +65,13 @@ class KL(nn.Module):
     def decode(self, tokens: Tensor) -> Tensor:
         """Decode tokens [B, L, D] to pictures [B, 3, H, W] in [-1, 1]. Raises ParityError if L is no square."""
         side = find_side(tokens.shape[1])
-        z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
+        z = tokens.transpose(1, 2).contiguous().unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))
 
 
-def load(file: Path) -> KL:
+def load(file: Path, device: Where = "cpu", dtype: torch.dtype = torch.float32) -> KL:
     """Load an autoencoder of the sizes in its file's header. Raises ParityError unless the weights fit."""
-    return load_network(KL, KLConfig, file)
+    return load_network(KL, KLConfig, file, (), device, dtype)
 
 
 def fold(tokens: Tensor, cell: int) -> Tensor:

@@ -40,7 +40,7 @@ class Loaded:
 
     manifest: Mapping[str, Any]
     device: torch.device
-    dtype: torch.dtype = torch.float32  # target and draft have this dtype; the autoencoder is float32
+    dtype: torch.dtype = torch.float32  # of target and draft; the autoencoder has at least float32
     nets: dict[str, nn.Module] = field(default_factory=dict)
     fast: bool = False  # whether heads are compiled
 
@@ -74,7 +74,7 @@ class Loaded:
 
     @cached_property
     def kl(self) -> kl.KL:
-        return kl.load(self.file("kl")).to(self.device)
+        return kl.load(self.file("kl"), self.device, torch.promote_types(self.dtype, torch.float32))
 
     def labels(self, images: Sequence[int]) -> Tensor:
         """List the classes [n] of the images of these numbers."""
@@ -129,7 +129,7 @@ class Loaded:
     def decode(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> Tensor:
         """Decode tokens [n, L, D] of all ranks, in raster order, to pictures [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
-        render = lambda rows: self.kl.decode(rows.float().to(self.device))  # noqa: E731
+        render = lambda rows: self.kl.decode(rows.to(self.kl.quant_conv.weight))  # noqa: E731
         return torch.cat(list(run_in_batches(render, grid, batch, "pictures")))
 
 

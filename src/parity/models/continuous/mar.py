@@ -178,11 +178,11 @@ def make_known_mask(order: Tensor, n_known: Tensor) -> Tensor:
     return torch.zeros_like(is_known).scatter(1, order, is_known)
 
 
-def compute_guidance(sampling: HeadSampling, n_done: Tensor, length: int) -> Tensor:
+def compute_guidance(sampling: HeadSampling, n_done: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     """Compute the guidance [N] where n_done [N] of `length` tokens are known: linear (MAR, app. B) or constant."""
     linear = sampling.guidance_schedule == "linear"
-    share = n_done.clamp(max=length - 1) / length if linear else torch.ones_like(n_done)
-    return 1 + (sampling.guidance - 1) * share.float()
+    share = n_done.clamp(max=length - 1).to(dtype) / length if linear else torch.ones_like(n_done, dtype=dtype)
+    return 1 + (sampling.guidance - 1) * share
 
 
 @dataclass
@@ -222,9 +222,10 @@ class MAR:
         head = self.net.diffloss.net
         if self.sampling.guidance == 1:
             return Steps(head, self.sampling, read(self.labels))
-        scale = compute_guidance(self.sampling, (n_known + (n if is_shared else 1)).expand(B, n).flatten(), self.length)
+        n_done = (n_known + (n if is_shared else 1)).expand(B, n).flatten()
+        scale = compute_guidance(self.sampling, n_done, self.length, tokens.dtype)
         conditional, unconditional = read(self.labels), read(torch.full_like(self.labels, -1))
-        return Steps(head, self.sampling, conditional, unconditional, scale.to(tokens.dtype))
+        return Steps(head, self.sampling, conditional, unconditional, scale)
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)

@@ -67,7 +67,7 @@ class XARConfig:
 def compute_rotations(c: XARConfig) -> Tensor:
     """Compute angles [tokens, width / heads / 2], cell by cell: half turn with a token's row, half with its column."""
     per_axis = c.width // c.heads // 2
-    frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
+    frequencies = 1 / 10000 ** (torch.arange(0, per_axis, 2) / per_axis)
     angles = torch.arange(c.grid)[:, None] * frequencies
     grid = torch.cat([angles[:, None].expand(-1, c.grid, -1), angles[None].expand(c.grid, -1, -1)], -1)
     return fold(grid.flatten(0, 1)[None], c.cell).view(c.tokens, -1)
@@ -248,7 +248,7 @@ class Flow:
         v, _ = self.net(double(cells), double(t) if time.ndim else t, labels, double(ranks), double(mask), earlier)
         if guided:
             linear = s.guidance_schedule == "linear"
-            share = ranks / max(1, self.length - 1) if linear else torch.ones_like(ranks, dtype=torch.float32)
+            share = ranks.to(x.dtype) / max(1, self.length - 1) if linear else torch.ones_like(ranks)
             v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
         return x - time * v.reshape(x.shape)
 

@@ -23,7 +23,7 @@ from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
-from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name
+from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name, put_channels_first
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
@@ -144,7 +144,7 @@ class VQGAN(nn.Module):
         self.post_quant_conv = nn.Conv2d(c.code_dim, c.z_channels, 1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        return self.decoder(self.post_quant_conv(self.quantize.embedding.weight[codes].permute(0, 3, 1, 2)))
+        return self.decoder(self.post_quant_conv(put_channels_first(self.quantize.embedding.weight[codes])))
 
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:

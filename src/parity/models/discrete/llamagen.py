@@ -100,7 +100,7 @@ def make_rotary_table(c: LlamaGenConfig) -> Tensor:
     """Compute cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half with the
     column. They are 0 in the prefix."""
     half = c.dim // c.heads // 2
-    frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
+    frequency = 1 / c.rope_base ** (torch.arange(0, half, 2)[: half // 2].float() / half)
     angle = torch.outer(torch.arange(c.grid).float(), frequency)  # [grid, half / 2]
     angles = torch.cat([angle[:, None].expand(-1, c.grid, -1), angle[None].expand(c.grid, -1, -1)], -1).flatten(0, 1)
     image = torch.stack([angles.cos(), angles.sin()], -1)

@@ -84,12 +84,10 @@ def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
 def load_networks(
     manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
-    """Load the networks "net", "vq" and companions, by name. The image tokenizer is always in float32."""
+    """Load the networks "net", "vq" and companions, by name. The image tokenizer has at least float32."""
     read = load_family(manifest).load
-    return {
-        component: read(manifest, component, device, torch.float32 if component == "vq" else dtype).eval()
-        for component in components
-    }
+    dtypes = {"vq": torch.promote_types(dtype, torch.float32)}
+    return {c: read(manifest, c, device, dtypes.get(c, dtype)).eval() for c in components}
 
 
 def picture_side(manifest: Mapping[str, Any]) -> int:

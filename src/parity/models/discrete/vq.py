@@ -184,7 +184,7 @@ class VQ(nn.Module):
 
     def latents(self, pictures: Tensor) -> Tensor:
         """Encode pictures [B, 3, H, W] to unit vectors before quantisation, [B, h, w, code_dim]."""
-        return F.normalize(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1).float(), dim=-1)
+        return F.normalize(widen(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1)), dim=-1)
 
     def encode(self, pictures: Tensor) -> Tensor:
         return (self.latents(pictures) @ self.quantize.codes.T).argmax(-1).flatten(1)
@@ -195,7 +195,18 @@ class VQ(nn.Module):
         return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
 
     def decode_latents(self, codes: Tensor) -> Tensor:
-        return self.decoder(self.post_quant_conv(codes.permute(0, 3, 1, 2)))
+        return self.decoder(self.post_quant_conv(put_channels_first(codes)))
+
+
+def put_channels_first(x: Tensor) -> Tensor:
+    """Copy x [n, h, w, C] to [n, C, h, w]. A view would pass its strides on, and a CPU's GroupNorm is less exact with
+    channels last: it errs by some 1e-4 in float32."""
+    return x.permute(0, 3, 1, 2).contiguous()
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return x in float32, or in its own dtype if that is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def mark_above_median(codes: Tensor) -> np.ndarray:
@@ -259,7 +270,7 @@ def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
 
 def to_pictures(pixels: np.ndarray) -> Tensor:
     """Scale pixels, bytes [n, H, W, 3], to pictures [n, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return put_channels_first(torch.from_numpy(pixels)).float() / 127.5 - 1
 
 
 def to_pixels(pictures: Tensor) -> np.ndarray:
