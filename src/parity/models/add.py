@@ -95,11 +95,12 @@ def identify(
         folder = download_folder(listed.repo, listed.commit) if listed else Path(location)
         model = read_folder(family, folder, source, pixels, local)
     else:
-        refuse_own_layout(listed.files if listed else find_weights(Path(location)))
         if listed:
+            refuse_own_layout(listed.files)
             files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
         else:
             files = find_weights(Path(location))
+            refuse_own_layout(files)
             text = [] if "text" in local else find_encoders(Path(location))
             if len(text) > 1:
                 raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
