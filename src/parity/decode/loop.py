@@ -218,14 +218,11 @@ def time_alone(
         if i and time.monotonic() - started > ALONE_SECONDS:
             break
         row = slice_rows(rows, slice(i, i + 1))
-        pair = [("plain", plain), ("method", spec)]
-        if spec == plain:
-            pair = pair[:1]
-        runs = {}
-        for name, which in pair[:: -1 if i % 2 else 1]:
+        runs = {}  # by whether they are plain
+        for which in ([plain] if spec == plain else [plain, spec])[:: -1 if i % 2 else 1]:
             alone = doing.during(f"{which['method']} alone, {i + 1} of {n_alone}")
-            runs[name] = run_decoder(kind, loaded, which, row, 1, alone)
-        method, plainly = runs.get("method", runs["plain"]), runs["plain"]
+            runs[which == plain] = run_decoder(kind, loaded, which, row, 1, alone)
+        method, plainly = runs.get(False, runs[True]), runs[True]
         cost = method.pass_seconds() / plainly.pass_seconds()
         for name, value in zip(names, (method.decoded.seconds, plainly.decoded.seconds, cost), strict=True):
             columns[name][i] = value
@@ -260,8 +257,8 @@ def decode_batch(
     run = run_decoder(kind, loaded, spec, rows, at_once, doing)
     drafting = [call for call in run.calls if call.network != "target"]
     columns: dict[str, Any] = {"ids": rows["ids"], **UNTIMED, "batch": n, "at_once": min(at_once, n)}
-    columns |= {"network_seconds": sum(call.seconds for call in run.calls)}
-    columns |= {"draft_calls": len(drafting), "draft_tokens": sum(call.tokens for call in drafting)}
+    columns |= {"network_seconds": sum(call.seconds for call in run.calls), "draft_calls": len(drafting)}
+    columns |= {"draft_tokens": sum(call.tokens for call in drafting)}
     columns |= import_kind(kind).columns(rows, run.model, run.start, run.decoded)
     return {name: make_column(value, n) for name, value in columns.items()}
 
@@ -291,8 +288,7 @@ def time_pair(
         """Time plain decoding of the batch's first rows; return the seconds of as many as the batch has."""
         return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once
 
-    plain_first = not itself and number % 2 == 0
-    plain_seconds = time_plain() if plain_first else None
+    plain_seconds = None if itself or number % 2 else time_plain()
     columns = decode_batch(kind, loaded, spec, rows, at_once, doing)  # which frees its cache for plain decoding
     if plain_seconds is None:
         plain_seconds = columns["seconds"] if itself else time_plain()

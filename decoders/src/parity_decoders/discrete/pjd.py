@@ -23,46 +23,147 @@ SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it and as
 
 
 class Slots(NamedTuple):
-    """The slots of a pass: the windows of the rows one after the other, [B, S] each."""
+    """The slots of a pass: the windows of the rows of the picture, one after the other, [B, S] each."""
 
     row: Tensor  # of the picture
     offset: Tensor  # how far a slot is after the first of its window
     position: Tensor  # L for a slot that is not used
+    target: Tensor  # the position that its token is written to; L for a slot that is only fed
+    n: Tensor  # [B, R] slots of each row
+    top: Tensor  # [B, 1] the topmost row that is not done
 
 
-def split_rows(forced: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Return the first position [R] of each row of the picture, and its size [R]: its positions up to the last that
-    the grammar leaves open, or all if it leaves none. forced [L], on the CPU: see TokenModel."""
-    sizes = [find_end(row) if bool((row < 0).any()) else len(row) for row in forced.split(width)]
-    return torch.arange(0, len(forced), width), torch.tensor(sizes)
+class Picture:
+    """What is done of the pictures of a batch, and the drafts of what is not. Position L stands for none."""
+
+    laws: Tensor  # [B, L + 1, V] the law that a position's draft was drawn from; not before the first pass
+
+    def __init__(self, model: TokenModel, start: Tensor, is_raster: bool):
+        """Start after the prompts' last tokens `start` [B]. is_raster: see `pjd`, commit."""
+        B, forced = len(start), model.forced.cpu()
+        self.model, self.is_raster, self.end = model, is_raster, find_end(forced)
+        rows = forced[: self.end].split(model.width)  # a row ends after the last position that the grammar leaves open
+        size = [find_end(row) if bool((row < 0).any()) else len(row) for row in rows]
+        self.size = torch.tensor(size, device=start.device)  # [R]
+        self.rows = torch.arange(len(rows), device=start.device)
+        self.first = self.rows * model.width  # [R] first position of each row
+        self.image = torch.arange(B, device=start.device)[:, None]
+        self.forced = torch.cat([model.forced, model.forced.new_full((1,), -1)])
+        # position i is in column i + 1
+        self.line = torch.cat([start[:, None], self.forced.clamp(min=0).expand(B, -1)], 1)
+        self.has_draft = torch.zeros_like(self.line[:, 1:], dtype=torch.bool)
+        self.count = torch.zeros_like(self.rows.expand(B, -1))  # tokens done in each row
+        self.frontier = torch.zeros_like(self.image)  # tokens that are final in raster order
+        self.is_unread = torch.zeros_like(self.image, dtype=torch.bool)  # whether the row above ended in the last pass
+
+    def lay_out_windows(self, window: int, ahead: int) -> Slots | None:
+        """Lay out the windows of the topmost row that is not done, and of the open rows below it, from their last token
+        done to drafts as far as the row above is done. None if all is done. window, ahead: see `pjd`."""
+        count, size, L = self.count, self.size, self.model.length
+        top = (count >= size).sum(1, keepdim=True).clamp(max=len(size) - 1)
+        begin, stop = self.first + count, (self.first + size)[top]
+        if self.is_raster:
+            begin, stop = begin.scatter(1, top, self.frontier), torch.full_like(top, self.end)
+        n_top = (stop - begin.gather(1, top)).clamp(max=window)
+        above = count.roll(1, 1)
+        is_open = (self.rows > top) & (above >= ahead) & (above > count) & (window > 1)
+        n_below = (above - count + 1).minimum(size - count).clamp(max=window)
+        n_open = torch.where(is_open, n_below, 0).scatter(1, top, n_top)
+        # the last tokens of a row that ended are only fed; if the next row has none, its window feeds the very last
+        n_unread = self.model.width - size + (count.gather(1, top) > 0).long()
+        n = torch.where((self.rows == top - 1) & self.is_unread, n_unread, n_open)
+        n_slots, n_open_slots = torch.stack([n, n_open]).sum(2).amax(1).tolist()  # a GPU is read once a pass
+        if not n_open_slots:
+            return None
+        end = n.cumsum(1)
+        slot = torch.arange(n_slots, device=n.device).repeat(len(n), 1)
+        row = torch.searchsorted(end, slot, right=True).clamp(max=len(size) - 1)
+        offset = slot - (end - n).gather(1, row)
+        position = torch.where(slot < end[:, -1:], begin.gather(1, row) + offset, L)
+        # a lower row's window writes no tokens, keys and values where the topmost one, which may run on there, does
+        overlaps = self.is_raster & (row > top) & (position < self.frontier + n_top)
+        return Slots(row, offset, position, torch.where((row < top) | overlaps, L, position), n, top)
+
+    def make_drafts(self, slots: Slots, random: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draft each slot: as the last pass left it, else a `random` token [B, S] or, by exponentials e [B, S, V], a
+        draw from the law of the position above. Also returns which are random [B, S] bool."""
+        position = slots.position
+        is_random = ~self.has_draft.gather(1, position)
+        draft = torch.where(is_random, random, self.line.gather(1, position + 1))
+        if e is not None and hasattr(self, "laws"):
+            above = (position - self.model.width).clamp(min=0)
+            copied = is_random & self.has_draft.gather(1, above) & (position >= self.model.width)
+            copied &= self.forced[position] < 0
+            law, law_above = (self.laws[self.image, i] for i in (position, above))
+            self.laws[self.image, position] = law = torch.where(copied[..., None], law_above, law)
+            draft = torch.where(copied, race(law, e), draft)
+            is_random &= ~copied
+        draft = torch.where(self.forced[position] >= 0, self.forced[position], draft)
+        self.line.scatter_(1, slots.target + 1, draft)
+        return self.line.gather(1, position + 1), is_random
+
+    def compute_laws(self, slots: Slots, draft: Tensor, is_random: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the laws p [B, S, V] of all slots in one pass, in which the rows are branches of a tree, whose first
+        nodes are tokens that are done. Also returns the laws q of the drafts."""
+        row, offset, position, _, n, top = slots
+        # a slot's law follows the token before it, for which, before a row's first, the last one done above stands in
+        stands_in = (row > top) & (position == self.first[row]) & (self.forced[position - 1] < 0)
+        last_above = (self.first + self.count).gather(1, (row - 1).clamp(min=0))
+        feed = self.line.gather(1, torch.where(stands_in, last_above, position))
+        is_root = (offset < n.gather(1, row)) & ((offset == 0) | (row < top))
+        parents = torch.where(is_root, FINAL, torch.arange(row.shape[1], device=row.device) - 1)
+        p = self.model.tree(feed, position - 1, parents).softmax(-1)
+        if not hasattr(self, "laws"):
+            self.laws = p.new_zeros(*self.has_draft.shape, p.shape[-1])
+        return p, torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.laws[self.image, position])
+
+    def advance(self, slots: Slots, tokens: Tensor, laws: Tensor, final: Tensor, n_done: Tensor) -> Step:
+        """Write the tokens of a pass, let the model keep the final ones, and advance the rows. See `verify`."""
+        row, offset, position, target, n, top = slots
+        L = self.model.length
+        self.line.scatter_(1, target + 1, tokens)
+        self.laws[self.image, target] = laws
+        self.has_draft.scatter_(1, target, True)
+        self.has_draft[:, L] = False
+        # a slot's node is the token before it
+        keep = (row < top) & (position < L) | (offset < n_done.gather(1, row) + (row > top)) & (target < L)
+        self.model.keep(torch.where(keep, torch.arange(row.shape[1], device=row.device), -1))
+        if self.is_raster:
+            self.frontier = self.frontier + n_done.gather(1, top)
+            count = self.count + n_done.masked_fill(self.rows <= top, 0)
+            self.count = count.maximum((self.frontier - self.first).clamp(min=0)).minimum(self.size)
+        else:
+            self.count = self.count + n_done
+            self.is_unread = self.count.gather(1, top) >= self.size[top]
+        return Step(tokens, final.sum(1), torch.where(final, position, L), n.sum(1))
 
 
-def lay_out_windows(begin: Tensor, n: Tensor, n_slots: int, L: int) -> Slots:
-    """Lay out a window for each row of the picture: n [B, R] slots, together at most n_slots, from the positions begin
-    [B, R] on. L: positions."""
-    end = n.cumsum(1)
-    slot = torch.arange(n_slots, device=n.device).repeat(len(n), 1)
-    row = torch.searchsorted(end, slot, right=True).clamp(max=n.shape[1] - 1)
-    offset = slot - (end - n).gather(1, row)
-    return Slots(row, offset, torch.where(slot < end[:, -1:], begin.gather(1, row) + offset, L))
-
-
-def mark_leading(holds: Tensor, offset: Tensor) -> Tensor:
-    """Mark the slots [B, S] bool whose `holds` [B, S] is true, as for all before them in their window. offset: see
-    Slots."""
-    misses = (~holds).long()
-    first = torch.arange(holds.shape[1], device=holds.device) - offset
-    up_to = misses.cumsum(1)
-    return up_to == (up_to - misses).gather(1, first.clamp(min=0))
-
-
-def choose_windows(count: Tensor, size: Tensor, window: int, ahead: int) -> Tensor:
-    """Choose how many slots [B, R] each row below the topmost one gets: its last token done is fed, and drafts as far
-    as the row above is done. For the other rows the result is arbitrary. count [B, R]: tokens done in each row, of size
-    [R]; window, ahead: see `pjd`."""
-    above = count.roll(1, 1)
-    is_open = (above >= ahead) & (above > count) & (window > 1)
-    return torch.where(is_open, (above - count + 1).minimum(size - count).clamp(max=window), 0)
+def verify(
+    slots: Slots, draft: Tensor, p: Tensor, q: Tensor, e: Tensor, u: Tensor | None, reuse: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Verify drafts [B, S] of laws q by p [B, S, V], with uniforms u [B, S] as in `sjd`, else by whether they win the
+    races with exponentials e [B, S, V]. reuse: see `pjd`, rejected. Returns tokens [B, S], the laws that they are from
+    [B, S, V], which of them are final [B, S] bool, and how many tokens of each row are now done [B, R]."""
+    row, offset, _, _, n, top = slots
+    size = n.gather(1, row)  # of the slot's window
+    is_top, was_fed = row == top, offset + 1 < size
+    fresh = race(p, e)
+    accepted = fresh == draft if u is None else u * probability(q, draft) < probability(p, draft)
+    accepted &= (offset < size) & (is_top | was_fed & (row > top))
+    n_accepted = n.scatter_reduce(1, row, torch.where(accepted, size, offset), "amin")
+    run = offset < n_accepted.gather(1, row)
+    n_final = (n_accepted.gather(1, top) + 1).minimum(n.gather(1, top))  # of the topmost window, with its correction
+    final, n_done = is_top & (offset < n_final), n_accepted.scatter(1, top, n_final)
+    if u is None:
+        return fresh, p, final, n_done
+    correction = final & ~run
+    fresh = torch.where(correction, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
+    stays = run
+    if reuse:
+        likely = probability(p, draft) > probability(q, draft) / 2
+        stays = run | likely & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
+    laws = torch.where((stays & ~run)[..., None], q, p)
+    return torch.where(stays, draft, fresh), laws, final | run, n_done
 
 
 def correct_draft(fresh: Tensor, slot: Tensor, p: Tensor, q: Tensor, e: Tensor) -> Tensor:
@@ -102,108 +203,20 @@ def pjd(
     The first token of a row follows the last of the row above. If the grammar does not force that one, the last token
     done in the row above takes its place until it is done.
     """
-    L, V = model.length, model.vocab
-    B = len(start)
-    device = start.device
-    forced_on_cpu = model.forced.cpu()
-    end = find_end(forced_on_cpu)
-    first, size = (x.to(device) for x in split_rows(forced_on_cpu[:end], model.width))
-    rows = torch.arange(len(first), device=device)
-    image = torch.arange(B, device=device)[:, None]
-    raster = commit == "raster"
-    races = noise.exponential("sample", torch.arange(L + 1, device=device)[None], V) if raster else None
-    # position i is in column i + 1 of `line`; position L stands for none
-    line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(B, -1), start[:, None]], 1)
-    forced = torch.cat([model.forced, model.forced.new_full((1,), -1)])
-    has_draft = torch.zeros(B, L + 1, dtype=torch.bool, device=device)
-    laws: Tensor | None = None  # [B, L + 1, V] the law that a position's draft was drawn from
-    count = torch.zeros(B, len(first), dtype=torch.int64, device=device)  # tokens done in each row
-    frontier = torch.zeros_like(image.expand(B, 1))  # tokens that are final in raster order
-    unread = torch.zeros_like(frontier, dtype=torch.bool)  # whether the row above ended in the last pass
+    V, positions = model.vocab, torch.arange(model.length + 1, device=start.device)[None]
+    races = noise.exponential("sample", positions, V) if commit == "raster" else None
+    picture = Picture(model, start, commit == "raster")
+    n_numbers = len(picture.rows) * (window + model.width)  # of a pass; no two passes share one
     step = 0
-    while True:
-        # rows to open, and windows: begin [B, R] the first position of each, n [B, R] its slots
-        top = (count >= size).sum(1, keepdim=True).clamp(max=len(first) - 1)  # the topmost row that is not done
-        end_of_done = first + count
-        begin = end_of_done.scatter(1, top, frontier) if raster else end_of_done
-        stop = torch.full_like(top, end) if raster else (first + size)[top]
-        n_top = (stop - begin.gather(1, top)).clamp(max=window)
-        n = choose_windows(count, size, window, ahead).masked_fill(rows <= top, 0)
-        n = n.scatter(1, top, n_top)
-        n_open = n
-        # the last tokens of a row that ended are only fed; if the next row has none, its window feeds the very last
-        n_unread = model.width - size + (count.gather(1, top) > 0).long()
-        n = torch.where((rows == top - 1) & unread, n_unread, n)
-        n_slots, n_open_slots = torch.stack([n, n_open]).sum(2).amax(1).tolist()  # a GPU is read once a pass
-        if not n_open_slots:
-            return
-        row, offset, position = lay_out_windows(begin, n, n_slots, L)
-        used, is_top = position < L, row == top
-        was_fed = offset + 1 < n.gather(1, row)
-        # a lower row's window writes no tokens, keys and values where the topmost one, which may run on there, does
-        overlaps = raster & (row > top) & (position < frontier + n_top)
-        target = torch.where((row < top) | overlaps, L, position)
-
-        # drafts
-        slot = torch.arange(position.shape[1], device=device)
-        number = (slot + step * len(first) * (window + model.width))[None]  # no two passes share one
-        e = noise.exponential("sample", number, V) if races is None else races[image, position]
-        new = ~has_draft.gather(1, position)
+    while (slots := picture.lay_out_windows(window, ahead)) is not None:
+        number = (torch.arange(slots.row.shape[1], device=start.device) + step * n_numbers)[None]
+        e = noise.exponential("sample", number, V) if races is None else races[picture.image, slots.position]
+        e_draft = None
+        if init == "sample_above":
+            e_draft = noise.exponential("draft race", number, V) if races is None else e
         random = (noise.uniform("draft", number) * V).long().clamp(max=V - 1)
-        draft = torch.where(new, random, line.gather(1, position + 1))
-        if laws is not None and init == "sample_above":
-            source = (position - model.width).clamp(min=0)
-            copied = new & has_draft.gather(1, source) & (position >= model.width) & (forced[position] < 0)
-            laws[image, position] = torch.where(copied[..., None], laws[image, source], laws[image, position])
-            e_draft = e if raster else noise.exponential("draft race", number, V)
-            draft = torch.where(copied, race(laws[image, position], e_draft), draft)
-            new &= ~copied
-        draft = torch.where(forced[position] >= 0, forced[position], draft)
-        line.scatter_(1, target + 1, draft)
-        draft = line.gather(1, position + 1)
-
-        # one pass over all windows: the rows are branches of a tree, whose first nodes are tokens that are done
-        # a slot's law follows the token before it, for which, before a row's first, the last one done above stands in
-        stands_in = (row > top) & (position == first[row]) & (forced[position - 1] < 0)
-        column = torch.where(stands_in, end_of_done.gather(1, (row - 1).clamp(min=0)), position)
-        parents = torch.where(used & ((offset == 0) | (row < top)), FINAL, slot - 1)
-        p = model.tree(line.gather(1, column), position - 1, parents).softmax(-1)
-        laws = p.new_zeros(B, L + 1, V) if laws is None else laws
-        q = torch.where(new[..., None], one_hot(draft, V), laws[image, position])
-
-        # verification, row by row
-        fresh = race(p, e)
-        if raster:
-            accepted = fresh == draft
-        else:
-            accepted = noise.uniform("accept", number) * probability(q, draft) < probability(p, draft)
-        run = mark_leading(accepted & used & (is_top | was_fed & (row > top)), offset)
-        n_accepted = torch.zeros_like(n).scatter_add(1, row, run.long())
-        n_final = (n_accepted.gather(1, top) + 1).minimum(n_top)  # of the topmost window, with its correction
-        final = is_top & (offset < n_final)
-        stays = run
-        if not raster:
-            correction = final & ~run
-            fresh = torch.where(correction, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
-            final = final | run
-            if rejected == "reuse":
-                likely = probability(p, draft) > probability(q, draft) / 2
-                stays = run | likely & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
-        tokens = torch.where(stays, draft, fresh)
-        line.scatter_(1, target + 1, tokens)
-        laws[image, target] = torch.where((stays & ~run)[..., None], q, p)
-        has_draft.scatter_(1, target, True)
-        has_draft[:, L] = False
-
-        # the rows advance
-        was_final = (offset <= n_accepted.gather(1, row)) | (row < top)
-        model.keep(torch.where(used & ~overlaps & was_final, slot, -1))
-        if raster:
-            frontier = frontier + n_final
-            count = (count + n_accepted.masked_fill(rows <= top, 0)).maximum((frontier - first).clamp(min=0))
-            count = count.minimum(size)
-        else:
-            count = count + n_accepted.scatter(1, top, n_final)
-            unread = count.gather(1, top) >= size[top]
+        draft, is_random = picture.make_drafts(slots, random, e_draft)
+        p, q = picture.compute_laws(slots, draft, is_random)
+        u = noise.uniform("accept", number) if races is None else None
+        yield picture.advance(slots, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
         step += 1
-        yield Step(tokens, final.sum(1), torch.where(final, position, L), n.sum(1))
