@@ -288,7 +288,7 @@ def time_pair(
         """Time plain decoding of the batch's first rows; return the seconds of as many as the batch has."""
         return run_decoder(kind, loaded, plain, first_rows, at_once, beside).decoded.seconds * n / at_once
 
-    plain_seconds = None if itself or number % 2 else time_plain()
+    plain_seconds: Any = None if itself or number % 2 else time_plain()
     columns = decode_batch(kind, loaded, spec, rows, at_once, doing)  # which frees its cache for plain decoding
     if plain_seconds is None:
         plain_seconds = columns["seconds"] if itself else time_plain()
