@@ -13,6 +13,7 @@ from parity_decoders.continuous.mar import mar
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.spec import spec
 from parity_decoders.protocols.continuous import Pair
 from parity_decoders.protocols.discrete import FINAL
 from scipy import stats
@@ -23,6 +24,7 @@ from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
 from parity.equality.martingale_tests import TESTS, make_spread_row
 from parity.equality.targets.continuous import score_numbers
+from parity.equality.targets.discrete import make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
@@ -287,3 +289,14 @@ def test_unverified_drafts_are_found_on_every_model():
 
     for t in make_targets("continuous", {}, 6_400):
         assert any(r["verdict"] == "rejected" for r in run_long(keep_drafts, [t], {}, seeds=[0])), t.name
+
+
+@pytest.mark.parametrize(
+    ("decoder", "options", "verdict"),
+    [(ar, {}, "not rejected"), (spec, {"gamma": 4}, "not rejected"), (faults.LONG["ar: coarse"][0], {}, "rejected")],
+)
+def test_float32_draws_no_token_of_no_probability_over_a_real_vocabulary(decoder, options, verdict):
+    """Must fail: exponentials of 24 bits."""
+    target = make_real_vocabulary({"positions": 4, "lag": 0, "steps": 0})
+    rows = target.make_rows(target.draw(decoder, 0, 1, options), "long", 1, 0)
+    assert {r["test"]: r["verdict"] for r in rows} == {"tail": verdict, "ties": "not rejected"}

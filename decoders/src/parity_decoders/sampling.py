@@ -36,8 +36,8 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """Set all but the smallest set of most likely tokens whose mass reaches p to -inf (Holtzman et al. 2020); of equal
     tokens the first are kept.
 
-    Of a large vocabulary a CPU sorts the NUCLEUS likeliest tokens, and all only where these have less than p; a GPU sorts all, because
-    reading whether they do would synchronise.
+    Of a large vocabulary a CPU sorts the NUCLEUS likeliest tokens, and all only where these have less than p; a GPU
+    sorts all, because reading whether they do would synchronise.
     """
     V, total = logits.shape[-1], logits.logsumexp(-1, keepdim=True)
     for n in (NUCLEUS, V) if logits.device.type == "cpu" and V >= 64 * NUCLEUS else (V,):

@@ -63,6 +63,8 @@ def run_long(a: argparse.Namespace) -> dict[str, Any]:
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
+    if a.kind == "discrete" and a.claim == "lossless":
+        targets = [*targets, kind.make_real_vocabulary(lengths)]
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = import_named_module("parity.equality.exact").exact
     with R.set_alpha(a.alpha):

@@ -72,7 +72,7 @@ def sample_residual(
         p_rows = p.rows(each)
         x = p_rows.propose(path)
         ratio = q.rows(each).log_density(x, inner) - p_rows.log_density(x, inner) - log_sigma[each]
-        threshold = 1 - ratio.exp()  # alpha_s; below 0 where p < q
+        threshold = -torch.expm1(ratio)  # alpha_s, 1 - exp(ratio); below 0 where p < q
         hit = noise.uniform("retry", -1 - index) < threshold.view(-1, n)
         misses = count_leading(~hit)
         chosen = x.view(-1, n, dim)[row, misses.clamp(max=n - 1)]

@@ -6,7 +6,7 @@ of `Rules`, and a fault is another function in its place. Faults that short sequ
 with one thing changed: the noise, the laws they see, or how they verify.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -42,7 +42,7 @@ from parity.equality.faults import (
     swap_in_small,
 )
 from parity.equality.targets import Decoder
-from parity.equality.targets.discrete import Target, long_targets
+from parity.equality.targets.discrete import LongTarget, Target, long_targets, make_real_vocabulary
 from parity.models.discrete.tabular import TabularModel, random_table
 
 BLOCK = 3  # number of drafts in a pass of `classical`
@@ -320,6 +320,15 @@ def decode_with_late_fault(model: TokenModel, start: Tensor, *, noise: Noise, **
     return replace_logits(patch_module(SJD, verify=verify_late).sjd, logits)(model, start, noise=noise, **options)
 
 
+class Coarse(Noise):
+    """Noise whose exponentials are of uniforms of 24 bits, as many as float32 holds; one next to 1 is rounded to 1 (a
+    fault)."""
+
+    def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
+        leading = self._draw(use, index, n, torch.float64, lambda x: (x - x.floor()).mul_(2**24).floor_()).float()
+        return leading.add_(0.5).mul_(2.0**-24).log_().neg_().clamp_(min=torch.finfo(torch.float32).tiny)
+
+
 FLATTER = "law flatter by a tenth beyond token 5"
 CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
 LONG: Faulty = {
@@ -355,6 +364,9 @@ LONG: Faulty = {
         change_model(sjd, flatten_after_rollback), "laws flatter after a rollback of 14 or more", "chain"
     ),
     "sjd: one in 1000": (replace_logits(sjd, mix_uniform), "a token in 1,000 is any", "hash"),
+    "ar: coarse": (
+        change_noise(ar, lambda noise: Coarse(noise.keys, noise.dtype)), "exponentials of 24 bits", "real"
+    ),
     "sjd: guidance": (change_sampling(sjd, guidance=1.6), "guidance 1.6 for 2", "guided"),
     "sjd: top-k": (change_sampling(sjd, top_k=6), "top-k 6 for 5", "guided"),
 }  # fmt: skip
@@ -362,4 +374,8 @@ LONG: Faulty = {
 
 def make_long_trials(n: int) -> Iterator[Trial]:
     """Yield a trial of about n tokens on long targets for each decoder of CORRECT and LONG."""
-    yield from make_trials_on_long("discrete", CORRECT, LONG, long_targets, n)
+
+    def make_targets(reach: Mapping[str, int], size: int) -> list[LongTarget]:
+        return [*long_targets(reach, size), make_real_vocabulary(reach)]
+
+    yield from make_trials_on_long("discrete", CORRECT, LONG, make_targets, n)

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify import result_rows as R
 from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
+from parity_certify.seeding import derive_row_key
 from parity_certify.teacher_forced import assign_slots
-from parity_decoders.noise import Noise
+from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sampling import Sampled, TokenSampling
+from scipy import stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -339,3 +342,62 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     add("hash", make_hashed(seed_generator("hash")), MOST, share=16)
     add("guided", make_guided(seed_generator("guided")), 8, share=2)
     return result
+
+
+# --- A vocabulary of a real size, in float32
+
+SIZE = 65_536  # of the vocabulary
+PLACES = 2048  # tokens that are drawn; an error of 24 bits shows at one place in 200
+REST = 1e-9  # probability of all tokens but two
+ROWS = 2  # rows that are decoded at once, because a law takes a quarter of a megabyte
+
+
+class RealVocabulary(LongTarget):
+    """A law over SIZE tokens, in float32 and the same at all positions: the first and the last have one half each, the
+    others REST together. The draft model's law differs from it in the last bits."""
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> Drawn:
+        """Draw `self.n` sequences (n and threads are not read), ROWS at once. No token has probability zero."""
+        key = derive_row_key(seed, self.name)
+        tokens = []
+        for first in range(0, self.n, ROWS):
+            noise = counted_noise(key, range(first, min(first + ROWS, self.n)), torch.float32)
+            tokens.append(self.record(decoder, torch.zeros_like(noise.keys), {"noise": noise, **options}).tokens)
+        nothing = np.empty(0)
+        return Drawn(torch.cat(tokens).numpy(), nothing, nothing, nothing, strict)
+
+    def make_rows(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        """Make the rows of the tests "tail", how often one of the REST is drawn, and "ties", whether the two equal
+        tokens are drawn equally often. Both are exact; the effect of "tail" is the upper end of its interval."""
+        n, columns = drawn.tokens.size, {"model": self.name, "seed": seed}
+        first, last = (int((drawn.tokens == token).sum()) for token in (0, SIZE - 1))
+        n_rest = n - first - last
+        bound = stats.beta.ppf(1 - R.get_alpha(), n_rest + 1, n - n_rest) if n_rest < n else 1.0
+        note = f"{n_rest} of {n} tokens are of the {SIZE - 2} that have {REST:g} together: arithmetic in float32 "
+        note += f"gives them at most {bound:.1e} ({R.describe_confidence(R.get_alpha())})"
+        limit = 1 - (1 - R.POWER) ** (1 / n)
+        p = float(stats.binom.sf(n_rest - 1, n, REST))
+        tail = R.make_row(
+            layer, "tail", n, p_value=p, effect=bound, minimum_detectable_effect=limit, note=note, **columns
+        )
+        pair = max(first + last, 1)
+        p = float(stats.binomtest(first, pair).pvalue)
+        note = f"{first} and {last} of two equal tokens"
+        return [tail, R.make_row(layer, "ties", n, p_value=p, effect=abs(first / pair - 0.5), note=note, **columns)]
+
+
+def make_real_vocabulary(reach: Mapping[str, int]) -> RealVocabulary:
+    """Make the target whose law only a vocabulary of a real size shows; reach as in `long_targets`."""
+    length, width = choose_sizes(reach)
+    logits = torch.full((1, SIZE), math.log(REST / (SIZE - 2)), dtype=torch.float32)
+    logits[:, [0, -1]] = math.log(0.5)
+    drafts = logits * (1 + 2**-22 * torch.arange(SIZE).remainder(3).sub(1))
+
+    def make(length: int, rows: int, width: int, forced: Tensor) -> TokenModel:
+        return Sampled(HashedTable(logits, length, rows, width, forced, drafts), PLAIN)
+
+    forced = torch.full((length,), -1)
+    rows = max(1, PLACES // length)
+    return RealVocabulary(name=f"real {SIZE}x{length}", make=make, length=length, width=width, forced=forced, n=rows)
