@@ -106,7 +106,7 @@ class Noise:
         if use not in self.streams:
             if use not in USES:
                 raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
-            self.streams[use] = self._words(_mix(self.keys + _wrap_to_int64((USES.index(use) + 1) * GOLDEN)))
+            self.streams[use] = self._make_stream(use)
         if len(self.counters) < n:
             self.counters = self._words(torch.arange(1, n + 1, device=self.keys.device) * GOLDEN)
         golden, one = (ARRAYS[n] if self.array else n for n in (GOLDEN, MIX1))
@@ -119,6 +119,10 @@ class Noise:
             x = _mix(stream[..., None] + self.counters[:n]).to(dtype)
         return convert(x.mul_(2.0**-64))
 
+    def _make_stream(self, use: str) -> Any:
+        """Make the keys [B] of a use's streams, in words."""
+        return self._words(_mix(self.keys + _wrap_to_int64((USES.index(use) + 1) * GOLDEN)))
+
     def take(self, rows: Tensor) -> "Noise":
         """Return the noise of the rows with these numbers [n]."""
         return Noise(self.keys[rows], self.dtype)
@@ -126,7 +130,8 @@ class Noise:
     def replace(self, rows: Tensor, keys: Tensor) -> None:
         """Replace the keys of the rows with these numbers [n], in place."""
         self.keys = self.keys.index_copy(0, rows, keys)
-        self.streams.clear()
+        for use, stream in self.streams.items():
+            stream[:] = self._make_stream(use)  # in place, where a captured pass reads it
 
     def uniform(self, use: str, index: Tensor) -> Tensor:
         """Draw U(0, 1) [B, ...], one a row and index; float64 for every dtype, because `u * q < p` shall hold with

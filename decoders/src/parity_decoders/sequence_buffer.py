@@ -22,7 +22,8 @@ def find_end(forced: Tensor) -> int:
 
 
 class SequenceBuffer:
-    """The tokens of each row, final ones and drafts, and how far each row has come.
+    """The tokens of each row, final ones and drafts, and how far each row has come; all is changed in place, where a
+    captured pass reads it.
 
     tokens  [B, L + 1 + spare]: position i is in tokens[:, i + 1], the prompt's last token (position -1) comes first;
             `spare` columns take what is drawn past the end
@@ -32,6 +33,7 @@ class SequenceBuffer:
     newest  passes since any row began; 0: this pass is some row's first
     grammar whether tokens are forced
     end     number of positions up to the last that is drawn
+    static  whether shapes are those of (batch, window) alone, see `TokenModel`
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
@@ -42,10 +44,11 @@ class SequenceBuffer:
         self.queue = getattr(model, "queue", None)
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
-        self.frontier = self.last_frontier = torch.zeros_like(start)
-        self.age = self.frontier[:, None]
+        self.frontier, self.last_frontier = torch.zeros_like(start), torch.zeros_like(start)
+        self.age = torch.zeros_like(start)[:, None]
         self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
         self.end = model.length  # shorter where the grammar forces all that follows, which costs no pass
+        self.static = getattr(model, "static", False)
         self.grammar = getattr(model, "grammar", True)
         if self.grammar:
             self.end = find_end(model.forced)
@@ -56,7 +59,7 @@ class SequenceBuffer:
         If the model's queue holds waiting rows, rows that are done are first cleared to begin again as those.
         """
         frontier = self.frontier
-        if self.queue is not None and self.queue.waits():
+        if self.waits():
             frontier = frontier.cpu()
             refilled = self.queue.fill(frontier >= self.end)
             if refilled is not None:
@@ -64,11 +67,15 @@ class SequenceBuffer:
                 return self.end
         return max(self.end - int(frontier.min()), 0)
 
+    def waits(self) -> bool:
+        """Return whether rows wait for a place."""
+        return self.queue is not None and self.queue.waits()
+
     def _clear_rows(self, rows: Tensor) -> None:
         """Set the given rows [B] bool back to their start, without tokens."""
         self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
-        self.frontier, self.last_frontier = (x.masked_fill(rows, 0) for x in (self.frontier, self.last_frontier))
-        self.age = self.age.masked_fill(rows[:, None], 0)
+        for x in (self.frontier, self.last_frontier, self.age[:, 0]):
+            x.masked_fill_(rows, 0)
         self.newest = 0
 
     def read_last_token(self) -> Tensor:
@@ -89,12 +96,16 @@ class SequenceBuffer:
         is done in the same pass whatever the other rows do. nodes: see `Step`."""
         n_kept = n_kept.minimum(self.end - self.frontier)
         self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
-        self.last_frontier = self.frontier
-        self.frontier = self.frontier + n_kept
-        self.step = self.step + 1
-        self.newest = self.newest + 1
-        self.age = self.age + 1
-        return Step(tokens, n_kept, self.last_frontier, nodes)
+        self.last_frontier.copy_(self.frontier)
+        self.frontier += n_kept
+        self.age += 1
+        self.count_pass()
+        return Step(tokens, n_kept, self.last_frontier.clone(), nodes)
+
+    def count_pass(self) -> None:
+        """Count a pass that was made."""
+        self.step += 1
+        self.newest += 1
 
 
 class ByPosition:
@@ -110,7 +121,7 @@ class ByPosition:
         """Return the numbers [B, n, ...] of the next n positions of each row; on a CPU they are drawn only if those of
         earlier calls do not cover them."""
         line = self.line
-        if line.frontier.device.type != "cpu":
+        if line.static or line.frontier.device.type != "cpu":
             return self._draw_next(n)
         if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise is another
             first, drawn = self.held
@@ -122,7 +133,7 @@ class ByPosition:
                 slots = (line.frontier - first)[:, None] + torch.arange(n)
                 return drawn[torch.arange(len(first))[:, None], slots]
         remaining = line.model.length - int(line.frontier.min())
-        self.held = line.frontier, self._draw_next(max(n, min(n + AHEAD, remaining)))
+        self.held = line.frontier.clone(), self._draw_next(max(n, min(n + AHEAD, remaining)))
         return self.held[1][:, :n]
 
     def _draw_next(self, n: int) -> Tensor:

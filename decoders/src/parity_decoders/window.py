@@ -9,12 +9,14 @@ pass of the target.
         yield slots.advance(tokens, kept, p)
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races
 from parity_decoders.steps import Step
@@ -49,12 +51,14 @@ class Window:
         warm: bool = False,
         shared: bool = False,
         shrink: bool = True,
+        stores: bool = True,
     ):
         """Set up an empty window. size: the most slots; init, refine: see `sjd`; warm: see `sjd_coupled`.
 
         shared  a position has one race in all passes, which its drafts are drawn by too; else each pass draws anew
         shrink  no slots past the end of the rows; a tree, whose shape is fixed, has them, and so has a model that is
                 `static`
+        stores  whether drafts keep the laws that they were drawn from
         """
         self.model = model
         self.noise = noise
@@ -63,8 +67,9 @@ class Window:
         self.refine = refine
         self.warm = warm
         self.shared = shared
-        self.shrink = shrink and not getattr(model, "static", False)
+        self.stores = stores
         self.line = SequenceBuffer(model, start, size)
+        self.shrink = shrink and not self.line.static
         self.by_position = make_races(self.line, noise)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.slot = torch.arange(size, device=start.device)
@@ -76,6 +81,7 @@ class Window:
         self.back = model.width if init.endswith("above") else 1
         # [B, back + size, V] laws last predicted, if `init` samples; position i is in place i modulo back + size
         self.laws: Tensor | None = None
+        self.carried: set[str] = set()  # attributes that a pass has set, see `_carry`
         # for each use the uniforms [B, AHEAD * size] of AHEAD passes, and the number of the first of these passes
         self.drawn: dict[str, tuple[Tensor, int]] = {}
         self.tokens: Tensor | None = None  # [B, W] tokens of the last pass; stored [B, W, V]: their laws
@@ -85,6 +91,21 @@ class Window:
         """Move the window to the first open position of every row, with new `positions` and `index`; return whether any
         row has an open position. Rows that the model's queue has replaced begin without earlier passes."""
         remaining = self.line.count_remaining()
+        self._begin_pass(remaining)
+        return remaining > 0
+
+    def repeat(self, run_pass: Callable[[], Step], alike: bool = True) -> Passes:
+        """Make the passes of a decoder of `run_pass`, which drafts, computes laws, verifies and advances this window;
+        alike: see `Passes`."""
+
+        def run(remaining: int) -> Step:
+            self._begin_pass(remaining)
+            return run_pass()
+
+        return Passes(self.line, run, alike)
+
+    def _begin_pass(self, remaining: int) -> None:
+        """Move the window to the first open position of every row, at most one of which has `remaining` of them."""
         line = self.line
         if line.step and line.newest == 0:
             self._forget_rows(line.age[:, 0] == 0)
@@ -92,16 +113,27 @@ class Window:
         self.positions = line.next_positions(W)
         self.index = self.slot[:W] + line.age * self.size
         self.exponential: Tensor | None = None
-        return remaining > 0
 
     def _forget_rows(self, rows: Tensor) -> None:
         """Forget the earlier passes of the given rows [B] bool."""
         assert self.tokens is not None
-        self.kept, self.end = self.kept.masked_fill(rows, self.tokens.shape[1]), self.end.masked_fill(rows, 0)
+        self._carry("kept", self.kept.masked_fill(rows, self.tokens.shape[1]))
+        self._carry("end", self.end.masked_fill(rows, 0))
         self.drawn.clear()
+
+    def _carry(self, name: str, value: Tensor) -> None:
+        """Carry a value to the next pass as attribute `name`; in place if the model is `static`, so that a captured
+        pass finds it."""
+        if self.line.static and name in self.carried:
+            getattr(self, name).copy_(value)
+        else:
+            setattr(self, name, value.clone() if self.line.static else value)
+            self.carried.add(name)
 
     def draw_uniforms(self, use: str) -> Tensor:
         """Draw U(0, 1) [B, W] for a use of `Noise`, one for each slot of the pass, numbered by `index`."""
+        if self.line.static:
+            return self.noise.uniform(use, self.index)
         step = self.line.step
         size = self.size
         if use not in self.drawn or step == self.drawn[use][1] + AHEAD:
@@ -209,9 +241,10 @@ class Window:
             if self.laws is None:
                 self.laws = p.new_zeros(len(p), self.back + self.size, p.shape[-1])
             self.laws[self.rows, self.positions % self.laws.shape[1]] = p
-        self.tokens = tokens
-        self.stored = p if stored is None else stored
+        self._carry("tokens", tokens)
+        if (stored := p if stored is None else stored) is not None and self.stores:
+            self._carry("stored", stored)
         step = self.line.advance(tokens, n_kept.clamp(max=tokens.shape[1]))
-        self.kept = step.kept
-        self.end = step.positions + tokens.shape[1] if self.refine else self.line.frontier
+        self._carry("kept", step.kept)
+        self._carry("end", step.positions + tokens.shape[1] if self.refine else self.line.frontier)
         return step

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
 from parity_decoders.verification import race
 
@@ -16,10 +18,15 @@ PLAIN: dict = {}  # this is plain decoding, whatever its options
 SOURCE = "the definition of the target law"
 
 
-@torch.inference_mode()
 def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     """Draw one token per pass, x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are added without a
     pass."""
+    return (repeat_passes if getattr(model, "static", False) else draw_in_turn)(model, start, noise)
+
+
+@torch.inference_mode()
+def draw_in_turn(model: TokenModel, start: Tensor, noise: Noise) -> Iterator[Step]:
+    """Draw as `ar`, each pass over the tokens that the model has not seen."""
     B = len(start)
     L = model.length
     forced = model.forced.tolist()
@@ -41,3 +48,32 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
         feed = append_forced(race(p, races[:, n - end])[:, None], n + 1)
         yield Step(feed, torch.full_like(start, feed.shape[1]), numbers[:, n + 1])
         n += feed.shape[1]
+
+
+@torch.inference_mode()
+def repeat_passes(model: TokenModel, start: Tensor, noise: Noise) -> Passes:
+    """Draw as `ar` in passes that are all alike: each reads the last F + 1 tokens, F the most that the grammar forces
+    one after another, for these are read together with the token before them."""
+    L = model.length
+    forced = model.forced.tolist()
+    counts = [0] * (L + 2)  # number of forced tokens from a position on
+    for i in reversed(range(L)):
+        counts[i] = counts[i + 1] + 1 if forced[i] >= 0 else 0
+    F = max(counts)
+    n_forced = torch.tensor(counts, device=start.device)
+    line = SequenceBuffer(model, start, F + 1)
+    line.end = L
+    line.tokens[:, 1 : L + 1] = model.forced.clamp(min=0)
+    line.frontier.fill_(counts[0])
+    steps = torch.arange(-F - 1, F + 1, device=start.device)
+
+    def run(remaining: int) -> Step:
+        """Make a pass, see `Passes`."""
+        (read, drawn) = (line.frontier[:, None] + steps).tensor_split([F + 1], 1)
+        feed = line.tokens.gather(1, (read + 1).clamp(min=0))
+        p = model.logits(feed, read.clamp(min=-1))[:, -1].softmax(-1)
+        token = race(p, noise.exponential("sample", drawn[:, :1], model.vocab)[:, 0])[:, None]
+        n_kept = 1 + n_forced[drawn[:, 0] + 1]
+        return line.advance(torch.cat([token, line.tokens.gather(1, drawn[:, 1:] + 1)], 1), n_kept, n_kept)
+
+    return Passes(line, run)

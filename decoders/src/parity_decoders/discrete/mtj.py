@@ -80,11 +80,12 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
     return Branches(*chosen.unbind(1))
 
 
-def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
-    """Compute q [B, W, V], the expected law of each slot: the law [B, W', V] that the last pass left for it; for a new
-    slot the law of the position above, or else the law at the frontier [B, 1, V]. With `warm`, all slots take the
-    frontier's law after the first pass, because the others were computed on random tokens."""
-    (carried,), new = shift_window(slots.kept, slots.size, law)
+def carry_laws(slots: Window, warm: bool) -> Tensor:
+    """Compute q [B, W, V], the expected law of each slot: the law that the last pass left for it; for a new slot the
+    law of the position above, or else the law at the frontier. With `warm`, all slots take the frontier's law after the
+    first pass, because the others were computed on random tokens."""
+    (carried,), new = shift_window(slots.kept, slots.size, slots.stored)
+    frontier = slots.stored[slots.rows, (slots.kept - 1).clamp(min=0, max=slots.size - 1)[:, None]]
     predicted, exists = slots.predict_laws()
     q = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried)
     age = slots.line.age
@@ -111,9 +112,11 @@ class Foresight(Protocol):
     """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law.
 
     predicts_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
+    holds_nothing        whether it holds nothing from pass to pass, so that a pass can be captured
     """
 
     predicts_first_pass: bool
+    holds_nothing: bool
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Take in the result of a pass: its tree, which nodes are final [B, S], the laws after all nodes [B, S, V], and
@@ -140,6 +143,7 @@ class LastLaws:
     in that pass or on the branch."""
 
     predicts_first_pass = False
+    holds_nothing = True
 
     def __init__(self, sure: float, unsure: float, width: int):
         """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
@@ -222,7 +226,6 @@ def decode_trajectories(
     rows, line = slots.rows, slots.line
     # [B, ...] at position + width: whether the position's token changed in the last pass
     moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
-    law = frontier = torch.ones((), device=start.device)
 
     def pick_winners(ratio: Tensor, positions: Tensor) -> Tensor:
         """Pick the token [B, n] of the largest ratio [B, n, V], or the one that the grammar forces at its position [B,
@@ -239,9 +242,10 @@ def decode_trajectories(
             return (tokens != reference).to(noise.dtype)
         return (codes[tokens] - codes[reference]).norm(dim=-1)
 
-    while slots.has_open_slots():
+    def run_pass() -> Step:
+        """Make a pass."""
         e = slots.draw_races()
-        q = carry_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
+        q = carry_laws(slots, warm) if line.step else torch.ones_like(e)
         left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
         drafts = draft[:, :-1]
@@ -263,8 +267,9 @@ def decode_trajectories(
         source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
         foresight.update(tree, path, p, source)
         tokens = drawn.gather(1, source)
-        law = p[rows, source]
-        frontier = p[rows, end]
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
-        yield slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())
+        n_nodes = tree.count_evaluated()
+        return slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, p[rows, source])._replace(nodes=n_nodes)
+
+    return slots.repeat(run_pass, foresight.holds_nothing)

@@ -43,6 +43,7 @@ class Parareal:
     """
 
     predicts_first_pass = True
+    holds_nothing = False
 
     def __init__(self, draft: Any, rounds: int, sure: float, unsure: float, doubt: float):
         """Set the draft model, a TokenModel, and the options of `mtj_draft`."""

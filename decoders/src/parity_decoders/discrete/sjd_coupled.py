@@ -49,8 +49,10 @@ def sjd_coupled(
               without maximal coupling, one from p, as for all drafts after it, which is biased
     """
     shared = coupling == "gumbel"
-    slots = Window(model, start, noise, window, init, warm=warm, shared=shared)
-    while slots.has_open_slots():
+    slots = Window(model, start, noise, window, init, warm=warm, shared=shared, stores=warm or not shared)
+
+    def run_pass() -> Step:
+        """Make a pass."""
         draft, q, point = slots.make_drafts()
         p, e = slots.compute_law(draft), slots.draw_races()
         if shared:
@@ -65,4 +67,6 @@ def sjd_coupled(
         else:
             tokens, stays = transport(p, q, draft, point, slots.draw_uniforms("accept"), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p
-        yield slots.advance(tokens, count_leading(tokens == draft) + 1, p, stored)
+        return slots.advance(tokens, count_leading(tokens == draft) + 1, p, stored)
+
+    return slots.repeat(run_pass)

@@ -254,8 +254,9 @@ class Cached(SlotCache):
         if not self.static and len(destination):
             self.fed = max(self.fed, int(destination.max()) + 1)
         self._see(row, destination)
+        source = self.behind + node
         for x in self.list_tensors():
-            x[row, destination] = x[row, self.behind + node]
+            x[row, destination] = x[row, source]
         if self.features is not None:
             self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
 

@@ -1,0 +1,127 @@
+"""A pass that is recorded once and repeated makes the tokens of passes that run. A CPU has no graphs, so a tape stands
+for one: the calls of a pass, made again on the same tensors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from parity_decoders import verification
+from parity_decoders.discrete import ar, mtj, sjd_coupled
+from parity_decoders.window import Window
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from parity.base.row_noise import batch_noise
+from parity.decode import loop
+from parity.decode.captured import run_captured
+from parity.inputs.prompts import encode
+from parity.models import fetch
+
+TEXTS = ["a small red circle", "two large squares", "a green star above a blue ring", "a ring", "a blue star"]
+DECODERS = {
+    "ar": (ar.ar, {}),
+    "sjd_coupled": (sjd_coupled.sjd_coupled, {"window": 16}),
+    "maximal": (sjd_coupled.sjd_coupled, {"window": 8, "coupling": "maximal", "warm": True}),
+    "mtj": (mtj.mtj, {"window": 16, "branches": 12, "depth": 4}),
+}
+
+
+class Calls(TorchDispatchMode):
+    """Notes each call that a pass makes, with its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, call, types, inputs=(), options=None):
+        out = call(*inputs, **(options or {}))
+        self.made.append((call, inputs, options or {}, out))
+        return out
+
+
+class Tape:
+    """A recorded pass: `replay` makes its calls again, each on the same tensors, and into the same ones."""
+
+    def __init__(self, passes):
+        self.line, self.is_new = passes.line, True
+        with Calls() as calls:
+            self.step = passes.run(self.line.end)  # a tape, unlike a graph, runs what it records
+        self.calls = calls.made
+
+    def replay(self):
+        if not self.is_new:
+            for call, inputs, options, out in self.calls:
+                for old, new in zip(tree_leaves(out), tree_leaves(call(*inputs, **options)), strict=True):
+                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+            self.line.count_pass()
+        self.is_new = False
+        return type(self.step)(*(None if x is None else x.clone() for x in self.step))
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """A function that starts a decoder as on a GPU: fixed shapes, and no numpy, whose calls no tape would hold."""
+    largest = lambda x: x.argmax(-1)  # noqa: E731
+    monkeypatch.setattr(verification, "find_largest", largest)
+    monkeypatch.setattr(mtj, "find_largest", largest)
+    manifest = fetch.make_manifest("discrete", "discrete", {"family": "llamagen", "grid": 8}, Path())
+    sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    spec = {"method": "ar", "options": {}, "sampling": sampling, "seed": 0, "dtype": "float64"}
+    loaded = loop.load("discrete", manifest, spec)
+
+    def make_model(texts, static=True):
+        rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
+        model = loaded.model(rows, sampling)
+        model.static = model.model.static = static
+        return model
+
+    def start(decoder, texts, waiting=(), static=True):
+        model = make_model(texts, static)
+        noise = batch_noise(0, texts, dtype=torch.float64)
+        noise.array = not static
+        if waiting:
+            keys = batch_noise(0, [*texts, *waiting], dtype=torch.float64).keys
+            model.queue = loop.Queue(model, noise, keys, lambda rows: make_model([*texts, *waiting][rows]))
+        function, options = DECODERS[decoder]
+        return model, function(model, torch.zeros_like(noise.keys), noise=noise, **options)
+
+    return start
+
+
+def decode(model, steps):
+    """Run a decoder; return what `record` does of it."""
+    start = torch.zeros(len(model.model.on) // 2, dtype=torch.int64)
+    return loop.import_kind("discrete").record(model, start, steps)
+
+
+@pytest.mark.parametrize("decoder", ["sjd_coupled", "maximal", "mtj", pytest.param("ar", marks=pytest.mark.long)])
+def test_a_repeated_pass_makes_the_tokens_of_passes_that_run(begin, decoder):
+    expected = decode(*begin(decoder, TEXTS[:2], static=False))
+    model, passes = begin(decoder, TEXTS[:2])
+    tapes = []
+
+    def record(passes):
+        tapes.append(Tape(passes))
+        return tapes[-1]
+
+    repeated = decode(model, run_captured(passes, record))
+    assert len(tapes) == 1
+    for name in ("tokens", "step", "nfe", "nodes", "kept"):
+        assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
+    assert repeated.passes == expected.passes
+
+
+@pytest.mark.long
+def test_rows_join_a_repeated_pass(begin):
+    expected = decode(*begin("mtj", TEXTS, static=False))
+    model, passes = begin("mtj", TEXTS[:2], TEXTS[2:])
+    assert torch.equal(decode(model, run_captured(passes, Tape)).tokens, expected.tokens)
+
+
+def test_a_value_that_is_not_carried_in_place_is_noticed(begin, monkeypatch):
+    expected = decode(*begin("sjd_coupled", TEXTS[:1]))
+    monkeypatch.setattr(Window, "_carry", lambda self, name, value: setattr(self, name, value))
+    model, passes = begin("sjd_coupled", TEXTS[:1])
+    assert decode(model, run_captured(passes, Tape)).passes > expected.passes  # each pass drafts as the recorded one
