@@ -1,499 +1,519 @@
-"""What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
+"""What captured decoding costs on the GPU of this machine: parts of about a minute, the most valuable first.
 
-    python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
-    python benchmarks/gpu.py --parts others compiled    some parts alone
-    python benchmarks/gpu.py --read docs/figures/gpu-{tokens,passes,compiled}.json --page docs/results/gpu.md
+    python benchmarks/gpu.py [--parts limit networks ...] [--out docs/figures/gpu-captured.json] [--seconds 540]
+    python benchmarks/gpu.py --cpu                          every part at tiny sizes, to see that it runs
+    python benchmarks/gpu.py --page docs/results/gpu.md     the page, from the files of docs/figures; measures nothing
 
-In turn, as long as the seconds last: the copy bandwidth, then the parts. `tokens`: those of every discrete decoder
-against the CPU's, in float64 on the embedded model; `others`: networks of other kinds; `passes`: a forward of random
-networks of published sizes over batch x window x context, and every decoder on them for some passes; `compiled`: the
-same compiled; `tuned`: what `parity tune` measures. Each part is written as it ends. On a CPU the same runs small
-networks, and the page says that nothing was measured.
-
-The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
-shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
+The file is written after each row; a part that fails leaves its error there, and the next one begins. Networks have
+published sizes and random weights, for the time of a pass depends on shapes alone. `benchmarks/gpu_passes.py` times the
+uncaptured passes of every decoder; the page has its tables, too.
 """
 
 import argparse
+import csv
 import json
+import subprocess
 import time
-import warnings
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from parity_decoders.sampling import Sampled, TokenSampling
+import torch.nn.functional as F
+from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
+from parity_decoders.discrete.ar import ar
+from parity_decoders.discrete.mtj import mtj
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
+from parity_decoders.sampling import Sampled, TokenSampling, top_k_filter
 from parity_decoders.steps import Step
-from torch import Tensor, nn
+from torch import Tensor
 
-from parity.base.command import add_arguments, pin_threads, provenance, run_command
-from parity.base.devices import check, is_out_of_memory
+from parity.base.command import pin_threads, run_command
+from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
+from parity.decode.captured import Captured, run_captured
 from parity.decode.discrete import record
-from parity.decode.output_buffer import now
-from parity.experiment import checks, tuned
-from parity.experiment.options import cap_small, declaration, methods, needs, options
+from parity.experiment.options import cap_small, options
+from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.compiling import CompiledPass
-from parity.models.continuous import harmon, mar, xar
-from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads, logits_pass
-from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
-from parity.tune.__main__ import time_cases
-from parity.tune.bench import Prompted
-
-MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
-QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
-# Each network's name and sizes: LlamaGenConfig, a continuous family's Config, XLNet's dict as transformers saves it.
-DISCRETE = {
-    "Lumina-mGPT 7B at 768": LlamaGenConfig(65536, 4096, 32, 32, grid=48, prefix=52, caption_dim=4096),
-    "Anole 7B at 512": LlamaGenConfig(65536, 4096, 32, 32, grid=32, prefix=52, caption_dim=4096),
-    "LlamaGen-3B": LlamaGenConfig(dim=3200, layers=24, heads=32, grid=24),
-    "LlamaGen-XL": LlamaGenConfig(),
-}
-CONTINUOUS: dict[str, Any] = {
-    "MAR-B": mar.MARConfig(),
-    "MAR-L": mar.MARConfig(width=1024, encoder=16, decoder=16, heads=16, head_width=1280, head_depth=8),
-    "MAR-H": mar.MARConfig(**MAR_H),
-    "xAR-H": xar.XARConfig(width=1280, encoder=20, decoder=20, heads=16),
-    "Harmon-1.5B": harmon.HarmonConfig(**MAR_H, **QWEN),
-}
-TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "vocab_size": 32000}}
-# These networks and methods are timed compiled, too, as many as there is time for.
-COMPILED_NETWORKS = ("LlamaGen-XL", "Lumina-mGPT 7B at 768")
-COMPILED_METHODS = ("ar", "mtj", "sjd_coupled", "sjd")
-PARTS = ("tokens", "others", "passes", "compiled", "tuned")  # what a run measures, in this order
-# A CPU runs these small networks in place of the large ones, only to show that the command works.
-SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
-SMALL_CONTINUOUS = {
-    "small MAR": mar.MARConfig(10, 4, 4, 64, 2, 2, 4, 4, 64, 2),
-    "small xAR": xar.XARConfig(10, 4, 2, 4, 64, 2, 2, 4),
-}
-SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner": 128, "vocab_size": 256}}
-
-
-def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
-    """Build a network with normal random weights of deviation .02. Buffers keep their values, floats as float32."""
-    with torch.device(device):
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            net = build()
-        finally:
-            torch.set_default_dtype(default)
-    net.to(device)  # transformers makes some tensors of XLNet on the CPU whatever the default
-    for p in net.parameters():
-        nn.init.normal_(p, std=0.02)
-    for buffer in net.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.data.float()
-    return net.eval()
-
-
-@dataclass
-class Networks:
-    """A random transformer of a size with its companions, and models of its batches to decode."""
-
-    config: LlamaGenConfig
-    device: str
-    dtype: torch.dtype
-    fast: bool = False
-
-    def __post_init__(self) -> None:
-        """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
-        self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
-        self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
-        self.heads = make_random_network(lambda: Heads(self.config), self.device, self.dtype)
-        self.codes = torch.randn(self.config.vocab, 8, device=self.device)
-        self.run = CompiledPass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
-
-    @torch.inference_mode()
-    def model(self, batch: int, companion: str = "") -> Sampled:
-        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft", "heads" or "" for
-        none; the draft model is the network itself, so a pass of it costs the same."""
-        c = self.config
-        condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
-        valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
-        model = LlamaGen(self.net, condition, valid, True, run=self.run)
-        model.codebook = model.raw_codebook = self.codes
-        if companion == "drafter":
-            model.drafter = EagleDrafter(self.drafter, model)
-        if companion == "heads":
-            model.heads = FeatureHeads(self.heads, model)
-        if companion == "draft":
-            model.draft = LlamaGen(self.net, condition, valid, True, returns=True, run=self.run)
-        return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
-
-    def count_bytes(self, batch: int, context: int) -> int:
-        """Count the bytes a pass reads: weights once, keys and values of `context` slots in both rows of a prompt."""
-        weights = sum(p.numel() for p in (*self.net.layers.parameters(), *self.net.output.parameters()))
-        return (weights + 2 * batch * context * 2 * self.config.dim * self.config.layers) * self.dtype.itemsize
-
-
-def make_random_continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
-    """Make a random MAR, xAR or Harmon with guidance, by the class of `config`; its head walks `steps` steps."""
-    family: Any = next(f for f in (mar, xar, harmon) if isinstance(config, f.Config))
-    net = make_random_network(lambda: family.Network(config), device, dtype)
-    prompts = torch.zeros(batch, dtype=torch.int64, device=device)
-    labels: Tensor = prompts[:, None].expand(-1, 8) if family is harmon else prompts
-    return family.Model(net, labels, HeadSampling(steps, guidance=3.0))
-
+from parity.models.discrete import llama
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 
 Row = dict[str, Any]
-TOKENS = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-CAPTIONS = ["a small red circle", "two large squares", "a green star above a blue ring"]
+FIGURES = Path("docs/figures")
+DECODERS: dict[str, Any] = {"ar": ar, "sjd_coupled": sjd_coupled, "mtj": mtj}
+LENGTHS = (1, 32, 64)  # tokens of a pass that is timed
+PROMPT = 64  # words of a prompt of a language model
 
 
-def measure_ms(run: Callable[[], Any], device: str, times: int = 10) -> float:
-    """Measure the mean milliseconds of a call of `run`, over `times` calls after two to warm up; on CUDA by events."""
-    for _ in range(2):
-        run()
-    if not device.startswith("cuda"):
-        start = time.perf_counter()
-        for _ in range(times):
+@dataclass(frozen=True)
+class Size:
+    """A network of a published size, and the settings that its pictures are sampled with."""
+
+    sampling: TokenSampling
+    llamagen: LlamaGenConfig | None = None  # of LlamaGen; else of Chameleon:
+    chameleon: Any = None  # fields of transformers' configuration, whose defaults are the 7 billion's
+    grid: int = 48  # codes a side
+    codes: int = 8192
+
+
+SIZES = {
+    "Lumina-mGPT 7B": Size(TokenSampling(3.0, top_k=2000), chameleon={}),
+    "LlamaGen-XL": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig()),
+    "LlamaGen-3B": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig(dim=3200, layers=24, heads=32, grid=24)),
+}
+TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 300}
+SMALL_SIZES = {
+    "small Chameleon": Size(TokenSampling(3.0, top_k=20), chameleon=TINY, grid=6, codes=250),
+    "small LlamaGen": Size(
+        TokenSampling(7.5, top_k=20), LlamaGenConfig(256, 64, 2, 2, grid=6, prefix=4, caption_dim=8, multiple_of=16)
+    ),
+}
+
+
+class Bench:
+    """The device, the networks on it, and how to capture and time calls; on a CPU nothing is captured."""
+
+    def __init__(self, cpu: bool):
+        self.cpu = cpu
+        self.device = "cpu" if cpu else "cuda"
+        self.dtype = torch.float32 if cpu else torch.bfloat16
+        self.sizes = SMALL_SIZES if cpu else SIZES
+        self.network = cache(self.make_network)
+        self.compiled: set[str] = set()  # networks whose layers are compiled
+
+    def make_network(self, name: str) -> Any:
+        """Make the network of a size with random weights; each is made once."""
+        size = self.sizes[name]
+        torch.manual_seed(0)
+        if size.llamagen is not None:
+            return make_random_network(lambda: Transformer(size.llamagen), self.device, self.dtype)
+        from transformers import ChameleonConfig
+
+        config = ChameleonConfig(**size.chameleon)
+        build = lambda: llama.Llama(config, llama.Codes(config.hidden_size, torch.arange(size.codes + 2), size.codes))  # noqa: E731
+        return make_random_network(build, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def make_model(self, name: str, batch: int = 1) -> Sampled:
+        """Make the model of `batch` random prompts of a network, whose shapes are fixed as on a GPU."""
+        size, net = self.sizes[name], self.network(name)
+        model: Any
+        if (c := size.llamagen) is not None:
+            condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
+            valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
+            model = LlamaGen(net, condition, valid, True)
+            model.codebook = torch.randn(c.vocab, 8, device=self.device)
+        else:
+            words = torch.randint(size.codes, (batch, PROMPT), device=self.device)
+            inputs = {"words": words, "negative": words, "valid": words.new_ones(words.shape)}
+            inputs["negative_valid"] = inputs["valid"]
+            codebook = SimpleNamespace(weight=torch.randn(size.codes, 8, device=self.device))
+            vq = SimpleNamespace(
+                size={"vocab": size.codes, "rows": size.grid, "columns": size.grid, "line": 1, "end": 1}
+            )
+            vq.quantize = SimpleNamespace(embedding=codebook)
+            model = llama.condition({"net": net, "vq": vq}, inputs, True)
+        model.static = True
+        return Sampled(model, size.sampling)
+
+    def start(self, name: str, method: str) -> Passes:
+        """Start a method at its default options on one random prompt; the first passes, which differ, are made."""
+        model = self.make_model(name)
+        noise = batch_noise(0, ["0"], self.device)
+        noise.array = False
+        chosen = options("discrete", method, {})
+        chosen = cap_small("discrete", method, chosen) if self.cpu else chosen
+        passes: Passes = DECODERS[method](model, torch.zeros_like(noise.keys), noise=noise, **chosen)
+        while not passes.repeats():
+            next(passes)
+        return passes
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Capture the calls of `run` as a graph, and return a function that makes them again."""
+        if self.cpu:
+            return run
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             run()
-        return 1000 * (time.perf_counter() - start) / times
-    first, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    for _ in range(times):
-        run()
-    end.record()
-    torch.cuda.synchronize()
-    return first.elapsed_time(end) / times
+        return graph.replay
+
+    def time(self, run: Callable[[], Any], times: int = 20) -> float:
+        """Measure the mean milliseconds of a call."""
+        return measure_ms(run, self.device, 1 if self.cpu else times)
+
+    def time_captured(self, run: Callable[[], Any]) -> float:
+        """Measure the mean milliseconds of a captured call."""
+        return self.time(self.capture(run))
+
+    def wait(self) -> None:
+        if not self.cpu:
+            torch.cuda.synchronize()
 
 
-def measure_bandwidth(device: str) -> float:
-    """Measure how many GB a second a copy on the device reads and writes together."""
-    n = 1 << (30 if device.startswith("cuda") else 24)
-    source = torch.zeros(n, dtype=torch.uint8, device=device)
-    copy = torch.empty_like(source)
-    return 2 * n / measure_ms(lambda: copy.copy_(source), device) / 1e6
+def measure_limit(bench: Bench) -> Iterator[Row]:
+    """Time a copy, and the matrix products of a pass alone, captured, by rows of their inputs."""
+    yield {"what": "copy", "GB/s read and written": measure_bandwidth(bench.device)}
+    for name in bench.sizes:
+        net = bench.network(name)
+        weights = [p for p in (*net.layers.parameters(), *net.output.parameters()) if p.ndim == 2]
+        gb = sum(w.numel() * w.itemsize for w in weights) / 1e9
+        for rows in (2, 32, 64, 128):
+            inputs = {w.shape[1]: torch.randn(rows, w.shape[1], device=bench.device, dtype=w.dtype) for w in weights}
+
+            def multiply(weights: Any = weights, inputs: Any = inputs) -> None:
+                """Multiply each weight with an input of its width."""
+                for w in weights:
+                    inputs[w.shape[1]] @ w.mT
+
+            yield {"what": f"products, {name}", "rows": rows, "captured ms": bench.time_captured(multiply), "GB": gb}
 
 
-def compare_tokens(device: str) -> list[Row]:
-    """Decode captions on the CPU and on the device by each discrete decoder, in float64 on the embedded model; return a
-    row for each with its passes and how many tokens differ. Methods that can refill a batch do so on the device. On a
-    CPU two captions are decoded once at small options, and nothing is compared."""
+def list_passes(model: Sampled, device: str) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """List the passes of a network to time, as (kind, tokens, call): over a window, and of a tree of which four nodes
+    are kept."""
+    inner: Any = model.model
+    L = model.length
+    for n in LENGTHS:
+        positions = torch.arange(L // 2, L // 2 + min(n, L // 2 - 1), device=device).expand(2, -1)
+        tokens = torch.zeros_like(positions)
+        yield "window", positions.shape[1], partial(inner.logits, tokens, positions)
+    nodes = torch.arange(positions.shape[1], device=device)
+    parents = (nodes - 1).expand(2, -1)
+    kept = torch.where(nodes < 4, nodes, -1).expand(2, -1)
+
+    def grow() -> None:
+        """Evaluate a tree and keep four of its nodes."""
+        inner.tree(tokens, positions, parents)
+        inner.keep(kept)
+
+    yield "tree and keep", len(nodes), grow
+
+
+def measure_networks(bench: Bench) -> Iterator[Row]:
+    """Time a pass of each network, both rows of guidance, as it is and captured."""
+    for name in bench.sizes:
+        for kind, n, call in list_passes(bench.make_model(name), bench.device):
+            row = {"network": name, "pass": kind, "tokens": n}
+            yield row | {"eager ms": bench.time(call, 5), "captured ms": bench.time_captured(call)}
+
+
+def compile_layers(bench: Bench, name: str) -> None:
+    """Compile the layers of a network, unless they are; all share one graph of a shape, for they differ in weights
+    alone."""
+    torch._dynamo.config.recompile_limit = 12  # if they did not share it, this bounds the time that is lost
+    if name in bench.compiled:
+        return
+    bench.compiled.add(name)
+    for layer in bench.network(name).layers:
+        layer.compile(dynamic=False, backend="eager" if bench.cpu else "inductor")
+
+
+def measure_compiled(bench: Bench) -> Iterator[Row]:
+    """Time a pass whose layers are compiled, as it is and captured, and the seconds until its first call returned."""
+    for name in bench.sizes:
+        compile_layers(bench, name)
+        one, middle, _, tree = list_passes(bench.make_model(name), bench.device)
+        for kind, n, call in (tree, middle, one):
+            start = time.monotonic()
+            call()
+            bench.wait()
+            seconds = time.monotonic() - start
+            row = {"network": name, "pass": kind, "tokens": n, "seconds to compile": seconds}
+            row |= {"compiled ms": bench.time(call, 5), "compiled, captured ms": bench.time_captured(call)}
+            yield row | {"graphs so far": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+
+
+def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
+    """Time a whole pass of each decoder as it is and captured, and in its loop with the reads of the host; tell whether
+    the steps of both are equal. compiled: the layers of networks are."""
+    for name in bench.sizes:
+        if compiled:
+            compile_layers(bench, name)
+        for method in DECODERS:
+            torch.manual_seed(1)
+            passes = bench.start(name, method)
+            eager = bench.time(partial(passes.run, passes.line.end), 10)
+            torch.manual_seed(1)
+            expected = list(islice(bench.start(name, method), 12))  # fewer if the picture is done sooner
+            torch.manual_seed(1)
+            passes = bench.start(name, method)
+            steps = run_passes(bench, passes)
+            found = list(islice(steps, len(expected)))
+            equal = len(found) == len(expected) and all(map(is_equal, expected, found))
+            bench.wait()
+            start = time.monotonic()
+            number = sum(1 for _ in zip(range(4 if bench.cpu else 50), steps, strict=False))
+            bench.wait()
+            row = {"network": name, "method": method, "length": passes.line.model.length, "eager ms": eager}
+            row |= {"captured ms": bench.time(Captured(passes).graph.replay)} if not bench.cpu else {}
+            row |= {"captured, in its loop, ms": 1000 * (time.monotonic() - start) / max(number, 1)} if number else {}
+            yield row | {"steps equal": equal}
+
+
+def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
+    """Yield the steps of a decoder, captured on a GPU."""
+    return iter(passes) if bench.cpu else run_captured(passes)
+
+
+def is_equal(a: Step, b: Step) -> bool:
+    """Return whether two steps have the same tokens, of which the same number is final, at the same places."""
+    return all(torch.equal(x, y) for x, y in zip(a[:3], b[:3], strict=True))
+
+
+def measure_attention(bench: Bench) -> Iterator[Row]:
+    """Time the attention of all layers of a pass, captured, by slots read and queries, and compare it with the time in
+    which its keys and values are copied."""
+    heads, width, layers = (2, 32, 2) if bench.cpu else (32, 128, 32)
+    gb_s = measure_bandwidth(bench.device)
+    for slots in (512, 1024, 2432):
+        k = torch.randn(2, slots, heads, width, device=bench.device, dtype=bench.dtype).transpose(1, 2)
+        v = torch.randn_like(k)
+        for n in LENGTHS:
+            q = torch.randn(2, heads, n, width, device=bench.device, dtype=bench.dtype)
+            mask = torch.zeros(2, 1, n, slots, device=bench.device, dtype=bench.dtype)
+
+            def attend(q: Tensor = q, k: Tensor = k, v: Tensor = v, mask: Tensor = mask) -> None:
+                """Attend once in each layer."""
+                for _ in range(layers):
+                    F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+            at_bandwidth = layers * 2 * k.numel() * k.itemsize / gb_s / 1e6
+            row = {"slots": slots, "queries": n, "captured ms": bench.time_captured(attend)}
+            yield row | {"ms at the bandwidth of a copy": at_bandwidth}
+
+
+def measure_sampling(bench: Bench) -> Iterator[Row]:
+    """Time what leads from logits to tokens (guidance, top-k, softmax, noise, race) by vocabulary and slots: eager,
+    captured, and compiled and captured."""
+    sizes = ((8194, 1), (8194, 64), (16384, 32), (16384, 64), (65536, 64), (8194, 512))
+    for v, n in ((256, 4),) if bench.cpu else sizes:
+        logits = torch.randn(2, n, v, device=bench.device, dtype=bench.dtype)
+        keys = torch.zeros(1, dtype=torch.int64, device=bench.device)
+        index = torch.arange(n, device=bench.device)[None]
+        top_k = min(1000, v // 2)
+
+        def draw(logits: Tensor, keys: Tensor, index: Tensor, v: int = v, top_k: int = top_k) -> Tensor:
+            """Draw a token for each slot."""
+            conditional, unconditional = logits.chunk(2)
+            p = top_k_filter(torch.lerp(unconditional, conditional, 3.0).float(), top_k).softmax(-1)
+            noise = Noise(keys, torch.float32)
+            noise.array = False
+            return (p / noise.exponential("sample", index, v)).argmax(-1)
+
+        inputs = (logits, keys, index)
+        row = {"vocabulary": v, "slots": n, "eager ms": bench.time(partial(draw, *inputs), 5)}
+        row |= {"captured ms": bench.time_captured(partial(draw, *inputs))}
+        row |= {"captured, top-k alone, ms": bench.time_captured(partial(logits[:1].float().topk, top_k))}
+        fast = torch.compile(draw, dynamic=False, backend="eager" if bench.cpu else "inductor")
+        start = time.monotonic()
+        tokens = fast(*inputs)
+        bench.wait()
+        row |= {"seconds to compile": time.monotonic() - start}
+        row |= {"compiled, captured ms": bench.time_captured(partial(fast, *inputs))}
+        yield row | {"tokens that differ": int((tokens != draw(*inputs)).sum())}
+
+
+def compare_tokens(bench: Bench) -> Iterator[Row]:
+    """Decode captions in float64 on the embedded model, on the CPU as always and captured on the GPU, in batches and
+    with rows that join; count what differs."""
     import numpy as np
 
-    from parity.inputs.prompts import encode
-
-    cpu = device == "cpu"
-    texts = CAPTIONS[: 2 if cpu else 3]
-    model = {"family": "llamagen", "grid": 8 if cpu else 16}
-    manifest = fetch.make_manifest("discrete", "scenes", model, Path("results"))
-    rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
-    results = []
-    for method in methods("discrete"):
-        if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
-            continue  # the embedded model of the small grid has no companion
+    grid = 8 if bench.cpu else 16
+    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": grid}, Path("results"))
+    rows = {"ids": np.array(CAPTIONS), "captions": np.array(CAPTIONS), **encode(manifest, CAPTIONS)}
+    for method in DECODERS:
         chosen = options("discrete", method, {})
-        chosen = cap_small("discrete", method, chosen) if cpu else chosen
+        chosen = cap_small("discrete", method, chosen) if bench.cpu else chosen
         spec = {"method": method, "options": chosen, "sampling": TOKENS, "seed": 0, "dtype": "float64"}
-        runs = []
-        for run_device in ["cpu"] if cpu else ["cpu", device]:
-            slots = len(texts) - (run_device == device and declaration("discrete", method).REFILLS)
-            noise = batch_noise(0, texts[:slots], run_device, torch.float64)
-            loaded = loop.load("discrete", manifest, spec, run_device)
-            runs.append(record(*loop.start_decoding("discrete", loaded, spec)(rows, noise)))
-        differing: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
-        passes = int(runs[-1].nfe.max())
-        share = passes / runs[-1].tokens.shape[1]
-        results.append({"method": method, "passes": passes, "passes a token": share, "tokens that differ": differing})
-    return results
+        expected = decode(manifest, spec, rows, "cpu", len(CAPTIONS), iter)
+        for at_once in (len(CAPTIONS), 2) if method != "ar" else (len(CAPTIONS),):
+            bench.wait()
+            start = time.monotonic()
+            found = decode(manifest, spec, rows, bench.device, at_once, partial(run_passes, bench))
+            row = {"method": method, "rows at once": at_once, "passes": found.passes}
+            row |= {f"{name} that differ": count_unequal(found, expected, name) for name in ("tokens", "step", "nodes")}
+            yield row | {"seconds with loading": time.monotonic() - start}
 
 
-def find_fastest(cuda: bool) -> list[Row]:
-    """List what `parity tune` measures on the embedded model at batches 1 and 32; on a CPU at 1 on a smaller model."""
-    raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
-    config = checks.load({**raw, "compile": "auto" if cuda else "off"})
-    (case,) = tuned.list_cases(config, "discrete")
-    cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
-    manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
-    deadline = time.time() + (90 if cuda else 1)
-    return [
-        {"batch": tuned_case.batch, **{name: "" if value is None else value for name, value in row.items()}}
-        for tuned_case, _, rows in time_cases(Prompted(case, manifest, config), cases, deadline)
-        for row in rows
-    ]
+def decode(manifest: Any, spec: Any, rows: Any, device: str, at_once: int, run: Callable[[Any], Any]) -> Any:
+    """Decode rows on a device, `at_once` of them at a time, whose steps `run` makes of the decoder's."""
+    loaded = loop.load("discrete", manifest, spec, device)
+    noise = batch_noise(0, CAPTIONS[:at_once], device, torch.float64)
+    model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
+    return record(model, start, run(steps))
 
 
-def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Yield the ms of a pass by batch, window and context, and its share of bandwidth `gb_s`, while there is time."""
-    L = nets.config.grid**2
-    cuda = nets.device.startswith("cuda")
-    batches = (1, 8) if cuda else (1, 2)
-    for batch in batches[:1] if nets.fast else batches:  # one batch only if compiled: each shape takes half a minute
-        model = nets.model(batch)
-        for window in (1, 16, 64) if cuda else (1, 4):
-            for context in (L // 2, L - 1 - window):
-                if not has_time():
-                    return
-                positions = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
-                tokens = torch.zeros_like(positions)
-                ask = partial(model.model.logits, tokens.repeat(2, 1), positions.repeat(2, 1))
-                ms = measure_ms(ask, nets.device)
-                n_bytes = nets.count_bytes(batch, nets.config.prefix + L)  # a static cache is read whole
-                row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
-                yield row | {
-                    "kept": 2 * nets.config.layers * nets.config.dim,  # numbers that a slot of the cache holds
-                    "ms": ms,
-                    "GB": n_bytes / 1e9,
-                    "share of bandwidth": n_bytes / 1e6 / ms / gb_s,
-                    "peak GB": read_peak_memory(cuda),
-                }
+def count_unequal(a: Any, b: Any, name: str) -> int:
+    """Count the places in which two decoded batches differ in a column."""
+    return int((getattr(a, name).cpu() != getattr(b, name).cpu()).sum())
 
 
-def read_peak_memory(cuda: bool) -> float:
-    """Read the most GB that were allocated on the GPU; 0 on a CPU."""
-    return torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
+def list_kernels(bench: Bench) -> Iterator[Row]:
+    """List the kernels of one captured pass of each decoder on the first network that take longest."""
+    if bench.cpu:
+        return
+    name = next(iter(bench.sizes))
+    for method in DECODERS:
+        recording = Captured(bench.start(name, method))
+        recording.graph.replay()
+        bench.wait()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            recording.graph.replay()
+            bench.wait()
+        kernels = [e for e in profile.key_averages() if e.device_time_total]
+        total = sum(e.device_time_total for e in kernels) / 1000
+        yield {"method": method, "kernel": "all", "number": sum(e.count for e in kernels), "ms": total}
+        for e in sorted(kernels, key=lambda e: -e.device_time_total)[:12]:
+            yield {"method": method, "kernel": e.key[:70], "number": e.count, "ms": e.device_time_total / 1000}
 
 
-def time_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, float]:
-    """Time `count` passes of a decoder after its first two: ms a pass, and the host's waits for CUDA in each."""
-    for _ in range(2):
-        next(steps)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if device.startswith("cuda"):
-            torch.cuda.set_sync_debug_mode("warn")
-        start = now(torch.device(device))
-        passes = 0
-        for passes, _ in zip(range(1, count + 1), steps, strict=False):  # noqa: B007
-            pass
-        if device.startswith("cuda"):
-            torch.cuda.set_sync_debug_mode("default")
-        seconds = now(torch.device(device)) - start
-    waits = sum("synchroniz" in str(w.message) for w in caught)
-    return 1000 * seconds / max(passes, 1), waits / max(passes, 1)
+@dataclass(frozen=True)
+class Part:
+    """A part of the run: a function that yields its rows, the seconds that it may take, and its title on the page."""
+
+    measure: Callable[[Bench], Iterator[Row]]
+    seconds: float
+    title: str
 
 
-def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Yield the ms of a pass of each decoder on one random image, the host's waits in it, and the seconds of an image,
-    from `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
-    from importlib import import_module
-
-    for method in COMPILED_METHODS if nets.fast else methods("discrete"):
-        if not has_time():
-            return
-        decoder = getattr(import_module(f"parity_decoders.discrete.{method}"), method)
-        chosen = options("discrete", method, {})
-        if not nets.device.startswith("cuda"):
-            chosen = cap_small("discrete", method, chosen)
-        model = nets.model(1, needs("discrete", method))
-        noise = batch_noise(0, ["0"], nets.device)
-        steps = decoder(model, torch.zeros_like(noise.keys), noise=noise, **chosen)
-        ms, waits = time_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
-        row = {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
-        seconds = ms / 1000 * passes[method] * model.length if method in passes else None
-        yield row | {"seconds an image, predicted": seconds}
+PARTS = {
+    "limit": Part(measure_limit, 30, "The limit: a copy, and the matrix products of a pass alone"),
+    "networks": Part(measure_networks, 40, "A pass of a network, both guidance rows"),
+    "steps": Part(measure_steps, 60, "A whole pass of a decoder, batch 1, default options"),
+    "tokens": Part(compare_tokens, 60, "Captured tokens against the CPU's, float64, embedded model"),
+    "attention": Part(measure_attention, 15, "Attention of 32 layers by slots read, Chameleon's heads"),
+    "sampling": Part(measure_sampling, 60, "From logits to tokens"),
+    "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
+    "compiled steps": Part(partial(measure_steps, compiled=True), 60, "A whole pass whose layers are compiled"),
+    "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
+}
 
 
-def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Yield the ms of a pass of network and head of continuous models, while there is time, and of XLNet's pass."""
-    from parity_decoders.protocols.continuous import make_path_noise
-
-    from parity.models.anysubset.xlnet import CachedXLNet, build
-
-    dtype = torch.float32
-    noise = batch_noise(0, ["0"], device)
-    for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():
-        if not has_time():
-            return
-        model = make_random_continuous(config, device, dtype, 1, 100 if cuda else 3)
-        order = torch.arange(model.length, device=device)[None]
-        tokens = torch.zeros(1, model.length, model.dim, device=device, dtype=dtype)
-        rank = torch.full((1, 1), model.length // 2, device=device)
-        with torch.inference_mode():
-            condition = model.conditions(tokens, order, rank, rank)
-            path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
-            network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
-            head = measure_ms(partial(model.law, condition, path), device, 3)
-        row = {"network": name, "ms network": network, "ms head": head}
-        yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
-    for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
-        net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)
-        model = CachedXLNet(dict(net.state_dict()), sizes, 0)
-        N = 512 if cuda else 16
-        order = torch.arange(N, device=device)[None]
-        rank = torch.full((1, 1), N - 1, device=device)
-        prompt_length = torch.ones(1, dtype=torch.int64, device=device)
-        ask = partial(model.laws, torch.ones_like(order), order, prompt_length, rank, rank)
-        yield {"network": name, "ms network": measure_ms(ask, device)}
-
-
-# The seconds that an image takes according to papers, and on which device.
-PAPERS = """| paper | seconds an image |
-|---|---|
-| SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
-| SJD, Lumina-mGPT 768, RTX 4090: plain / SJD | 100.69 / 47.52 |
-| SJD, Anole 512, A100: plain / SJD with a spatial prior | 48.96 / 26.18 |
-| SJD, Anole 512, RTX 4090: plain / SJD with a spatial prior | 48.24 / 25.12 |
-"""
+def measure(bench: Bench, names: list[str], file: Path, seconds: float, commit: str) -> None:
+    """Measure parts in turn while there is time, and write the file after each row. Parts of earlier runs that it holds
+    stay there."""
+    started = time.monotonic()
+    results = json.loads(file.read_text()) if file.is_file() else {"parts": {}}
+    versions = {package: version(package) for package in ("torch", "transformers", "numpy")}
+    name = torch.cuda.get_device_name() if not bench.cpu else "CPU"
+    how = {"device": name, "machine": describe_hardware("" if bench.cpu else name), "versions": versions}
+    how |= {"dtype": str(bench.dtype).removeprefix("torch."), "commit": commit}
+    for name in names:
+        part: Row = {"how": how, "measured": not bench.cpu, "rows": []}
+        results["parts"][name] = part
+        begun = time.monotonic()
+        if begun - started + PARTS[name].seconds > seconds:
+            part["error"] = "left out: no time was left"
+        else:
+            try:
+                with torch.inference_mode():
+                    for row in PARTS[name].measure(bench):
+                        part["rows"].append(row)
+                        print(f"{time.monotonic() - started:5.0f} s {name}: {json.dumps(row)}", flush=True)
+                        file.write_text(json.dumps(results, indent=1))
+                        if time.monotonic() - begun > PARTS[name].seconds:
+                            part["error"] = "stopped: it took longer than its time"
+                            break
+            except Exception as error:
+                part["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+                part["trace"] = traceback.format_exc()[-3000:]
+                print(part["trace"], flush=True)
+        part["seconds"] = time.monotonic() - begun
+        file.write_text(json.dumps(results, indent=1))
+        if not bench.cpu:
+            torch.cuda.empty_cache()
+    print(f"{file}: {', '.join(names)}, {time.monotonic() - started:.0f} s")
 
 
-def format_table(rows: list[dict[str, Any]]) -> str:
-    """Format rows as a Markdown table with the keys of all."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [names, ["---"] * len(names), *([format_value(row.get(name, "")) for name in names] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def count_passes(method: str) -> float | None:
+    """Look up the passes a token that a method takes at its default options on the embedded model, in the tables of the
+    repository; None if they have none."""
+    chosen = options("discrete", method, {})
+    for file in ("full.csv", "budget.csv"):
+        with (FIGURES / file).open() as lines:
+            for row in csv.DictReader(lines):
+                if row["kind"] == "discrete" and row["method"] == method and json.loads(row["options"]) == chosen:
+                    return float(row["nfe"]) / 256
+    return None
 
 
-def format_value(value: Any) -> str:
-    """Write a cell: "not known" for None, floats with three digits."""
-    if value is None:
-        return "not known"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def predict_seconds(rows: list[Row], compiled: list[Row]) -> list[Row]:
+    """Predict the seconds of an image from the time of a captured pass and the passes counted on the embedded model,
+    and how many times sooner it is done than by captured plain decoding. compiled: rows of compiled networks, which
+    replace those of the same network and method."""
+    best = {(r["network"], r["method"]): r for r in (*rows, *compiled) if "captured ms" in r}
+    predicted = []
+    for (network, method), row in best.items():
+        if (share := count_passes(method)) is None or (plain := best.get((network, "ar"))) is None:
+            continue
+        seconds, plainly = (r["captured ms"] / 1000 * s * r["length"] for r, s in ((row, share), (plain, 1.0)))
+        named = {"network": network, "method": method, "compiled": row in compiled, "passes a token": share}
+        costs = {"a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
+        predicted.append(named | costs | {"seconds an image": seconds, "times captured plain": plainly / seconds})
+    return predicted
 
 
-def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
-    """List for each network and batch the time of a pass over more tokens, in passes over one token."""
-    costs = []
-    for key in dict.fromkeys((row["network"], row["compiled"], row["batch"]) for row in forwards):
-        times: dict[int, list[float]] = {}
-        for row in forwards:
-            if (row["network"], row["compiled"], row["batch"]) == key:
-                times.setdefault(row["window"], []).append(row["ms"])
-        ratios = {f"{n} tokens": fmean(ms) / fmean(times[1]) for n, ms in times.items() if n > 1}
-        costs.append({"network": key[0], "compiled": key[1], "batch": key[2], **ratios})
-    return costs
+def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> str:
+    """Format the page: what was captured, then the runs of `gpu_passes.py`."""
+    text = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`. "
+    text += "Weights are random: the time of a pass depends on shapes alone.\n"
+    if results is not None:
+        text += "\n## Captured passes\n\nA pass is captured once as a CUDA graph and repeated.\n"
+        parts = results["parts"]
+        rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
+        if predicted := predict_seconds(rows["steps"], rows["compiled steps"]):
+            text += "\n### Seconds of an image, predicted, against captured plain decoding\n\n"
+            text += "Passes were counted on the embedded model, at the same options.\n\n" + format_table(predicted)
+        for name, part in parts.items():
+            how = part["how"]
+            text += f"\n### {PARTS[name].title}\n\n"
+            text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
+            text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
+            text += f"{part['error']}\n" if "error" in part else ""
+            text += "\n" + format_table(part["rows"]) if part["rows"] else ""
+    return text + format_runs(runs)
 
 
-def list_gains(decoders: list[Row], passes: dict[str, float]) -> list[Row]:
-    """List for each network and method the time of a pass in passes of plain decoding, and the gain predicted from
-    `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
-    plain = {(row["network"], row["compiled"]): row["ms a pass"] for row in decoders if row["method"] == "ar"}
-    gains = []
-    for row in decoders:
-        cost = row["ms a pass"] / plain[row["network"], row["compiled"]]
-        gain = 1 / (passes[row["method"]] * cost) if row["method"] in passes else None
-        named = {name: row[name] for name in ("network", "method", "compiled")}
-        gains.append({**named, "a pass, in plain passes": cost, "times plain": gain})
-    return gains
-
-
-def format_page(runs: list[dict[str, Any]]) -> str:
-    """Format the results of runs as the page docs/results/gpu.md, which says first if no GPU was measured."""
-    measured = any(run["measured"] for run in runs)
-    head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`, "
-    head += "on a machine with a GPU in at most 9 minutes a run.\n\n"
-    if not measured:
-        head += (
-            "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
-            " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
-        )
-    head += (
-        "Weights are random: passes are those of the embedded model, of the slowest of three captions, and seconds an"
-        "\nimage their product with the time of a pass. Each method has its default options, so budgets differ:"
-        "\n`sjd` evaluates 16 tokens a pass, `sjd_coupled` 32, `eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a"
-        "\nnetwork as large as the target, which costs more than anyone's.\n"
-    )
-    head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
-    passes = {row["method"]: row["passes a token"] for run in runs for row in run["tokens"]}
-    parts = [f"\n## Run {i}\n\n{format_run(run, passes)}" for i, run in enumerate(runs, 1)]
-    return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
-
-
-def format_run(run: dict[str, Any], passes: dict[str, float]) -> str:
-    """Format the conditions of a run and a section for each part that has results. passes: passes a token by method."""
-    conditions = run["how"]
-    versions = conditions["versions"]
-    text = f"{conditions['device_name']}, torch {versions['torch']}, {conditions['dtype'].removeprefix('torch.')}"
-    if "bandwidth GB/s" in run:
-        text += f"; a copy reads and writes {run['bandwidth GB/s']:.0f} GB/s"
-    text += ".\n"
-    if run["left out"]:
-        text += f"Left out: {'; '.join(run['left out'])}.\n"
-    sections = {"Tokens against the CPU's, float64, embedded model": run["tokens"]}
-    if run["measured"]:
-        sections |= {
-            "What more tokens cost": list_costs_of_nodes(run["forwards"]),
-            "What methods gain, predicted": list_gains(run["decoders"], passes),
-            "A forward, both guidance rows": run["forwards"],
-            "Every decoder, batch 1": run["decoders"],
-            "Continuous models and text, batch 1": run["others"],
-            "The fastest lossless method, `parity tune`": run["tuned"],
-        }
-    return text + "".join(f"\n### {title}\n\n{format_table(rows)}" for title, rows in sections.items() if rows)
-
-
-@contextmanager
-def leave_out_what_does_not_fit(name: str, left_out: list[str]) -> Iterator[None]:
-    """As a context manager, add a network's name to `left_out` if memory runs out inside; raise other errors."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        left_out.append(f"{name}: memory is too little")
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def read_commit() -> str:
+    """Read the commit of this folder; "" where there is no repository."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def main() -> None:
-    """Measure as long as --seconds last, writing --out after each part; write the page if --page is given."""
+    """Measure the parts that were asked for, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    add_arguments(parser, "device", "threads", "out?", "page?", "read*")
-    parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=540.0, help="no part begins that would end later than this")
+    parser.add_argument("--out", type=Path, default=FIGURES / "gpu-captured.json")
+    parser.add_argument("--commit", default="", help="the commit that is measured, where the folder does not tell")
+    parser.add_argument("--cpu", action="store_true", help="every part at tiny sizes on a CPU")
+    parser.add_argument("--page", type=Path, help="write this page from the files of docs/figures, and measure nothing")
     a = parser.parse_args()
-    if a.read:
-        a.page.write_text(format_page([json.loads(file.read_text()) for file in a.read]))
-        return
-    pin_threads(a.threads)
-    cuda = a.device.startswith("cuda")
-    start = time.monotonic()
-    check(a.device, "bfloat16" if cuda else "float32")
-    dtype = torch.bfloat16 if cuda else torch.float32
-
-    def has_time() -> bool:
-        """Return whether 90 % of --seconds have not passed yet."""
-        return time.monotonic() - start < 0.9 * a.seconds
-
-    results: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
-    results |= {"tokens": [], "forwards": [], "decoders": [], "others": [], "tuned": []}
-    results["bandwidth GB/s"] = measure_bandwidth(a.device)
-
-    def save() -> None:
-        """Write all results so far to --out, in case the run is stopped."""
-        a.out.write_text(json.dumps(results, indent=1))
-
-    def time_networks(networks: dict[str, LlamaGenConfig], fast: bool) -> None:
-        """Time forwards and decoders on networks, compiled if `fast`, and write each as it ends."""
-        for name, config in networks.items():
-            with leave_out_what_does_not_fit(name, results["left out"]):
-                nets = Networks(config, a.device, dtype, fast)
-                results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
-                results["decoders"] += time_decoders(name, nets, passes, has_time)
-            save()
-
-    if "tokens" in a.parts:
-        results["tokens"] = compare_tokens(a.device)
-        save()
-    passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
-    if "others" in a.parts:
-        results["others"] += time_other_kinds(cuda, a.device, has_time)
-        save()
-    if "passes" in a.parts:
-        time_networks(DISCRETE if cuda else SMALL_DISCRETE, False)
-    if "compiled" in a.parts and cuda:
-        time_networks({name: DISCRETE[name] for name in COMPILED_NETWORKS}, True)
-    if "tuned" in a.parts and (has_time() or not cuda):
-        results["tuned"] = find_fastest(cuda)
-    if not has_time():
-        results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
-    save()
     if a.page:
-        a.page.write_text(format_page([results]))
-    counts = f"{len(results['forwards'])} forwards, {len(results['decoders'])} decoders"
-    print(f"{a.out}: {counts}, {time.monotonic() - start:.0f} s")
+        captured = json.loads(a.out.read_text()) if a.out.is_file() else None
+        files = [FIGURES / f"gpu-{name}.json" for name in ("tokens", "passes", "compiled")]
+        a.page.write_text(format_page(captured, [json.loads(file.read_text()) for file in files]))
+        return
+    pin_threads(1)
+    measure(Bench(a.cpu), a.parts, a.out, a.seconds, a.commit or read_commit())
 
 
 if __name__ == "__main__":

@@ -1,29 +1,67 @@
-"""The GPU command runs on a CPU, where it measures nothing but shows that it runs."""
+"""The GPU commands run on a CPU, where they measure nothing but show that they run."""
 
 import json
 import sys
 
+import pytest
+
 from tests.benchmarks.conftest import load_script
 
 
-def test_the_command_decodes_by_every_method_and_tunes(tmp_path, monkeypatch):
-    files = {name: tmp_path / name for name in ("gpu.json", "gpu.md")}
-    flags = ["--device", "cpu", "--seconds", "1", "--out", str(files["gpu.json"]), "--page", str(files["gpu.md"])]
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *flags])
-    load_script("gpu.py").main()
-    results = json.loads(files["gpu.json"].read_text())
+@pytest.fixture
+def gpu(monkeypatch):
+    """The command, which finds the others of its folder as when it is run there."""
+    monkeypatch.syspath_prepend("benchmarks")
+    return load_script("gpu.py")
+
+
+def run(monkeypatch, module, *flags):
+    monkeypatch.setattr(sys, "argv", ["command", *map(str, flags)])
+    module.main()
+
+
+@pytest.mark.long
+def test_passes_of_every_method_are_timed(tmp_path, monkeypatch):
+    file = tmp_path / "gpu.json"
+    run(monkeypatch, load_script("gpu_passes.py"), "--device", "cpu", "--seconds", 1, "--out", file)
+    results = json.loads(file.read_text())
     assert {row["method"] for row in results["tokens"]} >= {"ar", "sjd", "mtj"}
     assert {row["method"] for row in results["tuned"] if row["times plain"]} >= {"ar"}
-    page = files["gpu.md"].read_text()
-    assert "Not measured" in page
-    again = ["--read", str(files["gpu.json"]), "--page", str(tmp_path / "again.md")]
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *again])
-    load_script("gpu.py").main()
-    assert (tmp_path / "again.md").read_text() == page
+
+
+@pytest.mark.long
+def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_path, monkeypatch):
+    file, page = tmp_path / "captured.json", tmp_path / "gpu.md"
+
+    def fail(bench):
+        """Fail after a row."""
+        yield {"rows": 1}
+        raise ValueError("no such kernel")
+
+    monkeypatch.setitem(gpu.PARTS, "limit", gpu.Part(fail, 30, "The limit"))
+    run(monkeypatch, gpu, "--cpu", "--out", file, "--parts", "limit", "steps")
+    run(monkeypatch, gpu, "--cpu", "--out", file, "--parts", "networks")
+    parts = json.loads(file.read_text())["parts"]
+    assert (parts["limit"]["rows"], "no such kernel" in parts["limit"]["error"]) == ([{"rows": 1}], True)
+    assert {row["method"] for row in parts["steps"]["rows"]} == {"ar", "sjd_coupled", "mtj"}
+    assert all(row["steps equal"] for row in parts["steps"]["rows"])
+    assert "error" not in parts["networks"]
+    run(monkeypatch, gpu, "--out", file, "--page", page)
+    assert page.read_text().count("**Not measured**") == 3
+
+
+def test_seconds_are_predicted_against_captured_plain_decoding(gpu, monkeypatch):
+    monkeypatch.setattr(gpu, "count_passes", {"ar": 1.0, "mtj": 0.25}.get)
+    rows = [{"network": "n", "method": m, "length": 100, "captured ms": ms} for m, ms in (("ar", 10.0), ("mtj", 20.0))]
+    plain, mtj = gpu.predict_seconds(rows, [])
+    assert (plain["seconds an image"], plain["times captured plain"]) == (1, 1)
+    assert (mtj["seconds an image"], mtj["times captured plain"]) == (0.5, 2)
+    compiled = [{**rows[1], "captured ms": 10.0}]
+    assert gpu.predict_seconds(rows, compiled)[1]["times captured plain"] == 4
 
 
 def test_gains_and_costs_are_those_of_plain_decoding():
-    gpu = load_script("gpu.py")
+    gpu = load_script("gpu_passes.py")
     rows = [{"network": "n", "compiled": False, "batch": 1, "window": w, "ms": ms} for w, ms in ((1, 2.0), (16, 3.0))]
     assert gpu.list_costs_of_nodes(rows) == [{"network": "n", "compiled": False, "batch": 1, "16 tokens": 1.5}]
     times = {"ar": 2.0, "sjd": 3.0, "new": 3.0}

@@ -9,6 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parity.decode import loop
+from parity.decode.captured import run_captured
+from parity.decode.discrete import record
 from parity.experiment.options import KINDS, cap_small, methods, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -55,8 +57,23 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
 
 
 @needs_cuda
+@pytest.mark.parametrize("method", ["ar", "sjd_coupled", "mtj"])
+def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method):
+    spec, manifest, rows = wide_cells["discrete"]
+    chosen = options("discrete", method, {})
+    spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
+    decoded = {}
+    for device, run in (("cpu", iter), ("cuda", run_captured)):
+        loaded = loop.load("discrete", manifest, spec, device)
+        model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, loop.noise_of(rows, loaded, spec))
+        decoded[device] = record(model, start, run(steps))
+    assert torch.equal(decoded["cuda"].tokens.cpu(), decoded["cpu"].tokens)
+    assert torch.equal(decoded["cuda"].step.cpu(), decoded["cpu"].step)
+
+
+@needs_cuda
 @pytest.mark.parametrize("method", ["ar", "sjd", "mtj", "eagle"])
-def test_captured_graphs_change_no_token(wide_cells, method):
+def test_compiled_passes_change_no_token(wide_cells, method):
     eager = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
     fast = decode(wide_cells["discrete"], "discrete", method, "cuda", 3, fast=True)
     assert np.array_equal(eager["tokens"], fast["tokens"])

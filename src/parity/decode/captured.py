@@ -33,14 +33,16 @@ class Captured:
         """Make a pass, and return its step."""
         self.graph.replay()
         self.line.count_pass()
-        return Step(*(None if x is None else x.clone() for x in self.step))
+        tokens, n_kept, positions, nodes = self.step
+        return Step(tokens.clone(), n_kept.clone(), positions.clone(), None if nodes is None else nodes.clone())
 
 
 def start_reading(flag: Tensor) -> Callable[[], bool]:
     """Begin to copy one bool to the host; the function returned waits for it. Work that is launched meanwhile is not
     waited for."""
     if flag.device.type != "cuda":
-        return flag.clone().item
+        is_set = bool(flag)
+        return lambda: is_set
     copy, event = torch.empty((), dtype=torch.bool, pin_memory=True), torch.cuda.Event()
     copy.copy_(flag, non_blocking=True)
     event.record()

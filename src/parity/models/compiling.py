@@ -2,11 +2,22 @@
 
 import sys
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+MOST = 64  # graphs of a pass
 MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
+
+
+def copy_function(function: Any) -> Any:
+    """Copy a function or method, its code too: torch keeps compiled graphs by code, and so has none of another network
+    for the copy."""
+    if isinstance(function, MethodType):
+        return MethodType(copy_function(function.__func__), function.__self__)
+    f = function
+    return FunctionType(f.__code__.replace(), f.__globals__, f.__name__, f.__defaults__, f.__closure__)
 
 
 class CompiledPass:
@@ -24,12 +35,9 @@ class CompiledPass:
         self.function = function
         self.device = device
         self.failed = False
-        settings: dict[str, Any] = {
-            "options": {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe},
-            "isolate_recompiles": True,
-            "recompile_limit": 64,
-        }
-        self.fast = torch.compile(function, dynamic=dynamic or device == "cpu", fullgraph=True, **settings)
+        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+        fixed = not (dynamic or device == "cpu")
+        self.fast = torch.compile(copy_function(function), dynamic=not fixed, fullgraph=True, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
         from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
@@ -38,6 +46,7 @@ class CompiledPass:
             try:
                 x = next(a for a in arguments if isinstance(a, torch.Tensor))
                 # read when a graph is compiled: whether it packs the weights
+                torch._dynamo.config.recompile_limit = MOST
                 inductor.freezing = self.device == "cpu" and x.shape[:-1].numel() >= MANY
                 return self.fast(*arguments)
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:

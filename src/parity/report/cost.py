@@ -68,8 +68,8 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
 
 
 def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
-    """Make the curve of a GPU from the content of the file that `benchmarks/gpu.py` writes: at batch 1, compiled where
-    it was, the geometric mean over networks. None where nothing was measured on a GPU."""
+    """Make the curve of a GPU from the content of the file that `benchmarks/gpu_passes.py` writes: at batch 1, compiled
+    where it was, the geometric mean over networks. None where nothing was measured on a GPU."""
     table = pd.DataFrame(benchmark.get("forwards", []))
     if not benchmark.get("measured") or table.empty:
         return None

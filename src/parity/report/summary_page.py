@@ -58,7 +58,7 @@ from parity.report.settings import NAMED, explain_decoder, find_varying, parse_s
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
 
-GPU = "gpu.json"  # `python benchmarks/gpu.py` writes this file, if it is run
+GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # pictures of so many prompts are on the first screen
 
 
@@ -373,12 +373,13 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
 
 
 def read_gpu(file: Path) -> dict[str, Any]:
-    """Read what `benchmarks/gpu.py` measured on a GPU; {} without its file."""
+    """Read what `benchmarks/gpu_passes.py` measured on a GPU; {} without its file."""
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def read_gpu_seconds(file: Path) -> dict[str, str]:
-    """Read by decoder the time of an image on a GPU, as text, predicted by `benchmarks/gpu.py`; {} without its file."""
+    """Read by decoder the time of an image on a GPU, as text, as `benchmarks/gpu_passes.py` predicts it; {} without its
+    file."""
     content = read_gpu(file)
     seconds = "seconds an image, predicted"
     rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]

@@ -84,6 +84,7 @@ def carry_laws(slots: Window, warm: bool) -> Tensor:
     """Compute q [B, W, V], the expected law of each slot: the law that the last pass left for it; for a new slot the
     law of the position above, or else the law at the frontier. With `warm`, all slots take the frontier's law after the
     first pass, because the others were computed on random tokens."""
+    assert slots.stored is not None
     (carried,), new = shift_window(slots.kept, slots.size, slots.stored)
     frontier = slots.stored[slots.rows, (slots.kept - 1).clamp(min=0, max=slots.size - 1)[:, None]]
     predicted, exists = slots.predict_laws()

@@ -122,7 +122,9 @@ class SlotCache:
         end = self.live + ancestry.shape[2]
         if (n_missing := end - self.cache[0][0].shape[1]) > 0:
             self.widen(0, n_missing + self.on.shape[1] - self.live)  # so trees up to the picture's end will fit
-        index = slice(None), slice(end - x.shape[1], end)
+        index: tuple[Any, Any] = slice(None), slice(end - x.shape[1], end)
+        if self.static:  # behind a slice, compiled code copies the whole cache
+            index = torch.arange(len(x), device=x.device)[:, None], torch.arange(end - x.shape[1], end, device=x.device)
         mask = torch.cat([visible, ancestry], -1)
         return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
 
