@@ -60,12 +60,25 @@ def generate_variants(kind: str) -> Iterator[Variant]:
                 yield Variant(method, base | {name: value}, f"{method} {name}={value}")
 
 
-def parametrize_rules(kind: str, rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
-    """Parametrize a test by `rule`, `method` and `variant`: every rule of `rules`, whose values end in a list of the
-    variants that it holds for, with each of these."""
-    cases = [(rule, v, f"{rule.__name__}: {v.name}") for rule, (_, variants) in rules.items() for v in variants]
-    parameters = [pytest.param(rule, import_decoder(kind, v.method), v, id=name) for rule, v, name in cases]
-    return pytest.mark.parametrize(("rule", "method", "variant"), parameters)
+def parametrize_rules(rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
+    """Parametrize a test by `rule` and `variants`: every rule of `rules`, whose values end in a list of the variants
+    that it holds for, with those of one method."""
+    parameters = [
+        pytest.param(rule, [v for v in variants if v.method == method], id=f"{rule.__name__}: {method}")
+        for rule, (_, variants) in rules.items()
+        for method in dict.fromkeys(v.method for v in variants)
+    ]
+    return pytest.mark.parametrize(("rule", "variants"), parameters)
+
+
+def check_rule(kind: str, rule: Any, variants: list[Variant]) -> None:
+    """Check a rule on variants of one method; an error is noted with the variant's name."""
+    for variant in variants:
+        try:
+            rule(import_decoder(kind, variant.method), variant)
+        except Exception as error:
+            error.add_note(variant.name)
+            raise
 
 
 def get_smallest_options(kind: str, method: str) -> dict[str, Any]:

@@ -53,7 +53,10 @@ class Sampler:
         return torch.nn.functional.pad(out, (0, missing), value=fill).numpy()
 
 
-@pytest.mark.parametrize(("method", "architecture", "options", "end"), CASES)
+@pytest.mark.parametrize(
+    ("method", "architecture", "options", "end"),
+    [pytest.param(*case, marks=[pytest.mark.long] * (case[0] in ("sjd_coupled", "sjd_pac", "spec"))) for case in CASES],
+)
 def test_decoders_are_lossless_through_generate(method, architecture, options, end):
     model = make_model(architecture, VOCAB)
     with torch.inference_mode():

@@ -22,6 +22,8 @@ from parity.experiment.schema import Config
 from tests.workflow.conftest import ROOT, copy_project
 
 PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
+# pages with snippets that decode or judge
+DECODING = ("certify", "decoder", "engine", "generate", "speed", "tables", "texts", "transformers")
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
@@ -69,7 +71,9 @@ def check_configuration(text):
         assert not problems, problems
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in DECODING)) for page in PAGES]
+)
 def test_every_command_and_snippet_runs(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks, f"{page.name}: no snippet"

@@ -1,6 +1,10 @@
-"""Planted faults: every one is found, those too that show late, far, or in small batches; no correct one is."""
+"""Planted faults: every one is found, those too that show late, far, or in small batches; no correct one is.
+
+python -m tests.equality.test_faults        write docs/reference/faults.md anew: which command finds which
+"""
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from parity_certify.result_rows import make_row
@@ -16,9 +20,20 @@ VARIANTS = {
     continuous: continuous.VARIANTS | continuous.WALKED,
 }
 CASES = [(kind, name) for kind, variants in VARIANTS.items() for name in variants]
+LONG = ("coupled: of drafts", "coupled: peeking", "coupled: inverted")  # those of CASES that take longest
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{k.__name__.rsplit('.', 1)[1]} {n}" for k, n in CASES])
+def name_kind(module):
+    """Return the kind of a module of faults, such as "discrete"."""
+    return module.__name__.rsplit(".", 1)[1]
+
+
+def mark(values, name, is_long):
+    """Make a test's parameter of these values, marked `long` or not."""
+    return pytest.param(*values, id=f"{name_kind(values[0])} {name}", marks=[pytest.mark.long] * is_long)
+
+
+@pytest.mark.parametrize(("kind", "name"), [mark(case, case[1], case[1] in LONG) for case in CASES])
 def test_faults_are_found_and_correct_decoders_are_not(kind, name):
     """A fault on one seed. A fault that shows only in more sequences is required of the larger trial alone."""
     n, seed = (10_000, 1) if kind is discrete else (20_000, 0)
@@ -62,7 +77,19 @@ LATE = [  # faults of long sequences: module, name, tokens, seed, and the one te
 ]
 
 
-@pytest.mark.parametrize(("module", "method", "n", "seed", "test"), LATE, ids=[case[1] for case in LATE])
+# the faults of long sequences that no case of LATE is for
+REST = [
+    (kind, name, 65_536, 0, "")
+    for kind in VARIANTS
+    for name in kind.LONG
+    if name not in [late for module, late, *_ in LATE if module is kind]
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "method", "n", "seed", "test"),
+    [mark(case, case[1], False) for case in LATE] + [mark(case, case[1], True) for case in REST],
+)
 def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, test):
     (outcome,) = (try_out(t, [seed]) for t in module.make_long_trials(n) if t.method == method)
     (rows,) = outcome.samples
@@ -95,3 +122,31 @@ def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
     (row,) = (r for r in rows if r["test"] == "noise")
     assert (row["p_value"], row["verdict"]) == (None, "not run")
     assert row["note"].startswith("not run: needs numbers")
+
+
+TABLE = Path(__file__).parents[2] / "docs/reference/faults.md"
+HEAD = """# Planted faults
+
+Decoders that are wrong in one place, and which command finds them: README's second, or `.ci/run`, which runs the tests
+marked `long` as well. Written by `python -m tests.equality.test_faults`.
+
+| kind | decoder: fault | found by |
+|---|---|---|
+"""
+
+
+def format_table():
+    """Format the page that lists each planted fault and the command that finds it."""
+    faults = [(kind, name, name in LONG) for kind, name in CASES if VARIANTS[kind][name][1] != "none"]
+    faults += [(kind, name, False) for kind, name, *_ in LATE] + [(kind, name, True) for kind, name, *_ in REST]
+    found_by = ("README's command", "`.ci/run`")
+    lines = [f"| {name_kind(kind)} | {name} | {found_by[is_long]} |\n" for kind, name, is_long in faults]
+    return HEAD + "".join(lines)
+
+
+def test_the_table_says_which_command_finds_a_fault():
+    assert TABLE.read_text() == format_table(), "run python -m tests.equality.test_faults"
+
+
+if __name__ == "__main__":
+    TABLE.write_text(format_table())

@@ -2,7 +2,6 @@
 refused in one line."""
 
 import json
-import math
 import tracemalloc
 from pathlib import Path
 
@@ -123,7 +122,6 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
     ),
     (vectors(family="xar", sampling={"sampler": "ddim"}), ["continuous.sampling.sampler = 'ddim'", "xar", "'ddpm'"]),
     (vectors({"cspd": [{"verify": "blind"}]}, "gmm"), ["continuous.methods.cspd", "verify = 'blind' with gmm"]),
-    (vectors({"mar": [{}, {"iterations": 4}]}, "xar"), ["continuous.methods.mar", "iterations = 4 with xar", "0"]),
     (vectors(batch=[4, 4]), ["continuous.batch = [4, 4]", "twice"]),
 ]
 
@@ -309,9 +307,6 @@ def test_a_value_larger_than_memory_is_one_short_line(value):
     assert peak < 20_000_000
 
 
-STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
-
-
 @pytest.fixture(scope="module")
 def fuzz():
     """The module benchmarks/fuzz.py."""
@@ -323,20 +318,6 @@ def test_hundreds_of_configurations(fuzz):
     outcomes = {number: fuzz.try_configuration(fuzz.make_case(number, 0, bases)) for number in range(300)}
     assert {n: outcome for n, outcome in outcomes.items() if outcome not in ("taken", "refused")} == {}
     assert set(outcomes.values()) == {"taken", "refused"}
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"image": {"methods": {"ar": [{}]}, "batch": "inf"}},
-        {"continuous": {"methods": {"mar": [{}]}, "sampling": []}},
-        {"continuous": {"methods": {"mar": [{}], "cspd": [{"inner_temperature": math.inf}]}}},
-        {"image": {"methods": {"ar": [{}], "sjd": [{"tolerance": math.nan}]}}},
-        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [STUDY]}},
-    ],
-)
-def test_what_once_was_a_traceback_is_a_line(fuzz, raw):
-    assert fuzz.try_configuration(raw) == "refused"
 
 
 def test_a_traceback_is_found(fuzz, monkeypatch):

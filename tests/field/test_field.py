@@ -94,6 +94,7 @@ def read_row(folder: Path, name: str) -> dict:
     return verdict["rows"][0] | {"reproduction": verdict["reproduction"]}
 
 
+@pytest.mark.long
 def test_correct_implementations_are_not_rejected(judged: Path) -> None:
     for name in ("right", "sampler"):
         row = read_row(judged, name)
@@ -103,6 +104,7 @@ def test_correct_implementations_are_not_rejected(judged: Path) -> None:
         assert row["controls"] == {"right": row["controls"]["right"], "wrong": "lossy"}
 
 
+@pytest.mark.long
 def test_a_fault_is_rejected_on_two_seeds_and_reproduced(judged: Path) -> None:
     row = read_row(judged, "faulty")
     assert (row["error"], row["verdict"]["kind"], row["seeds"]) == ("", "lossy", [0, 1])
@@ -111,6 +113,7 @@ def test_a_fault_is_rejected_on_two_seeds_and_reproduced(judged: Path) -> None:
     assert row["reproduction"]["prints"] == "TV .2 & more"
 
 
+@pytest.mark.long
 def test_texts_are_judged_without_a_bound(judged: Path) -> None:
     row = read_row(judged, "texts")
     assert (row["error"], row["verdict"]["kind"], row["verdict"]["bound"]) == ("", "consistent", None)
@@ -119,10 +122,12 @@ def test_texts_are_judged_without_a_bound(judged: Path) -> None:
     assert read_row(judged, "cold texts")["verdict"]["kind"] == "lossy"
 
 
+@pytest.mark.long
 def test_no_accepted_draft_is_inconclusive(judged: Path) -> None:
     assert read_row(judged, "undrafted")["verdict"]["kind"] == "inconclusive"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, word", [("crashes", "is gone"), ("hangs", "stopped after"), ("missing", "not installed")]
 )
@@ -133,6 +138,7 @@ def test_an_implementation_that_fails_to_run_is_a_row(judged: Path, name: str, w
     assert "verdict" not in row
 
 
+@pytest.mark.long
 def test_the_page_holds_every_row(judged: Path) -> None:
     page = (judged / "field.html").read_text()
     document = (judged / "docs/results/field.md").read_text()

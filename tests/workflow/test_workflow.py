@@ -1,9 +1,10 @@
 """The workflow as a user runs it: bad input stops it, and so does another run in the folder."""
 
+import pytest
 import yaml
 
 from parity.base import machine
-from parity.experiment.options import KINDS, methods
+from parity.experiment.options import methods
 from tests.workflow.conftest import ALL_KINDS, ROOT, TINY, read_jobs
 
 
@@ -22,14 +23,9 @@ def test_bad_input_is_one_line_before_any_job(project, snakemake):
     assert "image.batchh = 3" in line
     assert "unknown key" in line
     assert not (project / "results").exists()
-    del raw["image"]["batchh"]
-    (project / "words.txt").write_text("zebra xylophone quixotic\n")
-    raw["text"]["tasks"]["last_word"] = [{"rows": 2, "data": "words.txt"}]
-    (project / "bad.yaml").write_text(yaml.safe_dump(raw))
-    (line,) = read_errors(snakemake(config="bad.yaml"))
-    assert "'zebra'" in line
 
 
+@pytest.mark.long
 def test_a_wrong_checkpoint_is_one_line_after_one_try(project, snakemake):
     weights = project / "src/parity/embedded/weights/discrete/vq.safetensors"
     data = bytearray(weights.read_bytes())
@@ -41,22 +37,20 @@ def test_a_wrong_checkpoint_is_one_line_after_one_try(project, snakemake):
     assert finished.stderr.count("SHA-256") == 1
 
 
-def test_the_default_experiment_has_every_discrete_method(snakemake):
-    """All decoders are planned, of all kinds."""
-    config = yaml.safe_load((ROOT / "config.yaml").read_text())
-    assert set(config["image"]["methods"]) == set(methods("discrete"))
-    planned = {file for rule, file in read_jobs(snakemake("--dry-run", config="config.yaml")) if rule == "decode"}
-    named = {(kind, m) for kind, section in KINDS.items() for m in config[section]["methods"]}
-    assert {(file.split("/")[2], file.split("/")[4].rpartition("-")[0]) for file in planned} == named
+def test_the_default_experiment_has_every_discrete_method():
+    assert set(yaml.safe_load((ROOT / "config.yaml").read_text())["image"]["methods"]) == set(methods("discrete"))
 
 
 def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
-    """Whatever it would make, for its jobs and the first one's need not be the same; a plan is not refused."""
+    """Whatever it would make, for its jobs and the first one's need not be the same; a plan is printed."""
     with machine.lock_folder(project / ".snakemake"):
         (line,) = read_errors(snakemake("--until", "shard_prompts"))
         assert "another run" in line
         assert not (project / "results/cells").exists()
         assert snakemake("--until", "shard_prompts", "-n").returncode == 0
+        plan = snakemake("--", "plan")
+    assert plan.returncode == 0
+    assert "scenes" in plan.stdout + plan.stderr
     machine.lock_folder(project / ".snakemake").close()
 
 
@@ -67,18 +61,13 @@ image: {prompts: {file: prompts/scenes.txt, limit: 4}, methods: {ar: [{}], sjd: 
 """
 
 
-def test_a_dry_run_needs_no_commit_and_a_run_does(project, snakemake):
-    """The run stops before its first job, whichever of its files is asked for."""
+def test_a_plan_needs_neither_commits_nor_data_and_a_run_does(project, snakemake):
+    """The plan lists what is missing; a run stops before its first job, whichever of its files is asked for."""
     (project / "open.yaml").write_text(WITHOUT_COMMIT)
     assert {rule for rule, _ in read_jobs(snakemake("-n", config="open.yaml"))} >= {"checkpoint", "decode", "report"}
-    for goals in ((), ("--until", "shard_prompts")):
-        (line,) = read_errors(snakemake(*goals, config="open.yaml"))
-        assert "o/n has no commit yet" in line or "x/y has no commit yet" in line
-        assert not list(project.glob("results/*"))
-
-
-def test_a_plan_needs_neither_commits_nor_data_and_a_run_does(project, snakemake):
-    """It lists what is missing; a run with the same data stops."""
+    (line,) = read_errors(snakemake("--until", "shard_prompts", config="open.yaml"))
+    assert "o/n has no commit yet" in line or "x/y has no commit yet" in line
+    assert not list(project.glob("results/*"))
     (project / "open.yaml").write_text(WITHOUT_COMMIT.replace("image: {", "image: {reference: nowhere, "))
     plan = snakemake("--", "plan", config="open.yaml")
     assert plan.returncode == 0
@@ -88,14 +77,6 @@ def test_a_plan_needs_neither_commits_nor_data_and_a_run_does(project, snakemake
     assert "decode" in printed
     (line,) = read_errors(snakemake(config="open.yaml"))
     assert "image.reference = 'nowhere'" in line
-
-
-def test_a_plan_is_printed_during_a_run(project, snakemake):
-    with machine.lock_folder(project / ".snakemake"):
-        plan = snakemake("--", "plan")
-    assert plan.returncode == 0
-    assert "scenes" in plan.stdout + plan.stderr
-    machine.lock_folder(project / ".snakemake").close()
 
 
 def test_until_takes_one_rule_and_runs_what_leads_to_it(project, snakemake):
