@@ -3,6 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from parity.experiment import code_digest
 
@@ -63,3 +66,19 @@ def test_planning_imports_no_torch():
 
     assert not list_imported(*planning) & HEAVY
     assert "numpy" in list_imported("parity.metrics.estimates") & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_long", "outcome"), [(-1, False, "failed"), (-1, True, "passed"), (1e9, False, "passed")]
+)
+def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, outcome):
+    (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "STARTED"))
+    monkeypatch.setattr(suite, "LIMIT", limit)
+    item = SimpleNamespace(nodeid="a test", stash={suite.STARTED: 0.0}, get_closest_marker=lambda name: is_long)
+    report = SimpleNamespace(passed=True, outcome="passed", longrepr="")
+    wrapper = suite.pytest_runtest_makereport(item, SimpleNamespace(when="teardown"))
+    next(wrapper)
+    with pytest.raises(StopIteration):
+        wrapper.send(report)
+    assert report.outcome == outcome
+    assert ("a test took" in report.longrepr) == (outcome == "failed")
