@@ -1,22 +1,17 @@
-"""The command that measures cells of every kind: what it writes and refuses; a metric is one file."""
+"""The command that measures cells of every kind: what it writes and refuses."""
 
 import argparse
 import importlib
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import parity
 from parity.base import devices
 from parity.base.files import dump_canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.shard_io import write_shard
-from parity.experiment import code_digest, study
+from parity.experiment import study
 from parity.inputs import tasks
 from parity.measure.__main__ import measure
 from parity.metrics import pictures, speed
@@ -175,55 +170,6 @@ def test_files_of_other_rows_are_refused(measured, tmp_path):
     write_arrays(reversed_file, **{name: column[::-1] for name, column in columns.items()})
     with pytest.raises(ValueError, match=r"other\.npz: its ids are not those of .*0\.npz"):
         measure(**arguments | {flag: [reversed_file] if isinstance(original, list) else reversed_file})
-
-
-TOY = '''"""The longest kept run."""
-
-KINDS = ("discrete",)
-MEASURES = {"longest": ("longest run", "tokens", "higher")}
-
-
-def rows(sample):
-    return {"longest": [int(kept.max()) for kept in sample.shard.kept]}
-
-
-def measure(sample):
-    return {"longest": max(sample.rows["longest"])}
-'''
-
-
-TOY_RUN = """
-import sys, pathlib
-from parity.measure.__main__ import measure
-cell, checkpoint = map(pathlib.Path, sys.argv[1:])
-measure("discrete", cell, shards=[cell / "0.npz"], checkpoint=checkpoint)
-"""
-
-
-def test_a_metric_is_one_file(tmp_path):
-    """The command measures it in figures and records. The model has no picture network, so it has no quality."""
-    home = Path(parity.__path__[0])
-    skip = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(home, tmp_path / "src" / "parity", copy_function=os.symlink, ignore=skip)
-    (tmp_path / "src/parity/metrics/toy.py").write_text(TOY)
-    columns = make_columns(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
-    arguments = write_cell(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
-    write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}:{code_digest.DECODERS}"}
-    command = [sys.executable, "-c", TOY_RUN, arguments["cell"], arguments["checkpoint"]]
-    subprocess.run(command, env=environment, check=True)
-    (tmp_path / "src/parity/metrics/toy.py").unlink()
-    (tmp_path / "src/parity/metrics/toy.py").write_text(TOY.replace("MEASURES", "NAMES"))
-    planned = [sys.executable, "-c", "from parity.experiment.study import metrics; metrics('discrete')"]
-    refused = subprocess.run(planned, env=environment, capture_output=True, text=True)
-    assert "toy.py" in refused.stderr
-    assert "MEASURES" in refused.stderr.splitlines()[-1]
-    figures = read_json(arguments["cell"] / "metrics.json")
-    assert figures["longest"] == 3
-    assert figures["nfe"] == 15
-    assert "fid" not in figures
-    assert "perplexity" not in figures
-    assert pd.read_parquet(arguments["cell"] / "records.parquet")["longest"].tolist() == [3] * N
 
 
 def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch):
