@@ -12,7 +12,6 @@ import pytest
 from parity.base.machine import cores
 
 LIMIT = 20  # CPU-seconds of a test without the marker `long`
-STARTED = pytest.StashKey[float]()
 
 
 @pytest.hookimpl(optionalhook=True)  # optional, as tests run without xdist, too
@@ -27,18 +26,11 @@ def measure_cpu_seconds():
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item, nextitem):
-    """Note what CPU-seconds had been spent before a test and its fixtures began."""
-    item.stash[STARTED] = measure_cpu_seconds()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    """Fail a test that took more than LIMIT CPU-seconds with its fixtures and is not marked `long`."""
-    report = yield
-    seconds = measure_cpu_seconds() - item.stash[STARTED]
-    if call.when == "teardown" and report.passed and seconds > LIMIT and not item.get_closest_marker("long"):
-        report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} took {seconds:.0f} CPU-seconds; allowed: {LIMIT}, or the marker long"
-    return report
+def pytest_runtest_call(item):
+    """Fail a test that took more than LIMIT CPU-seconds, its fixtures aside, and is not marked `long`."""
+    start = measure_cpu_seconds()
+    result = yield
+    seconds = measure_cpu_seconds() - start
+    if seconds > LIMIT and not item.get_closest_marker("long"):
+        pytest.fail(f"took {seconds:.0f} CPU-seconds; allowed: {LIMIT}, or the marker long", pytrace=False)
+    return result

@@ -97,6 +97,7 @@ def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, te
     assert not test or [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["discrete", "anysubset", "continuous"])
 def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
     models = import_module(f"parity.equality.targets.{kind}")

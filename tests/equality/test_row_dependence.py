@@ -84,7 +84,9 @@ CAPTIONS = np.random.default_rng(0).standard_normal((32, 24, 128), np.float32)  
 IMAGES = {"captions": np.array(["a ring"] * 32), "embeddings": CAPTIONS, "valid": np.ones((32, 24), int)}
 
 
-@pytest.mark.parametrize(("kind", "method"), [("discrete", "sjd"), ("anysubset", "assd")])
+@pytest.mark.parametrize(
+    ("kind", "method"), [pytest.param("discrete", "sjd", marks=pytest.mark.long), ("anysubset", "assd")]
+)
 def test_the_layer_finds_a_batch_that_shares_noise(kind, method, tmp_path, monkeypatch):
     """On the embedded models, in batches of 32 as the default run's; decoded alone, nothing is shared."""
     for name, value in {"rows": 32, "length": 128, "masked": 0.95}.items():

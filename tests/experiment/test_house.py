@@ -68,17 +68,11 @@ def test_planning_imports_no_torch():
     assert "numpy" in list_imported("parity.metrics.estimates") & HEAVY
 
 
-@pytest.mark.parametrize(
-    ("limit", "is_long", "outcome"), [(-1, False, "failed"), (-1, True, "passed"), (1e9, False, "passed")]
-)
-def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, outcome):
-    (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "STARTED"))
+@pytest.mark.parametrize(("limit", "is_long", "fails"), [(-1, False, True), (-1, True, False), (1e9, False, False)])
+def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, fails):
+    (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "LIMIT"))
     monkeypatch.setattr(suite, "LIMIT", limit)
-    item = SimpleNamespace(nodeid="a test", stash={suite.STARTED: 0.0}, get_closest_marker=lambda name: is_long)
-    report = SimpleNamespace(passed=True, outcome="passed", longrepr="")
-    wrapper = suite.pytest_runtest_makereport(item, SimpleNamespace(when="teardown"))
+    wrapper = suite.pytest_runtest_call(SimpleNamespace(get_closest_marker=lambda name: is_long))
     next(wrapper)
-    with pytest.raises(StopIteration):
-        wrapper.send(report)
-    assert report.outcome == outcome
-    assert ("a test took" in report.longrepr) == (outcome == "failed")
+    with pytest.raises(pytest.fail.Exception if fails else StopIteration):
+        wrapper.send(None)

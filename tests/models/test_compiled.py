@@ -68,6 +68,7 @@ def test_compiled_passes_are_timed_only_where_they_compile(monkeypatch, tmp_path
     assert np.isnan(speedups).all() == fails
 
 
+@pytest.mark.long
 def test_each_network_computes_with_its_own_weights():
     """A compiled pass holds its network's weights as constants, folded in for wide inputs."""
 

@@ -140,6 +140,7 @@ def test_a_false_claim_is_marked_and_a_lossy_one_is_not(built):
     assert "better than claimed" not in built[0]
 
 
+@pytest.mark.long
 def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch):
     evil = HOSTILE[0] + HOSTILE[1] + HOSTILE[2]
     g = gathered
@@ -213,6 +214,7 @@ def test_a_page_of_some_kinds_reads_no_files_of_the_others(tmp_path, undrawn):
     assert set(g.summary["kind"]) == {"anysubset"}
 
 
+@pytest.mark.long
 def test_the_command_writes_the_same_page_and_every_file(results, built, tmp_path, monkeypatch):
     """Every section is the other page's, figures and all, but those that name the command and its further figure."""
     from parity.report.__main__ import main
