@@ -71,8 +71,8 @@ def test_planning_imports_no_torch():
 @pytest.mark.parametrize(("limit", "is_long", "fails"), [(-1, False, True), (-1, True, False), (1e9, False, False)])
 def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, fails):
     (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "LIMIT"))
-    monkeypatch.setattr(suite, "LIMIT", limit)
     wrapper = suite.pytest_runtest_call(SimpleNamespace(get_closest_marker=lambda name: is_long))
     next(wrapper)
-    with pytest.raises(pytest.fail.Exception if fails else StopIteration):
+    with monkeypatch.context() as patch, pytest.raises(pytest.fail.Exception if fails else StopIteration):
+        patch.setattr(suite, "LIMIT", limit)
         wrapper.send(None)
