@@ -29,7 +29,7 @@ def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, mo
 
 
 # Fewer methods and models take less time.
-FEWER = ("image={methods: {jacobi: null, sjd: null}}", "models={lumina: null}")
+FEWER = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")
 
 
 @pytest.mark.long
