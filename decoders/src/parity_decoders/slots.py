@@ -149,6 +149,8 @@ class SlotNetwork:
         """Feed the prompts without their last tokens. length: the most new positions; padding [R]: how many columns
         stand before position 0 of each row, by default those of padding. Raises DecodingError: see `find_windows`."""
         self.model = model
+        # transformers 5.24 renames the keyword; a model with code of its own may have either
+        self.cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.windows = find_windows(model)
         self.prefix = ids.shape[1]
         self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
@@ -169,12 +171,13 @@ class SlotNetwork:
         the last token, if the model can."""
         self.cache.slots = slots
         self.cache.end = visible.shape[2]
-        options = {"logits_to_keep": 1} if last_only and self.model._supports_logits_to_keep() else {}
+        options: dict[str, Any] = {self.cache_keyword: self.cache}
+        if last_only and self.model._supports_logits_to_keep():
+            options["logits_to_keep"] = 1
         return self.model(
             input_ids=tokens,
             attention_mask=self.make_mask(slots, places, visible),
             position_ids=(places - self.padding).clamp(min=0),
-            past_key_values=self.cache,
             use_cache=True,
             **options,
         ).logits

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
+from transformers import Cache
 from transformers.utils import ModelOutput
 
 from parity_decoders.errors import DecodingError
@@ -37,7 +38,7 @@ METHODS = (
 )  # fmt: skip
 DRAFTED = ("spec", "mtj_draft")  # methods that need a draft model
 # Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.
-IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position", "past_key_values")
+IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -204,7 +205,7 @@ def run_decoder(
     that decoders do not support.
     """
     config, criteria = request["generation_config"], request["stopping_criteria"]
-    refuse_others(decoder.__name__, config, request)
+    refuse_others(decoder.__name__, model, config, request)
     unpadded = request["attention_mask"]
     unpadded = torch.ones_like(input_ids, dtype=torch.bool) if unpadded is None else unpadded.bool()
     check_padding(f"{decoder.__name__}: attention_mask", unpadded)
@@ -232,7 +233,7 @@ def run_decoder(
     return result.finish(config.return_dict_in_generate)
 
 
-def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
+def refuse_others(name: str, model: Any, config: Any, request: dict[str, Any]) -> None:
     """Raise DecodingError if `request`, the arguments of `generate`, has anything that decoder `name` does not support:
     beams, outputs other than those of `Decoded`, inputs that it would not read, a filled cache, a stream of several
     rows, a draft model where none is used, or none where one is needed."""
@@ -243,11 +244,11 @@ def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
             raise DecodingError(f"{name}: {key}; allowed: passes, nodes and accepted of return_dict_in_generate")
     if not request["input_ids_given"]:
         raise DecodingError(f"{name}: inputs_embeds; allowed: input_ids")
-    filled = request.get("past_key_values")
-    if filled is not None and filled.get_seq_length() > 0:
-        raise DecodingError(f"{name}: past_key_values that hold tokens; allowed: none")
+    filled = [k for k, v in request["unread"].items() if isinstance(v, Cache) and v.get_seq_length() > 0]
+    if filled:
+        raise DecodingError(f"{name}: {filled[0]} that holds tokens; allowed: an empty cache")
     unread = [
-        key for key, value in request["unread"].items() if key not in IGNORED and value is not None and value != {}
+        key for key, value in request["unread"].items() if key not in IGNORED and not says_nothing(model, key, value)
     ]
     if unread:
         raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
@@ -256,6 +257,14 @@ def refuse_others(name: str, config: Any, request: dict[str, Any]) -> None:
     if (request["draft_model"] is not None) != (name in DRAFTED):
         allowed = "draft_model=, a causal model of the same vocabulary" if name in DRAFTED else "none"
         raise DecodingError(f"{name}: draft_model {type(request['draft_model']).__name__}; allowed: {allowed}")
+
+
+def says_nothing(model: Any, key: str, value: Any) -> bool:
+    """Return whether a keyword that `generate` hands over changes nothing: nothing, a cache, or what the model's
+    `forward` takes by default."""
+    parameter = inspect.signature(model.forward).parameters.get(key)
+    is_default = parameter is not None and isinstance(value, bool | int | float | str) and value == parameter.default
+    return value is None or isinstance(value, Cache) or is_default or value == {}
 
 
 def check_padding(name: str, unpadded: Tensor) -> None:
@@ -398,7 +407,6 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
         # the mask may not be in the signature, because `generate` would pass it twice
         request["attention_mask"] = keywords.pop("attention_mask", None)
         request["unread"] = keywords
-        request["past_key_values"] = keywords.get("past_key_values")
         request["input_ids_given"] = input_ids.shape[1] > 0
         request["rows"] = len(input_ids)
         return run_decoder(decoder, model, input_ids, chosen, request)
