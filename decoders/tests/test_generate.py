@@ -1,9 +1,13 @@
 """Decoders through `generate`: the law of the model, and all that people ask of `generate`."""
 
+import shutil
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import transformers as hf
-from decoders.tests.architectures import make_model
+from decoders.tests.architectures import SIZES, make_model
 
 from parity_decoders import transformers as decoders
 
@@ -81,37 +85,104 @@ def test_returned_sequences_differ(llama):
     assert len(out.unique(dim=0)) > 1
 
 
-def test_what_follows_an_end_token_is_padding(llama):
-    out = decode(llama, "mtj", eos_token_id=7, max_new_tokens=60)
-    is_padding = ((out == 7) & (torch.arange(out.shape[1]) >= 4)).cumsum(1).clamp(max=1)
-    assert (out[:, 1:][is_padding[:, :-1] > 0] == 0).all()
+class StopRows(hf.StoppingCriteria):
+    """Stops row r after 3 + 4 r new tokens."""
+
+    def __call__(self, ids, scores, **_):
+        return torch.tensor([ids.shape[1] - 4 >= 3 + 4 * row for row in range(len(ids))])
 
 
-def test_a_stopping_criterion_ends_a_row(llama):
-    class Stop(hf.StoppingCriteria):
-        def __call__(self, ids, scores, **_):
-            return (ids[:, 4:] > 30).sum(1) >= 2
+STOPS = {
+    "the first end token pads": {"eos_token_id": [7, 9], "pad_token_id": None},
+    "ids of 32 bits": {"eos_token_id": 7, "inputs": IDS.int()},
+    "rows go on until all have stopped": {"eos_token_id": None, "stopping_criteria": [StopRows()]},
+    "a stopped row is padded": {"eos_token_id": 99, "stopping_criteria": [StopRows()]},
+}
 
-    criteria = hf.StoppingCriteriaList([Stop()])
-    assert torch.equal(
-        decode(llama, "mtj", stopping_criteria=criteria), decode(llama, "ar", stopping_criteria=criteria)
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("method", ["sjd", *COUPLED])
+def test_rows_stop_as_in_generate(llama, method, stop):
+    options = {"inputs": IDS, "attention_mask": MASK, "do_sample": False, "max_new_tokens": 40, "pad_token_id": 0}
+    options |= STOPS[stop]
+    plain = llama.generate(**options)
+    assert torch.equal(llama.generate(**options, custom_generate=getattr(decoders, method)), plain)
+    assert plain.shape[1] < 44 or (plain[:, -1] == 0).any(), "no row stops"
+
+
+def test_a_training_model_without_dropout_has_the_tokens_of_generate():
+    model = make_model("llama").train()
+    options = {"attention_mask": MASK, "do_sample": False, "max_new_tokens": 8, "pad_token_id": 0}
+    assert torch.equal(model.generate(IDS, **options, custom_generate=decoders.sjd), model.generate(IDS, **options))
+
+
+@pytest.mark.parametrize("method", ["sjd", "mtj", "gsd"])
+def test_a_head_may_be_smaller_than_the_embeddings(method):
+    """Mllama embeds eight tokens more than it draws."""
+    sizes = SIZES | {"num_hidden_layers": 2, "cross_attention_layers": []}
+    config = hf.models.mllama.configuration_mllama.MllamaTextConfig(
+        **sizes, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
     )
+    torch.manual_seed(0)
+    model = hf.MllamaForCausalLM(config).eval()
+    options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None}
+    ids = IDS[1:]
+    assert torch.equal(model.generate(ids, **options, custom_generate=getattr(decoders, method)),
+                       model.generate(ids, **options))  # fmt: skip
+
+
+class Words:
+    """A tokenizer whose words are the tokens' numbers."""
+
+    def decode(self, ids, **_):
+        return "".join(f"{token} " for token in ids)
+
+
+def stream_text(llama, options):
+    """Generate behind one prompt with the options for a streamer, and return the new tokens and the text that an
+    iterator over the streamer gets."""
+    streamer = hf.TextIteratorStreamer(Words(), skip_prompt=True, timeout=5)
+    ids = llama.generate(IDS[1:], **SAMPLE | {"attention_mask": None, "max_new_tokens": 12}, **options(streamer))
+    return ids[0, 4:].tolist(), "".join(streamer)
 
 
 def test_a_streamer_gets_the_tokens_in_order(llama):
-    class Streamer:
-        def __init__(self):
-            self.tokens = []
+    tokens, text = stream_text(llama, lambda streamer: {"custom_generate": decoders.mtj, "stream": streamer})
+    assert text == Words().decode(tokens)
 
-        def put(self, tokens):
-            self.tokens += tokens.flatten().tolist()
 
-        def end(self):
-            self.tokens.append("end")
+FROM_FOLDER = {"custom_generate": decoders.FOLDER, "trust_remote_code": True}
 
-    streamer = Streamer()
-    out = decode(llama, "mtj", IDS[1:], attention_mask=None, stream=streamer)
-    assert streamer.tokens == [*out[0].tolist(), "end"]
+
+@pytest.fixture
+def modules_of_folders(tmp_path, monkeypatch):
+    """A folder of its own for the copies that transformers makes of the code of folders."""
+    monkeypatch.setattr(hf.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("modules_of_folders")
+def test_a_folder_gets_the_streamer_of_generate(llama):
+    tokens, text = stream_text(llama, lambda streamer: FROM_FOLDER | {"method": "mtj", "streamer": streamer})
+    assert text == Words().decode(tokens)
+    assert tokens == decode(llama, "mtj", IDS[1:], attention_mask=None, max_new_tokens=12)[0, 4:].tolist()
+
+
+@pytest.mark.usefixtures("modules_of_folders")
+def test_a_folder_gets_the_assistant_of_generate_and_no_keyword_of_the_hub(llama):
+    options = FROM_FOLDER | {"method": "spec", "assistant_model": llama, "gamma": 5, "revision": "main"}
+    out = llama.generate(IDS, **SAMPLE, **options, max_new_tokens=24, return_dict_in_generate=True, eos_token_id=None)
+    assert out.passes.tolist() == [4, 4]
+
+
+@pytest.mark.usefixtures("modules_of_folders")
+def test_a_model_in_such_a_folder_generates_by_it(llama, tmp_path):
+    """transformers then replaces the model's `generate` by the folder's function."""
+    llama.save_pretrained(tmp_path / "model")
+    shutil.copytree(Path(decoders.FOLDER) / "custom_generate", tmp_path / "model/custom_generate")
+    model = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    out = model.generate(inputs=IDS, **SAMPLE, max_new_tokens=24, method="mtj")
+    assert torch.equal(out, decode(llama, "mtj"))
 
 
 def test_spec_decodes_with_a_draft_model(llama):

@@ -1,5 +1,8 @@
 """Models and requests that would give other tokens than they should: one line that names what is allowed."""
 
+import inspect
+
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -66,6 +69,13 @@ def test_sliding_windows_of_other_models_are_refused():
         ({"position_ids": torch.tensor([[3, 4, 5]])}, "position_ids; allowed"),
         ({"draft_model": make_model("gpt2")}, "sjd: draft_model GPT2LMHeadModel; allowed: none"),
         ({"token_type_ids": None, "inputs_embeds": None, "labels": IDS}, "labels"),
+        ({"seed": 1.5}, "seed: 1.5; allowed: a whole number"),
+        ({"seed": "3"}, "seed: '3'; allowed"),
+        ({"seed": 2**64}, f"seed: {2**64}; allowed"),
+        ({"width": 0}, "width: 0; allowed: int, ge 1"),
+        ({"window": np.int64(0)}, "window: np.int64.0.; allowed: int, ge 1"),
+        ({"stream": "print"}, "stream: 'print'; allowed: a streamer"),
+        ({"prompt_lookup_num_tokens": 3}, "assisted_generation; allowed: greedy_search, sample"),
     ],
 )
 def test_requests_that_cannot_be_met_are_one_line(options, message):
@@ -77,9 +87,78 @@ def test_requests_that_cannot_be_met_are_one_line(options, message):
         )  # fmt: skip
 
 
+def fill_cache(model):
+    """Make the keyword of a cache, by its name in this version of transformers, that holds the tokens of IDS."""
+    cache = hf.DynamicCache(config=model.config)
+    keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    model(IDS, use_cache=True, **{keyword: cache})
+    return {keyword: cache}
+
+
+def test_a_filled_cache_is_refused_and_an_empty_one_ignored():
+    model = make_model("llama")
+    filled = fill_cache(model)
+    options = {"max_new_tokens": 4, "custom_generate": decoders.sjd, "seed": 1}
+    with pytest.raises(DecodingError, match=f"sjd: {next(iter(filled))} that holds tokens; allowed: an empty cache"):
+        model.generate(IDS, **options, **filled)
+    empty = dict.fromkeys(filled, hf.DynamicCache(config=model.config))
+    assert torch.equal(model.generate(IDS, **options, **empty), model.generate(IDS, **options))
+
+
+def test_a_keyword_that_holds_its_default_is_ignored():
+    """A newer transformers may hand over keywords of `forward` that are not known here."""
+    model = make_model("llama")
+    forward = model.forward
+    signature = inspect.signature(forward)
+    new = inspect.Parameter("new", inspect.Parameter.KEYWORD_ONLY, default=False)
+    *named, rest = signature.parameters.values()
+    model.forward = lambda *arguments, new=False, **keywords: forward(*arguments, **keywords)
+    model.forward.__signature__ = signature.replace(parameters=[*named, new, rest])
+    options = {"max_new_tokens": 4, "custom_generate": decoders.sjd, "seed": 1}
+    assert torch.equal(model.generate(IDS, **options, new=False), model.generate(IDS, **options))
+    with pytest.raises(DecodingError, match="sjd: new; allowed"):
+        model.generate(IDS, **options, new=True)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = make_model("llama")
+    options = {"max_new_tokens": 8, "do_sample": True, "custom_generate": decoders.sjd_coupled}
+    given = {"window": np.int64(4), "seed": np.int64(3), "width": np.int32(2), "warm": np.bool_(True)}
+    plain = {key: value.item() for key, value in given.items()}
+    assert torch.equal(model.generate(IDS, **options, **given), model.generate(IDS, **options, **plain))
+
+
+def test_seeds_of_torch_are_seeds():
+    model = make_model("llama")
+    options = {"max_new_tokens": 24, "do_sample": True, "custom_generate": decoders.sjd}
+    drawn = [model.generate(IDS, **options, seed=seed) for seed in (0, 2**63, 2**64 - 1)]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[2], model.generate(IDS, **options, seed=-1))  # the same 64 bits
+
+
+@pytest.mark.parametrize(("name", "message"), [("gpt2", "in training mode: laws"), ("llama", "gradient checkpointing")])
+def test_training_models_whose_laws_change_are_refused(name, message):
+    """Also after a call in evaluation mode, which was right."""
+    model = make_model(name)
+    options = {"max_new_tokens": 4, "custom_generate": decoders.sjd, "pad_token_id": 0}
+    model.generate(IDS, **options)
+    if name == "llama":
+        model.gradient_checkpointing_enable()
+    with pytest.raises(DecodingError, match=message):
+        model.train().generate(IDS, **options)
+
+
+def test_ids_on_another_device_than_the_model_are_refused():
+    with pytest.raises(DecodingError, match="model on meta; allowed: cpu, where input_ids are"):
+        make_model("llama").to("meta").generate(IDS, max_new_tokens=4, custom_generate=decoders.sjd)
+
+
 def test_spec_without_a_draft_model_is_one_line():
-    with pytest.raises(DecodingError, match="draft_model="):
-        make_model("llama").generate(IDS, do_sample=True, max_new_tokens=4, custom_generate=decoders.spec)
+    for options in ({}, {"draft_model": "gpt2"}):
+        with pytest.raises(DecodingError, match="draft_model="):
+            make_model("llama").generate(
+                IDS, do_sample=True, max_new_tokens=4, custom_generate=decoders.spec, **options
+            )
 
 
 def test_a_draft_model_of_other_tokens_is_one_line():

@@ -152,6 +152,9 @@ def counted_noise(
     seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
 ) -> Noise:
     """Make the noise of rows that have no prompt, keyed by their numbers and a seed; the equality tests draw samples
-    with it."""
+    with it. Raises DecodingError for a seed that torch would not take."""
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not whole or not -(1 << 63) <= seed < 1 << 64:
+        raise DecodingError(f"seed: {seed!r}; allowed: a whole number from -2**63 to 2**64 - 1")
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
-    return Noise(_mix(keys * GOLDEN + torch.tensor(seed) * MIX2), dtype)
+    return Noise(_mix(keys * GOLDEN + torch.tensor(_wrap_to_int64(int(seed))) * MIX2), dtype)

@@ -21,7 +21,8 @@ from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
 # Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
-checked: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # models that passed `check_slots`
+# models that passed `check_slots`: whether they were in training mode, and the size of their vocabulary
+checked: WeakKeyDictionary[Any, tuple[bool, int]] = WeakKeyDictionary()
 # the shortest prompt and the longest text with which a model passed `compare_lengths`
 compared: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
 # Rotary tables that depend on the length of what is in a pass: key of the configuration with the length up to which
@@ -117,6 +118,8 @@ def find_windows(model: Any) -> list[int | None]:
         raise DecodingError(f"{name}: an encoder and a decoder; allowed: a causal language model")
     if getattr(model, "_is_stateful", False):
         raise DecodingError(f"{name}: its layers keep a state that cannot go back; allowed: layers of full attention")
+    if any(layer.training and getattr(layer, "gradient_checkpointing", False) for layer in model.modules()):
+        raise DecodingError(f"{name}: gradient checkpointing, which keeps no cache; allowed: after model.eval()")
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise DecodingError(f"{name}: its forward takes no position_ids; allowed: a model that takes them")
     config = model.config.get_text_config(decoder=True)
@@ -240,12 +243,16 @@ class SlotNetwork:
 
 
 @torch.inference_mode()
-def check_slots(model: Any) -> None:
+def check_slots(model: Any) -> int:
     """Compare a `SlotNetwork` of this model, on a window and a tree of random tokens, with the model's own forward,
-    once for each model. Raises DecodingError if log-probabilities differ: then the model reads its mask, cache or
-    positions in another way."""
-    if model in checked:
-        return
+    once for each model. Returns the number of tokens of its logits.
+
+    Raises DecodingError if log-probabilities differ: then the model reads its mask, cache or positions in another way,
+    or drops features at random.
+    """
+    training, size = checked.get(model, (None, 0))
+    if training == model.training:
+        return size
     find_windows(model)
     vocab = model.get_input_embeddings().weight.shape[0]
     device = model.get_input_embeddings().weight.device
@@ -255,8 +262,10 @@ def check_slots(model: Any) -> None:
     positions = torch.arange(-1, 5, device=device).expand(2, -1)
     found = [network.logits(ids[:, 3:6], positions[:, :3])]
     found.append(network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)))
-    check_laws(torch.cat(found, 1), truth[:, 3:], f"model {type(model).__name__}: laws behind a window")
-    checked[model] = True
+    mode = " in training mode" if model.training else ""
+    check_laws(torch.cat(found, 1), truth[:, 3:], f"model {type(model).__name__}{mode}: laws behind a window")
+    checked[model] = model.training, truth.shape[-1]
+    return truth.shape[-1]
 
 
 def check_laws(found: Tensor, truth: Tensor, name: str) -> None:

@@ -8,9 +8,13 @@ Each decoder is a function that `custom_generate` takes. Its options are keyword
 
     seed         of the random numbers; drawn from torch's generator if not given
     width        tokens in a row of the picture, for decoders that look at the row above; 1 for text
-    stream       a streamer: transformers 5.23 does not hand its own `streamer` to a function
-    draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`; `assistant_model` is not
-                 handed over either
+    stream       a streamer, instead of `streamer`
+    draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`, instead of `assistant_model`
+
+`generate` drops `streamer` and `assistant_model` when it calls a function, which therefore can neither use nor refuse
+them: an iterator over such a streamer waits for ever. A folder gets them:
+
+    model.generate(**inputs, custom_generate=FOLDER, trust_remote_code=True, method="sjd_coupled", streamer=streamer)
 """
 
 import importlib
@@ -20,8 +24,10 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -39,6 +45,9 @@ METHODS = (
 DRAFTED = ("spec", "mtj_draft")  # methods that need a draft model
 # Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.
 IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position")
+FOLDER = str(Path(__file__).parent / "hub")  # for `custom_generate`, as is or uploaded: see `generate`
+# Keywords that say how `generate` loads a folder from a hub; it hands them to the folder's function, too.
+LOADING = ("cache_dir", "force_download", "local_files_only", "proxies", "repo_type", "revision", "subfolder", "token")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -78,6 +87,7 @@ class GenerateModel:
         ids, mask, padding = prompts, unpadded, (~unpadded).sum(1)
         if law.guidance:
             ids, mask, padding = add_unconditional(prompts, unpadded, law.guidance)
+        self.vocab = check_slots(model)
         sizes = ids.shape[1] - padding
         longest = int(sizes.view(-1, self.rows).amax(1).min())
         check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
@@ -86,9 +96,8 @@ class GenerateModel:
         if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
             self.check_unconditional(law.guidance)
         self.prompts = prompts
-        self.vocab = model.get_input_embeddings().weight.shape[0]
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
-        self.embeddings = model.get_input_embeddings().weight
+        self.embeddings = model.get_input_embeddings().weight[: self.vocab]
         # the token at each position, the prompt's last token first: the prefixes of processors are read from it
         self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
         self.draft: GenerateModel | None = None
@@ -206,6 +215,7 @@ def run_decoder(
     """
     config, criteria = request["generation_config"], request["stopping_criteria"]
     refuse_others(decoder.__name__, model, config, request)
+    input_ids = input_ids.long()
     unpadded = request["attention_mask"]
     unpadded = torch.ones_like(input_ids, dtype=torch.bool) if unpadded is None else unpadded.bool()
     check_padding(f"{decoder.__name__}: attention_mask", unpadded)
@@ -213,20 +223,17 @@ def run_decoder(
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(request["logits_processor"])
     law = Law(processors, guidance, greedy=not config.do_sample)
-    check_slots(model)
+    seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
+    noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     check_inputs(model, input_ids, unpadded)
-    check_processors(processors, input_ids, model.get_input_embeddings().weight.shape[0])
+    check_processors(processors, input_ids, check_slots(model))
     target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
     if request["draft_model"] is not None:
-        check_slots(request["draft_model"])
         check_inputs(request["draft_model"], input_ids, unpadded)
         target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
-    seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
-    noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
-    pad = config.pad_token_id if config.pad_token_id is not None else 0
-    result = Result(input_ids, length, criteria, request["stream"], pad)
+    result = Result(input_ids, length, criteria, request["stream"], find_padding_token(config))
     for step in decoder(target, input_ids[:, -1], noise=noise, **options):
         if result.take(step):
             break
@@ -242,8 +249,15 @@ def refuse_others(name: str, model: Any, config: Any, request: dict[str, Any]) -
     for key in REFUSED:
         if getattr(config, key, None):
             raise DecodingError(f"{name}: {key}; allowed: passes, nodes and accepted of return_dict_in_generate")
+    mode = config.get_generation_mode()
+    if mode not in ("greedy_search", "sample"):
+        raise DecodingError(f"{name}: generation mode {mode.value}; allowed: greedy_search, sample")
     if not request["input_ids_given"]:
         raise DecodingError(f"{name}: inputs_embeds; allowed: input_ids")
+    for key, network in (("model", model), ("draft_model", request["draft_model"])):
+        device = getattr(network, "device", request["device"])
+        if device != request["device"]:
+            raise DecodingError(f"{name}: {key} on {device}; allowed: {request['device']}, where input_ids are")
     filled = [k for k, v in request["unread"].items() if isinstance(v, Cache) and v.get_seq_length() > 0]
     if filled:
         raise DecodingError(f"{name}: {filled[0]} that holds tokens; allowed: an empty cache")
@@ -252,11 +266,17 @@ def refuse_others(name: str, model: Any, config: Any, request: dict[str, Any]) -
     ]
     if unread:
         raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
+    width = request["width"]
+    if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
+        raise DecodingError(f"{name}: width: {width!r}; allowed: int, ge 1")
+    if request["stream"] is not None and not (hasattr(request["stream"], "put") and hasattr(request["stream"], "end")):
+        raise DecodingError(f"{name}: stream: {request['stream']!r}; allowed: a streamer of transformers")
     if request["stream"] is not None and request["rows"] > 1:
         raise DecodingError(f"{name}: stream with {request['rows']} rows; allowed: one")
-    if (request["draft_model"] is not None) != (name in DRAFTED):
+    draft_model = request["draft_model"]
+    if (draft_model is not None) != (name in DRAFTED) or not isinstance(draft_model, torch.nn.Module | None):
         allowed = "draft_model=, a causal model of the same vocabulary" if name in DRAFTED else "none"
-        raise DecodingError(f"{name}: draft_model {type(request['draft_model']).__name__}; allowed: {allowed}")
+        raise DecodingError(f"{name}: draft_model {type(draft_model).__name__}; allowed: {allowed}")
 
 
 def says_nothing(model: Any, key: str, value: Any) -> bool:
@@ -280,6 +300,15 @@ def check_positions(name: str, unpadded: Tensor, positions: Tensor | None) -> No
         raise DecodingError(f"{name}: position_ids; allowed: those of generate itself, counted from 0")
 
 
+def find_padding_token(config: Any) -> int:
+    """Find the token that fills a row after its end, as `generate` does: the padding token, or else the first end
+    token; 0 if there is neither."""
+    for token in (config.pad_token_id, config.eos_token_id):
+        if token is not None:
+            return int(torch.as_tensor(token).flatten()[0])
+    return 0
+
+
 class Result:
     """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
@@ -287,87 +316,89 @@ class Result:
         """Make room for `length` new tokens after the prompts [B, P], and send the prompts to the streamer `stream`,
         if any.
 
-        criteria: transformers' stopping criteria; pad: the token that fills a row after its end.
+        criteria: transformers' stopping criteria; pad: the token that fills a row after its end, if one of them is an
+        end token; without one a row goes on until all have stopped, as in `generate`.
         """
         B, P = prompts.shape
-        self.ids = torch.cat([prompts, prompts.new_full((B, length + 1), pad)], 1)  # last column: not final
+        room = prompts.new_zeros(B, length + 1)  # its last column takes tokens that are not final
+        self.drafts = torch.cat([prompts, room], 1)
+        self.ids = self.drafts.clone()  # what `generate` would have written: columns of which all rows are known
         self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
-        self.frontier = [0] * B  # final tokens of each row before its first open position
+        self.asked = 0  # new columns of `ids` about which the criteria were asked
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
-        self.passes = torch.zeros(B, dtype=torch.long)
-        self.nodes = torch.zeros(B, dtype=torch.long)
+        self.frontiers: list[list[int]] = []  # after each pass: final tokens of each row before its first open position
+        self.evaluated: list[Tensor] = []  # [B], of each pass
         self.prefix = P
         self.length = length
         self.criteria = criteria
-        # `generate` pads a row that has stopped if there is an end token; else such a row goes on beside the others
-        self.pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self.stream = stream
-        self.pad = pad
+        self.pad = pad if any(hasattr(criterion, "eos_token_id") for criterion in criteria) else None
         if stream is not None:
             stream.put(prompts.cpu())
 
     def take(self, step: Any) -> bool:
-        """Add one step of a decoder: write its tokens, count the pass and its nodes for rows that still run, and ask
-        the stopping criteria about each new final token. Returns whether no row needs another step."""
+        """Add one step of a decoder: write its tokens, note its nodes, and ask the stopping criteria about each column
+        that all rows have now reached. Returns whether all rows have stopped."""
         slots = torch.arange(step.tokens.shape[1], device=self.ids.device)
         positions = step.positions
         if positions.ndim == 1:
             positions = torch.where(slots < step.kept[:, None], positions[:, None] + slots, self.length)
         positions = positions.clamp(max=self.length)
-        self.ids.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
+        self.drafts.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
         self.filled.scatter_(1, positions, True)
-        running = torch.tensor([end is None for end in self.end])
         evaluated = (positions < self.length).sum(1) if step.nodes is None else step.nodes
         if step.nodes is None and step.positions.ndim == 1:
             evaluated = (self.length - step.positions).clamp(0, step.tokens.shape[1])
-        self.passes += running
-        self.nodes += torch.where(running, evaluated.cpu(), 0)
-        filled = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
-        first = min((f for f, end in zip(self.frontier, self.end, strict=True) if end is None), default=self.length)
-        for n in range(first + 1, max(filled) + 1):
-            self.stop_rows(n, filled)
-        self.frontier = filled
-        ends = [end for end in self.end if end is not None]
-        return len(ends) == len(filled) and (self.pads or min(filled) >= max(ends))
+        self.evaluated.append(evaluated.cpu())
+        frontier = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
+        self.frontiers.append(frontier)
+        while None in self.end and self.asked < min(
+            f for f, end in zip(frontier, self.end, strict=True) if end is None or self.pad is None
+        ):
+            self.add_column()
+        return None not in self.end
 
-    def stop_rows(self, n: int, filled: list[int]) -> None:
-        """End those running rows whose n-th token became final in this step if the stopping criteria say so or n is the
-        limit. Streams that token, if there is a streamer. filled: final tokens of each row from its start."""
-        rows = [b for b, end in enumerate(self.end) if end is None and self.frontier[b] < n <= filled[b]]
-        if not rows:
-            return
-        ids = self.ids[rows, : self.prefix + n]
+    def add_column(self) -> None:
+        """Write the next column of `ids`, and end those running rows that the stopping criteria or the limit end there.
+        Streams the token, if there is a streamer."""
+        self.asked += 1
+        column = self.drafts[:, self.prefix + self.asked - 1].clone()
+        if self.pad is not None:
+            column[[end is not None for end in self.end]] = self.pad
+        self.ids[:, self.prefix + self.asked - 1] = column
         if self.stream is not None:
-            self.stream.put(ids[0, -1:].cpu())
-        for b, stops in zip(rows, self.criteria(ids, None).tolist(), strict=True):
-            if stops or n == self.length:
-                self.end[b] = n
+            self.stream.put(column.cpu())
+        for b, stops in enumerate(self.criteria(self.ids[:, : self.prefix + self.asked], None).tolist()):
+            if self.end[b] is None and (stops or self.asked == self.length):
+                self.end[b] = self.asked
 
     def finish(self, as_dict: bool) -> Any:
-        """Return prompts and new tokens [B, P + n], padded after each row's end if there is an end token, or with
-        `as_dict` a `Decoded`, which adds their costs. Ends the stream."""
-        ends = torch.tensor([self.length if end is None else end for end in self.end])
-        n = int(ends.max())
-        columns = torch.arange(n, device=self.ids.device)
-        is_padding = columns >= ends.to(self.ids.device)[:, None]
-        sequences = self.ids[:, : self.prefix + n]
-        if self.pads:
-            sequences[:, self.prefix :].masked_fill_(is_padding, self.pad)
+        """Return prompts and new tokens [B, P + n], padded after each row's end, or with `as_dict` a `Decoded`, which
+        adds their costs. Ends the stream."""
+        sequences = self.ids[:, : self.prefix + self.asked]
         if self.stream is not None:
             self.stream.end()
         if not as_dict:
             return sequences
-        return Decoded(sequences, self.passes, self.nodes, ends / self.passes)
+        ends = torch.tensor(self.end)
+        running = torch.tensor(self.frontiers).roll(1, 0) < ends  # [passes, B] before each pass
+        running[0] = True
+        passes = running.sum(0)
+        nodes = (running * torch.stack(self.evaluated)).sum(0)
+        return Decoded(sequences, passes, nodes, ends / passes)
 
 
-def check_options(method: str, decoder: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Raise DecodingError that names the first option whose value has not the type, or is outside the bounds or
-    choices, that the decoder's signature gives for it."""
+def convert_options(method: str, decoder: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Convert options, which may be numbers of numpy, to Python's. Raises DecodingError that names the first option
+    whose value has not the type, or is outside the bounds or choices, that the decoder's signature gives for it."""
     hints = typing.get_type_hints(decoder, include_extras=True)
-    for name, value in options.items():
+    converted = {}
+    for name, given in options.items():
         hint, *notes = typing.get_args(hints[name]) if typing.get_origin(hints[name]) is Annotated else (hints[name],)
+        value = given.item() if isinstance(given, np.generic) else given
         if typing.get_origin(hint) is Literal:
-            fits, allowed = value in typing.get_args(hint), ", ".join(map(repr, typing.get_args(hint)))
+            choices = typing.get_args(hint)
+            fits, allowed = isinstance(value, str) and value in choices, ", ".join(map(repr, choices))
         else:
             fits = isinstance(value, (int, float) if hint is float else hint)
             fits = fits and (hint is bool or not isinstance(value, bool))
@@ -379,7 +410,9 @@ def check_options(method: str, decoder: Callable[..., Any], options: dict[str, A
                         fits = fits and is_within(value, bound)
                         allowed += f", {key} {bound}"
         if not fits:
-            raise DecodingError(f"{method}: {name}: {value!r}; allowed: {allowed}")
+            raise DecodingError(f"{method}: {name}: {given!r}; allowed: {allowed}")
+        converted[name] = value
+    return converted
 
 
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
@@ -402,13 +435,13 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
         """Decode input_ids [B, P]. keywords: the decoder's options and what `generate` hands over; see
         `run_decoder`."""
         chosen = {name: keywords.pop(name, p.default) for name, p in options.items()}
-        check_options(method, decoder, chosen)
+        chosen = convert_options(method, decoder, chosen)
         request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
         # the mask may not be in the signature, because `generate` would pass it twice
         request["attention_mask"] = keywords.pop("attention_mask", None)
         request["unread"] = keywords
         request["input_ids_given"] = input_ids.shape[1] > 0
-        request["rows"] = len(input_ids)
+        request["rows"], request["device"] = len(input_ids), input_ids.device
         return run_decoder(decoder, model, input_ids, chosen, request)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -419,6 +452,21 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
     custom_generate.__name__ = method
     custom_generate.__doc__ = decoder.__doc__
     return custom_generate
+
+
+def generate(
+    model: Any, *, method: str = "sjd_coupled", streamer: Any = None, assistant_model: Any = None, **arguments: Any
+) -> Any:
+    """Generate with the decoder `method`: what `custom_generate=FOLDER` runs. arguments: all others of `generate`, and
+    the decoder's options. Raises DecodingError for a method that does not exist."""
+    if method not in METHODS:
+        raise DecodingError(f"method: {method!r}; allowed: {', '.join(METHODS)}")
+    handed_over = {"stream": streamer, "draft_model": assistant_model}
+    arguments |= {key: value for key, value in handed_over.items() if value is not None}
+    for key in LOADING:
+        arguments.pop(key, None)
+    # a model that was loaded from such a folder has this function as its own `generate`
+    return type(model).generate(model, custom_generate=make_custom_generate(method), **arguments)
 
 
 KEYWORDS: dict[str, Any] = {
