@@ -60,6 +60,14 @@ def test_coupled_decoders_take_fewer_passes(llama, method):
     assert int(out.passes.max()) < 24
 
 
+@pytest.mark.parametrize(("width", "window"), [(1, 4), (6, 32)])
+def test_the_window_is_narrow_on_texts(llama, width, window):
+    options = {"return_dict_in_generate": True, "eos_token_id": None, "width": width}
+    default, same = decode(llama, "sjd_coupled", **options), decode(llama, "sjd_coupled", window=window, **options)
+    assert torch.equal(default.nodes, same.nodes)
+    assert not torch.equal(default.nodes, decode(llama, "sjd_coupled", window=16, **options).nodes)
+
+
 @pytest.mark.parametrize("method", ["ar", "jacobi", "sjd", "sjd_coupled", "sjd_pac", "mtj"])
 def test_without_sampling_the_tokens_are_those_of_generate(llama, method):
     greedy = llama.generate(IDS, attention_mask=MASK, do_sample=False, max_new_tokens=24, pad_token_id=0)

@@ -7,7 +7,8 @@
 Each decoder is a function that `custom_generate` takes. Its options are keywords of `generate`, and so are
 
     seed         of the random numbers; drawn from torch's generator if not given
-    width        tokens in a row of the picture, for decoders that look at the row above; 1 for text
+    width        tokens in a row of the picture, for decoders that look at the row above; 1 for text, where `window` is
+                 TEXT_WINDOW by default
     stream       a streamer, instead of `streamer`
     draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`, instead of `assistant_model`
 
@@ -45,6 +46,7 @@ METHODS = (
 DRAFTED = ("spec", "mtj_draft")  # methods that need a draft model
 # Keywords that `generate` adds by itself and that decoders ignore, and those that ask for outputs decoders do not make.
 IGNORED = ("position_ids", "logits_to_keep", "use_cache", "cache_position")
+TEXT_WINDOW = 4  # default of `window` at width 1: on texts a wider one saves no pass, and costs more in each
 FOLDER = str(Path(__file__).parent / "hub")  # for `custom_generate`, as is or uploaded: see `generate`
 # Keywords that say how `generate` loads a folder from a hub; it hands them to the folder's function, too.
 LOADING = ("cache_dir", "force_download", "local_files_only", "proxies", "repo_type", "revision", "subfolder", "token")
@@ -434,7 +436,10 @@ def make_custom_generate(method: str) -> Callable[..., Any]:
     def custom_generate(model: Any, input_ids: Tensor, **keywords: Any) -> Any:
         """Decode input_ids [B, P]. keywords: the decoder's options and what `generate` hands over; see
         `run_decoder`."""
-        chosen = {name: keywords.pop(name, p.default) for name, p in options.items()}
+        defaults = {name: p.default for name, p in options.items()}
+        if "window" in defaults and keywords.get("width", 1) == 1:
+            defaults["window"] = TEXT_WINDOW
+        chosen = {name: keywords.pop(name, default) for name, default in defaults.items()}
         chosen = convert_options(method, decoder, chosen)
         request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
         # the mask may not be in the signature, because `generate` would pass it twice
