@@ -227,10 +227,12 @@ def run_decoder(
     law = Law(processors, guidance, greedy=not config.do_sample)
     seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
+    vocab = check_slots(model)
     check_inputs(model, input_ids, unpadded)
-    check_processors(processors, input_ids, check_slots(model))
+    check_processors(processors, input_ids, vocab)
     target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
     if request["draft_model"] is not None:
+        check_slots(request["draft_model"])
         check_inputs(request["draft_model"], input_ids, unpadded)
         target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
         if (drafted := target.draft.vocab) != target.vocab:
