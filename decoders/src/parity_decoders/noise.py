@@ -108,7 +108,9 @@ class Noise:
                 raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
             self.streams[use] = self._make_stream(use)
         if len(self.counters) < n:
-            self.counters = self._words(torch.arange(1, n + 1, device=self.keys.device) * GOLDEN)
+            # `| 0`: compiled code would multiply an index of 32 bits, where GOLDEN has no place
+            numbers = torch.arange(1, n + 1, device=self.keys.device) | 0
+            self.counters = self._words(numbers * GOLDEN)
         golden, one = (ARRAYS[n] if self.array else n for n in (GOLDEN, MIX1))
         keys = self.streams[use].reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
