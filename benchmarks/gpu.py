@@ -16,6 +16,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -30,11 +31,12 @@ from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
-from parity_decoders.noise import Noise
+from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.passes import Passes
 from parity_decoders.sampling import Sampled, TokenSampling, top_k_filter
 from parity_decoders.steps import Step
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
@@ -52,6 +54,12 @@ Row = dict[str, Any]
 FIGURES = Path("docs/figures")
 DECODERS: dict[str, Any] = {"ar": ar, "sjd_coupled": sjd_coupled, "mtj": mtj}
 LENGTHS = (1, 32, 64)  # tokens of a pass that is timed
+KERNELS: dict[str, Callable[[], Any]] = {  # which kernels torch may choose for attention
+    "any": nullcontext,
+    "efficient": partial(sdpa_kernel, [SDPBackend.EFFICIENT_ATTENTION]),
+    "cudnn": partial(sdpa_kernel, [SDPBackend.CUDNN_ATTENTION]),
+    "math": partial(sdpa_kernel, [SDPBackend.MATH]),
+}
 PROMPT = 64  # words of a prompt of a language model
 
 
@@ -274,6 +282,14 @@ def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
             yield row | {"steps equal": equal}
 
 
+def measure_steps_by_kernel(bench: Bench) -> Iterator[Row]:
+    """Time whole passes as `measure_steps`, compiled, where attention must not take cudnn's kernel."""
+    torch._dynamo.reset()  # compiled layers keep the kernel that they were compiled with
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        yield from measure_steps(bench, compiled=True)
+    torch._dynamo.reset()
+
+
 def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
     """Yield the steps of a decoder, captured on a GPU."""
     return iter(passes) if bench.cpu else run_captured(passes)
@@ -285,14 +301,14 @@ def is_equal(a: Step, b: Step) -> bool:
 
 
 def measure_attention(bench: Bench) -> Iterator[Row]:
-    """Time the attention of all layers of a pass, captured, by slots read and queries, and compare it with the time in
-    which its keys and values are copied."""
-    heads, width, layers = (2, 32, 2) if bench.cpu else (32, 128, 32)
+    """Time the attention of 32 layers of a pass, captured, by width of a head, slots read, queries and the kernel that
+    is chosen, and compare it with the time in which its keys and values are copied. 2,417 slots are not aligned."""
+    heads, layers = (2, 2) if bench.cpu else (32, 32)
     gb_s = measure_bandwidth(bench.device)
-    for slots in (512, 1024, 2432):
+    for width, slots in ((128, 512), (128, 1024), (128, 2432), (128, 2417), (100, 704), (64, 384), (64, 2432)):
         k = torch.randn(2, slots, heads, width, device=bench.device, dtype=bench.dtype).transpose(1, 2)
         v = torch.randn_like(k)
-        for n in LENGTHS:
+        for n in (1, 3, 32, 64):
             q = torch.randn(2, heads, n, width, device=bench.device, dtype=bench.dtype)
             mask = torch.zeros(2, 1, n, slots, device=bench.device, dtype=bench.dtype)
 
@@ -301,9 +317,15 @@ def measure_attention(bench: Bench) -> Iterator[Row]:
                 for _ in range(layers):
                     F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
-            at_bandwidth = layers * 2 * k.numel() * k.itemsize / gb_s / 1e6
-            row = {"slots": slots, "queries": n, "captured ms": bench.time_captured(attend)}
-            yield row | {"ms at the bandwidth of a copy": at_bandwidth}
+            row: Row = {"width": width, "slots": slots, "queries": n}
+            for kernel, choice in KERNELS.items():
+                with choice():
+                    try:
+                        row[f"{kernel}, ms"] = bench.time_captured(attend)
+                    except RuntimeError:  # it refuses these shapes
+                        row[f"{kernel}, ms"] = None
+                        bench.wait()
+            yield row | {"ms at the bandwidth of a copy": layers * 2 * k.numel() * k.itemsize / gb_s / 1e6}
 
 
 def measure_sampling(bench: Bench) -> Iterator[Row]:
@@ -367,6 +389,21 @@ def decode(manifest: Any, spec: Any, rows: Any, device: str, at_once: int, run: 
     return record(model, start, run(steps))
 
 
+def compare_noise(bench: Bench) -> Iterator[Row]:
+    """Draw the numbers of a real vocabulary on the CPU and on the GPU, and compare them."""
+    index = torch.arange(16)[None]
+    for dtype in (torch.float32, torch.float64):
+        cpu, gpu = (counted_noise(3, range(2), dtype, device) for device in ("cpu", bench.device))
+        for kind in ("exponential", "normal"):
+            a, b = (
+                getattr(noise, kind)("sample", index.to(noise.keys.device), 65_536).cpu().double()
+                for noise in (cpu, gpu)
+            )
+            row = {"numbers": kind, "dtype": str(dtype).removeprefix("torch."), "drawn": a.numel()}
+            apart = (a - b).abs() / a.abs() / torch.finfo(dtype).eps
+            yield row | {"that differ": int((a != b).sum()), "most, in eps of the number": apart.max().item()}
+
+
 def count_unequal(a: Any, b: Any, name: str) -> int:
     """Count the places in which two decoded batches differ in a column."""
     return int((getattr(a, name).cpu() != getattr(b, name).cpu()).sum())
@@ -405,10 +442,12 @@ PARTS = {
     "networks": Part(measure_networks, 40, "A pass of a network, both guidance rows"),
     "steps": Part(measure_steps, 60, "A whole pass of a decoder, batch 1, default options"),
     "tokens": Part(compare_tokens, 60, "Captured tokens against the CPU's, float64, embedded model"),
-    "attention": Part(measure_attention, 15, "Attention of 32 layers by slots read, Chameleon's heads"),
+    "noise": Part(compare_noise, 10, "Random numbers against the CPU's"),
+    "attention": Part(measure_attention, 40, "Attention of 32 layers of 32 heads, by kernel"),
     "sampling": Part(measure_sampling, 60, "From logits to tokens"),
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
-    "compiled steps": Part(partial(measure_steps, compiled=True), 60, "A whole pass whose layers are compiled"),
+    "compiled steps": Part(partial(measure_steps, compiled=True), 80, "A whole pass whose layers are compiled"),
+    "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
 

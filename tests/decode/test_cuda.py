@@ -1,11 +1,16 @@
 """Every decoder on a CUDA device: the tokens of the CPU. Skipped where there is none, but for the steps of diffusion
 heads, which run on pretended tensors."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from parity_decoders.discrete import ar
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.sampling import Sampled, TokenSampling
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parity.decode import loop
@@ -19,6 +24,7 @@ from parity.models.continuous import diffusion, xar
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 # every method that the embedded models run; `gpt2` needs a network of its own
 CASES = [(kind, method) for kind in KINDS for method in methods(kind) if method != "gpt2"]
+V = 65_536  # tokens of a real vocabulary
 TEXTS = ["a small red circle", "two large squares", "a blue ring"]
 
 
@@ -57,14 +63,22 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
 
 
 @needs_cuda
-@pytest.mark.parametrize("method", ["ar", "sjd_coupled", "mtj"])
-def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method):
+@pytest.mark.parametrize(
+    ("method", "fast"),
+    [
+        ("ar", False),
+        ("sjd_coupled", False),
+        ("mtj", False),
+        pytest.param("sjd_coupled", True, marks=pytest.mark.long),
+    ],
+)
+def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast):
     spec, manifest, rows = wide_cells["discrete"]
     chosen = options("discrete", method, {})
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
     decoded = {}
     for device, run in (("cpu", iter), ("cuda", run_captured)):
-        loaded = loop.load("discrete", manifest, spec, device)
+        loaded = loop.load("discrete", manifest, spec, device, fast and device == "cuda")
         model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, loop.noise_of(rows, loaded, spec))
         decoded[device] = record(model, start, run(steps))
     assert torch.equal(decoded["cuda"].tokens.cpu(), decoded["cpu"].tokens)
@@ -72,6 +86,7 @@ def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method):
 
 
 @needs_cuda
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["ar", "sjd", "mtj", "eagle"])
 def test_compiled_passes_change_no_token(wide_cells, method):
     eager = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
@@ -85,6 +100,60 @@ def test_a_row_that_joins_a_batch_on_cuda_has_its_tokens(wide_cells, method):
     together = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
     joined = decode(wide_cells["discrete"], "discrete", method, "cuda", 2)
     assert np.array_equal(together["tokens"], joined["tokens"])
+
+
+def draw(noise, convert):
+    """Draw numbers of a real vocabulary, [2, 3, 65536], from words as `convert` makes them of centred numbers."""
+    return noise._draw("sample", torch.tensor([[0, 7, -1]], device=noise.keys.device), V, noise.dtype, convert)
+
+
+@needs_cuda
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_on_cuda_is_that_of_the_cpu(dtype):
+    """Words are equal, so are uniforms; logarithms, compiled or not, up to the last bits."""
+    cpu, cuda, fused = (counted_noise(3, range(2), dtype, device) for device in ("cpu", "cuda", "cuda"))
+    assert torch.equal(draw(cuda, lambda x: x).cpu(), draw(cpu, lambda x: x))
+    index = torch.arange(V)[None]
+    assert torch.equal(cuda.uniform("accept", index.cuda()).cpu(), cpu.uniform("accept", index))
+    index = torch.tensor([[0, 7, -1]])
+    expected = cpu.exponential("sample", index, V)
+    close = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 0}
+    torch.testing.assert_close(cuda.exponential("sample", index.cuda(), V).cpu(), expected, **close)
+    compiled = torch.compile(fused.exponential, dynamic=False)("sample", index.cuda(), V)  # with its counters
+    torch.testing.assert_close(compiled.cpu(), expected, **close)
+
+
+class Coarse(Noise):
+    """Noise whose exponentials are of uniforms of 24 bits (a fault)."""
+
+    def exponential(self, use, index, n):
+        leading = self._draw(use, index, n, torch.float64, lambda x: (x - x.floor()).mul_(2**24).floor_()).float()
+        return leading.add_(0.5).mul_(2.0**-24).log_().neg_().clamp_(min=torch.finfo(torch.float32).tiny)
+
+
+def count_rest(device, dtype, noise):
+    """Draw 2,048 tokens of a law over 65,536 of which two have one half each; count those of the others, and how many
+    more than half the first has."""
+    law = torch.full((V,), math.log(1e-9 / (V - 2)), dtype=dtype, device=device)
+    law[[0, -1]] = math.log(0.5)
+    forced = torch.full((1024,), -1, device=device)
+    model = SimpleNamespace(vocab=V, length=1024, width=32, forced=forced, grammar=False)
+    model.logits = lambda tokens, positions: law.expand(*tokens.shape, -1)
+    steps = ar.ar(Sampled(model, TokenSampling(1.0)), forced.new_zeros(2), noise=noise)
+    tokens = torch.cat([step.tokens for step in steps], 1)
+    first, last = ((tokens == token).sum().item() for token in (0, V - 1))
+    return tokens.numel() - first - last, first - tokens.numel() // 2
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_token_of_no_probability_is_drawn_over_a_real_vocabulary(dtype):
+    """Must fail: exponentials of 24 bits."""
+    noise = counted_noise(1, range(2), torch.float32, "cuda")
+    rest, more = count_rest("cuda", dtype, noise)
+    assert (rest, abs(more) < 4 * 2048**0.5 / 2) == (0, True)
+    assert count_rest("cuda", dtype, Coarse(noise.keys, noise.dtype))[0] > 0
 
 
 @pytest.mark.parametrize("family", ["mar", "xar"])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Layers = list[tuple[Tensor, Tensor]]  # a cache has keys and values [R, T, H, D] of each layer
 Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
+ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
 
 
 def run_layers(
@@ -138,7 +139,7 @@ class SlotCache:
             self.on = F.pad(self.on, (n_more, 0))
             self.shift = self.shift + n_more
         index = rows.nonzero()[:, 0].to(self.on.device)
-        self.on[index] = F.pad(fresh.on, (gap, 0))
+        self.on[index] = F.pad(fresh.on, (gap, self.on.shape[1] - gap - fresh.on.shape[1]))
         self.shift[index] = fresh.shift + gap
         for stored, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
             stored[index, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
@@ -182,8 +183,9 @@ class Cached(SlotCache):
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
-        # slots of the picture are not attended (`on`) until tokens were fed there
-        super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, len(forced))), shift, prefix)
+        # slots of the picture are not attended (`on`) until tokens were fed there; those after it never are
+        n_after = len(forced) + -(self.prefix + len(forced)) % ALIGNED
+        super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, n_after)), shift, prefix)
         self.embeddings = embeddings
         self.vocab = len(embeddings)
         self.returns = returns
@@ -231,7 +233,7 @@ class Cached(SlotCache):
         self.drop_done_rows(positions, self.length)
         B = len(tokens)
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
-        self.slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
+        self.slots = (positions + self.prefix).clamp(max=self.prefix + self.length - 1)
         self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
         nodes, root = find_visible_nodes(parents, self.slots)
         # a final node takes the place of what is stored at its position
