@@ -42,7 +42,7 @@ from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
-from parity.decode.captured import Captured, run_captured
+from parity.decode.captured import REACHES, Captured, run_captured
 from parity.decode.discrete import record
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
@@ -98,6 +98,7 @@ class Bench:
         self.dtype = torch.float32 if cpu else torch.bfloat16
         self.sizes = SMALL_SIZES if cpu else SIZES
         self.network = cache(self.make_network)
+        self.reaches = True  # whether compiled passes are timed for each of REACHES
         self.compiled: set[str] = set()  # networks whose layers are compiled
 
     def make_network(self, name: str) -> Any:
@@ -225,8 +226,8 @@ def measure_networks(bench: Bench) -> Iterator[Row]:
 def compile_layers(bench: Bench, name: str) -> None:
     """Compile the layers of a network, unless they are; all share one graph of a shape, for they differ in weights
     alone."""
-    # a layer's code makes some twenty graphs; if layers did not share them, this would bound the time that is lost
-    torch._dynamo.config.recompile_limit = 48
+    # a layer's code makes some forty graphs; if layers did not share them, this would bound the time that is lost
+    torch._dynamo.config.recompile_limit = 64
     if name in bench.compiled:
         return
     bench.compiled.add(name)
@@ -272,19 +273,37 @@ def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
             bench.wait()
             looped = 1000 * (time.monotonic() - start)
             row = {"network": name, "method": method, "length": passes.line.model.length, "eager ms": eager}
-            if not bench.cpu:
-                start = time.monotonic()
-                recording = Captured(passes)
-                bench.wait()
-                row["capture, once, ms"] = 1000 * (time.monotonic() - start)
-                row["captured ms"] = bench.time(recording.graph.replay)
+            row |= {} if bench.cpu else time_reaches(bench, passes, not compiled or bench.reaches)
             row |= {"captured, in its loop, ms": looped / number} if number else {}
             yield row | {"steps equal": equal}
 
 
+def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
+    """Time the captured pass by the positions that it attends to, or where it attends to all alone; "captured ms" is
+    the mean over a picture."""
+    row: Row = {}
+    model: Any = passes.line.model
+    length, before, total = model.length, 0, 0.0
+    for reach in (*(n for n in REACHES if n < length and all_reaches), length):
+        model.attend(reach)
+        passes.run(passes.line.end)
+        bench.wait()
+        start = time.monotonic()
+        recording = Captured(passes)
+        bench.wait()
+        row["capture, once, ms"] = 1000 * (time.monotonic() - start)
+        ms = bench.time(recording.graph.replay)
+        total += ms * (reach - before)
+        before = reach
+        row[f"captured, {'all' if reach == length else reach} positions, ms"] = ms
+    return row | {"captured ms": total / length}
+
+
 def measure_steps_by_kernel(bench: Bench) -> Iterator[Row]:
-    """Time whole passes as `measure_steps`, compiled, where attention must not take cudnn's kernel."""
+    """Time whole passes as `measure_steps`, compiled and attending to all positions, where attention must not take
+    cudnn's kernel."""
     torch._dynamo.reset()  # compiled layers keep the kernel that they were compiled with
+    bench.reaches = False
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         yield from measure_steps(bench, compiled=True)
     torch._dynamo.reset()
@@ -446,7 +465,7 @@ PARTS = {
     "attention": Part(measure_attention, 40, "Attention of 32 layers of 32 heads, by kernel"),
     "sampling": Part(measure_sampling, 60, "From logits to tokens"),
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
-    "compiled steps": Part(partial(measure_steps, compiled=True), 80, "A whole pass whose layers are compiled"),
+    "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
     "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
@@ -521,7 +540,9 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
     text = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`. "
     text += "Weights are random: the time of a pass depends on shapes alone.\n"
     if results is not None:
-        text += "\n## Captured passes\n\nA pass is captured once as a CUDA graph and repeated.\n"
+        text += "\n## Captured passes\n\nA pass is captured as a CUDA graph and repeated. "
+        text += "It attends to as many positions as are written: 512, 1,024, 2,048 or all, a graph each. "
+        text += 'Of a decoder\'s pass, "captured ms" is the mean over a picture.\n'
         parts = results["parts"]
         rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
         if predicted := predict_seconds(rows["steps"], rows["compiled steps"]):

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity.base.row_noise import batch_noise
-from parity.decode import loop
+from parity.decode import captured, loop
 from parity.decode.captured import run_captured
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -111,6 +111,34 @@ def test_a_repeated_pass_makes_the_tokens_of_passes_that_run(begin, decoder):
     for name in ("tokens", "step", "nfe", "nodes", "kept"):
         assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
     assert repeated.passes == expected.passes
+
+
+def decode_by_reach(begin, decoder):
+    """Decode by tapes; return what was decoded, what passes that run decode, and the number of tapes."""
+    expected = decode(*begin(decoder, TEXTS[:2]))
+    model, passes = begin(decoder, TEXTS[:2])
+    tapes = []
+
+    def record(passes):
+        tapes.append(Tape(passes))
+        return tapes[-1]
+
+    return decode(model, run_captured(passes, record)), expected, len(tapes)
+
+
+@pytest.mark.parametrize("decoder", ["sjd_coupled", "mtj", pytest.param("ar", marks=pytest.mark.long)])
+def test_passes_attend_to_the_slots_that_are_written(begin, monkeypatch, decoder):
+    monkeypatch.setattr(captured, "REACHES", (40, 56))
+    repeated, expected, n_tapes = decode_by_reach(begin, decoder)
+    assert n_tapes > 1
+    for name in ("tokens", "step", "nodes"):
+        assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
+
+
+def test_a_pass_that_attends_to_too_few_slots_is_noticed(begin, monkeypatch):
+    monkeypatch.setattr(captured, "choose_reach", lambda positions, length: 16)
+    repeated, expected, _ = decode_by_reach(begin, "sjd_coupled")
+    assert not torch.equal(repeated.tokens, expected.tokens)
 
 
 @pytest.mark.long

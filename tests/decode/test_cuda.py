@@ -13,7 +13,7 @@ from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from parity.decode import loop
+from parity.decode import captured, loop
 from parity.decode.captured import run_captured
 from parity.decode.discrete import record
 from parity.experiment.options import KINDS, cap_small, methods, options
@@ -72,7 +72,8 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
         pytest.param("sjd_coupled", True, marks=pytest.mark.long),
     ],
 )
-def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast):
+def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast, monkeypatch):
+    monkeypatch.setattr(captured, "REACHES", (96, 160))
     spec, manifest, rows = wide_cells["discrete"]
     chosen = options("discrete", method, {})
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}

@@ -84,6 +84,10 @@ class Sampled:
         """Store the nodes [B, W] of the last tree. See TokenModel."""
         self.model.keep(self._repeat_rows(nodes))
 
+    def attend(self, positions: int) -> None:
+        """Let the passes of a `static` model attend to the prompt and the first so many positions alone."""
+        self.model.attend(positions)
+
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
         """Replace the rows [B] bool by those of the fresh model. See TokenModel."""
         self.model.join(self._repeat_rows(rows), fresh.model)

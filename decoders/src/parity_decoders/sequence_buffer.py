@@ -59,7 +59,7 @@ class SequenceBuffer:
         If the model's queue holds waiting rows, rows that are done are first cleared to begin again as those.
         """
         frontier = self.frontier
-        if self.waits():
+        if self.queue is not None and self.queue.waits():
             frontier = frontier.cpu()
             refilled = self.queue.fill(frontier >= self.end)
             if refilled is not None:

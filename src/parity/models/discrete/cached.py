@@ -76,6 +76,7 @@ class SlotCache:
         self.cache = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in net.layers]
         self.going = torch.arange(len(on), device=on.device)  # the pictures of these rows are not done
         self.static = like.device.type != "cpu"  # if so, shapes follow from batch and window alone
+        self.reach: int | None = None  # if `static`, slots that passes attend to; None: all
         self.live = 0  # slots from here on are not attended; a tree's nodes are stored there
 
     def list_tensors(self) -> list[Tensor]:
@@ -109,11 +110,15 @@ class SlotCache:
         """Look up the rotary table at slots [G, S], less each row's shift."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
+    def count_reached(self) -> int:
+        """Count the slots that passes attend to, where that is fixed."""
+        return min(self.reach or self.on.shape[1], self.on.shape[1])
+
     def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
         """Run x [G, S, dim] at slots [G, S] with `run`, and return its result: hidden states [G, S, dim] by default."""
         # Keys beyond the furthest slot are never attended; a CPU, which need not synchronise, skips them: this halves
         # the time of attention.
-        self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
+        self.live = self.count_reached() if self.static else int(slots.max()) + 1
         return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
 
     def read_tree(self, x: Tensor, slots: Tensor, visible: Tensor, ancestry: Tensor) -> Tensor:
@@ -203,6 +208,11 @@ class Cached(SlotCache):
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
             self.prefix_states = self.read(prefix[:, :-1], slots)
 
+    def attend(self, positions: int) -> None:
+        """Let passes attend to the prompt and the first so many positions alone, until the next call; none of a later
+        position may be evaluated. Only where shapes are fixed: it saves the reading of slots that are not written."""
+        self.reach = -(-(self.prefix + positions) // ALIGNED) * ALIGNED
+
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Embed tokens [R, S]; at position -1 this is the prompt's last embedding, whatever the token."""
         embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
@@ -234,7 +244,7 @@ class Cached(SlotCache):
         B = len(tokens)
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
         self.slots = (positions + self.prefix).clamp(max=self.prefix + self.length - 1)
-        self.live = self.on.shape[1] if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
+        self.live = self.count_reached() if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
         nodes, root = find_visible_nodes(parents, self.slots)
         # a final node takes the place of what is stored at its position
         replaced = torch.where(parents == FINAL, self.slots, self.slots[:, :1])
