@@ -6,9 +6,17 @@ import torch
 from decoders.tests.architectures import make_model
 from parity_certify import certify_sampler
 from parity_certify.adapters.transformers import compute_law, make_keywords
+from transformers.generation import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from parity_decoders import slots
 from parity_decoders import transformers as decoders
+from parity_decoders.processors import Law
 
 VOCAB = 4
 LENGTH = 3
@@ -72,3 +80,29 @@ def test_an_ignored_sliding_window_is_found(monkeypatch):
     monkeypatch.setattr(decoders, "check_slots", lambda model: VOCAB)
     certificate = certify_sampler(Sampler(model, "sjd", {}, None), law, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "lossy"
+
+
+@pytest.mark.parametrize("step", [None, 0.25])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: [TopPLogitsWarper(0.9), TemperatureLogitsWarper(0.7)],
+        lambda: [TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9)],
+        lambda: [TopKLogitsWarper(50), TopPLogitsWarper(0.5), MinPLogitsWarper(0.01)],
+        lambda: [TopPLogitsWarper(0.0, min_tokens_to_keep=3)],
+        lambda: [TopPLogitsWarper(0.1, filter_value=-1e4)],
+    ],
+)
+def test_top_p_keeps_what_the_processor_of_transformers_keeps(build, step):
+    """In rows of a large vocabulary, and where tokens are tied (steps): there as many, since an unstable sort picks
+    any of equal ones. Must fail: the filters in another order."""
+    processors, logits = LogitsProcessorList(build()), 3 * torch.randn(4, 2, 20_000, generator=torch.manual_seed(0))
+    logits = logits if step is None else (logits / step).round() * step
+    truth = processors(None, logits.flatten(0, 1)).view_as(logits)
+    found = Law(processors, None, greedy=False).apply(logits, None)
+    if step is not None:
+        truth, found = truth.sort().values, found.sort().values
+    assert torch.equal(found, truth)
+    if step is None and len(processors) == 2:
+        swapped = Law(LogitsProcessorList(reversed(processors)), None, greedy=False).apply(logits, None)
+        assert not torch.equal(swapped, truth)

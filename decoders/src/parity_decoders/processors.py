@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
+from parity_decoders.sampling import top_p_filter
 
 # These read the scores alone, not the tokens before, so all slots are given to them at once. A class derived from one
 # of them may do otherwise, so classes are compared by identity.
@@ -126,7 +127,7 @@ class Law:
         no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
         for processor in self.processors:
             if type(processor) in OF_SCORES:
-                scores = processor(no_ids, scores.reshape(B * S, V)).view(B, S, V)
+                scores = filter_scores(processor, no_ids, scores.reshape(B * S, V)).view(B, S, V)
                 continue
             assert prefixes is not None
             if type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
@@ -138,6 +139,16 @@ class Law:
             likeliest = scores.argmax(-1, keepdim=True)
             scores = torch.full_like(scores, -torch.inf).scatter_(2, likeliest, 0.0)
         return scores
+
+
+def filter_scores(processor: Any, no_ids: Tensor, scores: Tensor) -> Tensor:
+    """Apply a processor of OF_SCORES to scores [N, V]. Top-p is done by `top_p_filter`, which keeps as many tokens and
+    of other than equal tokens the same, and does not sort a large vocabulary; transformers' sort, which is not stable,
+    keeps any of equal tokens."""
+    if type(processor) is logits_process.TopPLogitsWarper and processor.filter_value == -torch.inf:
+        return top_p_filter(scores, processor.top_p, processor.min_tokens_to_keep)
+    result: Tensor = processor(no_ids, scores)
+    return result
 
 
 def name_slots(processor: Any, prefixes: list[list[Tensor]]) -> Any:
