@@ -4,9 +4,15 @@ import math
 
 import pytest
 import torch
+from parity_certify.import_by_name import import_named_module
+from parity_decoders.discrete.spec import accept_tokens
 from parity_decoders.noise import counted_noise
-from parity_decoders.verification import race, residual, verify
+from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.verification import accept_block, make_law, race, residual, verify
 from scipy import stats
+
+from parity.decode.discrete import record
+from parity.models.discrete.tabular import TabularModel, random_table
 
 
 def make_laws(*rows):
@@ -14,6 +20,7 @@ def make_laws(*rows):
     return torch.tensor(rows, dtype=torch.float64)[None]
 
 
+ROWS = 4000
 LEADING_ONES = 9  # a seed by which one of 16 x 65,536 words begins with 24 ones
 ONES = torch.ones(1, 2, 3, dtype=torch.float64)
 NO = torch.zeros(1, 2, dtype=torch.bool)
@@ -38,11 +45,63 @@ def test_drafts_are_accepted_by_their_ratio(p, q, draft, u, tokens, n_kept):
     assert out.kept.tolist() == [n_kept]
 
 
-def test_zero_residual_falls_back_to_the_target():
-    """p = q leaves no residual; rounding can still reject, and the correction must then be a token that p allows."""
-    p = make_laws([0.0, 0.4, 0.6])
-    assert torch.equal(residual(p, p), p)
-    assert race(residual(p, p), ONES[:, :1]).item() == 2
+def compute_verified_law(p, q, rest):
+    """Compute in float64 the law [V] of a verified token whose draft is drawn from q and whose correction from the
+    weights `rest`. p, q, rest [V]."""
+    kept = (q.double() / q.double().sum()).minimum(p.double() / q.double().sum())
+    return kept + (1 - kept.sum()) * (rest.double() / rest.double().sum())
+
+
+def make_rounded_laws(vocab):
+    """Make pairs of laws [V] in float32 that differ in the last bits: random ones, flat ones, and two tokens of one
+    half beside a tail of which one token is likelier in the first law."""
+    random = 3 * torch.randn(vocab, generator=torch.Generator().manual_seed(0))
+    changed = random * (1 + 2**-22 * torch.arange(vocab).remainder(3).sub(1))
+    flat = torch.zeros(vocab)
+    bent = 1e-6 * torch.randn(vocab, generator=torch.Generator().manual_seed(1))
+    p = torch.full((vocab,), 1e-9 / vocab).index_fill(0, torch.tensor([0, vocab - 1]), 0.5)
+    q = p.index_fill(0, torch.tensor(0), 0.5 + 2**-24).index_fill(0, torch.tensor(5), 0.0)
+    return [*(tuple(map(make_law, pair)) for pair in ((random, changed), (bent, flat), (flat, bent))), (p, q)]
+
+
+def test_rounding_draws_no_token_by_the_residual():
+    """Laws whose float32 sums differ by up to 4e-6 reject drafts that often; the token is then p's, of any vocabulary.
+    Must fail: the difference alone, which draws a token of 1e-14 in a tenth of a millionth of all draws."""
+    wrong = []
+    for p, q in make_rounded_laws(65_536):
+        truth = p.double() / p.double().sum()
+        law, plain = (compute_verified_law(p, q, rest) for rest in (residual(p, q), (p - q).clamp(min=0)))
+        assert (law - truth).abs().sum() / 2 < 1e-5
+        assert (law / truth).max() < 1.001
+        wrong.append(float((plain / truth).max()))
+    assert max(wrong) > 1e6
+    assert race(residual(p, p), torch.ones(1, 65_536)).tolist() == [0]  # nothing is left of p, so it is p's likeliest
+
+
+@pytest.mark.parametrize("accept", [accept_tokens, accept_block])
+def test_drafts_are_accepted_by_their_ratio_in_float64(accept):
+    """Float32 laws over 65,536 tokens. Must fail: a ratio that is rounded to 24 bits."""
+    p, q = make_rounded_laws(65_536)[0]
+    drafts = q.topk(8).indices
+    laws = p.expand(8, 2, -1), q.expand(8, 2, -1), drafts[:, None].expand(-1, 2), torch.tensor([[False, True]] * 8)
+    ratio = (p.double() / q.double())[drafts].clamp(max=1)
+    assert (ratio < 1).sum() > 1
+    below, above = (accept(*laws, (ratio + step)[:, None].expand(-1, 2))[0][:, 0] for step in (-1e-12, 1e-12))
+    assert below.all() and not above[ratio < 1].any()
+
+
+@pytest.mark.parametrize("name", ["ar", "eagle", "lantern_pp", "pjd", "sjd", "spec", "zipar"])
+def test_bfloat16_logits_of_a_raw_model_are_drawn_as_a_law_in_float32(name):
+    """Each decoder takes its law in another place. Must fail: a softmax in bfloat16, whose probabilities have 8
+    bits."""
+    decoder = getattr(import_named_module(f"parity_decoders.discrete.{name}"), name)
+    table, start = random_table(16, 3, torch.Generator().manual_seed(0)).bfloat16(), torch.zeros(ROWS).long()
+
+    def decode(model):
+        return record(model, start, decoder(model, start, noise=counted_noise(1, range(ROWS), torch.float32))).tokens
+
+    tokens = decode(TabularModel(table, 3, ROWS, 2))
+    assert torch.equal(tokens, decode(Sampled(TabularModel(table, 3, ROWS, 2), TokenSampling())))
 
 
 @pytest.mark.parametrize("point", [False, True])
@@ -100,6 +159,6 @@ def test_a_word_of_leading_ones_does_not_win_for_a_token_of_no_probability():
 
 def test_a_uniform_law_is_drawn_uniformly():
     """Over 65,536 tokens of equal weight: none is drawn for its number."""
-    noise, zero = counted_noise(4, range(1000), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
+    noise, zero = counted_noise(4, range(250), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
     tokens = race(torch.ones(65_536), noise.exponential("sample", zero, 65_536))
     assert stats.kstest(tokens[:, 0] + 0.5, "uniform", (0, 65_536)).pvalue > 1e-4

@@ -9,6 +9,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import Drafter
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.trees import Candidates
+from parity_decoders.verification import make_law
 
 
 def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int, depth: int, top_k: int) -> Candidates:
@@ -199,9 +200,9 @@ def draw_tree(
         if laws:
             positions = (root + level.depth)[:, None].expand(-1, len(level.nodes))
             node_logits = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
-            laws.append(node_logits.softmax(-1))
+            laws.append(make_law(node_logits))
         else:
-            laws.append(logits.softmax(-1)[:, None])
+            laws.append(make_law(logits)[:, None])
         best = (laws[-1] / exponential).topk(level.max_children)
         tokens[:, level.children] = best.indices[:, level.owner, level.rank]
         valid[:, level.children] = best.values[:, level.owner, level.rank] > 0

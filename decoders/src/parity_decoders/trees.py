@@ -8,6 +8,7 @@ from torch import Tensor
 from parity_decoders.protocols.discrete import find_ancestors
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
+from parity_decoders.verification import make_law
 
 
 class Candidates(NamedTuple):
@@ -45,7 +46,7 @@ class Tree:
 
     def compute_law(self) -> Tensor:
         """Compute p [B, S, V], the target's law after each node, in one pass."""
-        return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
+        return make_law(self.line.model.tree(self.tokens, self.positions, self.parents))
 
     def hold_throughout(self, holds: Tensor) -> Tensor:
         """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors."""

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+SHARE = 4  # share of p in a residual, in eps
+
 
 class Verified(NamedTuple):
     tokens: Tensor  # [B, W] accepted, corrected, then fresh
@@ -37,6 +39,12 @@ def find_largest(x: Tensor) -> Tensor:
     return torch.from_numpy(x.numpy().argmax(-1))
 
 
+def make_law(logits: Tensor) -> Tensor:
+    """Turn logits [..., V] into a law, in float32 at least: probabilities of bfloat16 have 8 bits, which draws and
+    ratios would show."""
+    return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
 def probability(law: Tensor, tokens: Tensor) -> Tensor:
     """Gather the probabilities that law [..., V] gives to tokens [...]."""
     return law.gather(-1, tokens[..., None])[..., 0]
@@ -54,10 +62,13 @@ def count_leading(holds: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Compute max(0, p - q) [..., V], unnormalised (Leviathan et al. 2023, Alg. 1); p itself where nothing is left of
-    it."""
-    rest = (p - q).clamp_(min=0)
-    return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
+    """Compute max(0, p - q) [..., V], unnormalised (Leviathan et al. 2023, Alg. 1), and add a share of p, SHARE eps.
+
+    Sums of rounded laws differ by some eps, so drafts are rejected with this probability also where p and q differ in
+    their last bits alone. What is left of p is then rounding on any tokens, such as one of probability 1e-12, and the
+    share of p outweighs it.
+    """
+    return (p - q).clamp_(min=0).add_(p, alpha=SHARE * torch.finfo(p.dtype).eps)
 
 
 def verify(
@@ -111,17 +122,18 @@ def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) 
     passes, even if a shorter one fails. The test looks ahead, so drafts after a rejection must be drawn anew.
     """
     W = draft.shape[1]
-    ratio = probability(p, draft) / probability(q, draft)
+    ratio = probability(p, draft).double() / probability(q, draft)
     weight = [torch.ones_like(ratio[:, 0])]
     for i in range(W - 1):
         weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
     w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other
-    surplus = (w[..., None] * p - q).clamp(min=0).sum(-1)
-    stands = torch.where(bonus | (w == 1), w, surplus / (surplus + 1 - w).clamp(min=torch.finfo(w.dtype).tiny))
+    scaled = w[..., None].to(p.dtype) * p
+    surplus = (scaled - q).clamp_(min=0).sum(-1)
+    stands = torch.where(bonus | (w == 1), w, surplus / (surplus + 1 - w))
     slot = torch.arange(1, W, device=u.device)
     length = torch.where((u[:, :-1] < stands[:, 1:]) & ~bonus[:, :-1], slot, 0)
     longest = torch.cat([torch.zeros_like(draft[:, :1]), length], 1).amax(1, keepdim=True)
-    return torch.arange(W, device=u.device) < longest, w[..., None] * p
+    return torch.arange(W, device=u.device) < longest, scaled
 
 
 def transport(
@@ -143,6 +155,7 @@ def normalize(weights: Tensor) -> Tensor:
 def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
     """Find the k nearest other tokens of each token, nearest first: vectors [V, D] to tokens [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))  # cdist knows no bfloat16
     rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
     distances = (torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf) for r in rows)
     return torch.cat([x.topk(k, largest=False).indices for x in distances])

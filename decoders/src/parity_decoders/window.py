@@ -20,7 +20,7 @@ from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races
 from parity_decoders.steps import Step
-from parity_decoders.verification import race, shift_window
+from parity_decoders.verification import make_law, race, shift_window
 
 AHEAD = 16  # passes whose uniforms are drawn in one call, because few numbers cost as much as a call
 
@@ -155,7 +155,7 @@ class Window:
     def compute_law(self, draft: Tensor) -> Tensor:
         """Compute p [B, W, V], the target's law of each slot given the drafts [B, W] before it, in one pass."""
         feed = torch.cat([self.line.read_last_token(), draft[:, :-1]], 1)
-        return self.model.logits(feed, (self.positions - 1).clamp(max=self.model.length - 1)).softmax(-1)
+        return make_law(self.model.logits(feed, (self.positions - 1).clamp(max=self.model.length - 1)))
 
     def make_drafts(self) -> Drafts:
         """Make the drafts of a pass: the tokens that the last pass drew after its correction, and fresh drafts in new

@@ -62,7 +62,7 @@ def assd(
             new = torch.cat([draft[:, :1], rest.tokens], 1)
             n_kept = (1 + rest.kept).minimum(remaining)
         final = slot < n_kept[:, None]
-        accepted = (final & (new == draft))[:, 1:].sum(1)  # a correction differs from the draft
+        accepted = (final & (new == draft))[:, 1:].sum(1)  # a correction hardly ever equals the draft
         yield Fill(slots.position, new, final, remaining.clamp(max=2), accepted_drafts=accepted)
         tokens = write(tokens, slots.position, new, final)
         n = n + n_kept

@@ -86,7 +86,7 @@ def assd_ngram(
         n_kept = n_kept.minimum(remaining)
         one_call = remaining.clamp(max=1)
         final = slot < n_kept[:, None]
-        accepted = (final & (new == draft)).sum(1)  # a correction differs from the draft
+        accepted = (final & (new == draft)).sum(1)  # a correction hardly ever equals the draft
         yield Fill(slots.position, new, final, one_call, one_call, accepted)
         tokens = write(tokens, slots.position, new, final)
         n = n + n_kept

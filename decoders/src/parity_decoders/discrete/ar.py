@@ -10,7 +10,7 @@ from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
-from parity_decoders.verification import race
+from parity_decoders.verification import make_law, race
 
 CLAIM = "lossless"
 AHEAD = 16  # positions whose races are drawn in one call, because few numbers cost as much as a call
@@ -41,7 +41,7 @@ def draw_in_turn(model: TokenModel, start: Tensor, noise: Noise) -> Iterator[Ste
     end = 0  # races are drawn for the positions below this
     n = feed.shape[1] - 1
     while n < L:
-        p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)
+        p = make_law(model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1])
         if n >= end:
             end = min(n + AHEAD, L)
             races = noise.exponential("sample", numbers[:1, n + 1 : end + 1], model.vocab)

@@ -13,7 +13,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import FINAL, TokenModel
 from parity_decoders.sequence_buffer import find_end
 from parity_decoders.steps import Step
-from parity_decoders.verification import probability, race, residual
+from parity_decoders.verification import make_law, probability, race, residual
 
 CLAIM = "lossless"
 ORIGIN = "account"
@@ -112,7 +112,7 @@ class Picture:
         feed = self.line.gather(1, torch.where(stands_in, last_above, position))
         is_root = (offset < n.gather(1, row)) & ((offset == 0) | (row < top))
         parents = torch.where(is_root, FINAL, torch.arange(row.shape[1], device=row.device) - 1)
-        p = self.model.tree(feed, position - 1, parents).softmax(-1)
+        p = make_law(self.model.tree(feed, position - 1, parents))
         if not hasattr(self, "laws"):
             self.laws = p.new_zeros(*self.has_draft.shape, p.shape[-1])
         return p, torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.laws[self.image, position])

@@ -13,7 +13,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
-from parity_decoders.verification import accept_block, finish, probability, race
+from parity_decoders.verification import accept_block, finish, make_law, probability, race
 
 CLAIM = "lossless"
 REFILLS = True
@@ -34,7 +34,7 @@ def propose(
     laws = []
     e = noise.exponential("draft", index[:, :-1], model.vocab)
     for k in range(positions.shape[1] - 1):
-        laws.append(model.logits(feed, feed_positions)[:, -1].softmax(-1))
+        laws.append(make_law(model.logits(feed, feed_positions)[:, -1]))
         drafts.append(race(laws[-1], e[:, k]))
         feed = drafts[-1][:, None]
         feed_positions = positions[:, k : k + 1].clamp(max=model.length - 1)
@@ -80,7 +80,7 @@ def spec(
         index = line.age * (gamma + 1) + torch.arange(W, device=start.device)
         drafts, laws = propose(draft_model, line, positions, noise, index)
         last_token = line.read_last_token()[:, 0]
-        p = model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)).softmax(-1)
+        p = make_law(model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)))
         draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
         # The last slot has no draft, nor has the last drawn position, where the pass was shrunk to end there.
         bonus = (torch.arange(W, device=start.device) == gamma) | (positions >= line.end - 1)

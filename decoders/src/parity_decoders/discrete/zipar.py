@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import race
+from parity_decoders.verification import make_law, race
 
 CLAIM = "lossy"
 SOURCE = "He et al. 2025 (ZipAR), with a fixed window s, here `ahead`; the window that adapts by rejection is not in it"
@@ -73,7 +73,7 @@ def zipar(
         active = [r for r in range(n_started) if head[r] < end[r]]
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
         logits = model.logits(line.gather(1, positions + 1), positions)
-        p = logits[:, [feed.index(head[r] - 1) for r in active]].softmax(-1)
+        p = make_law(logits[:, [feed.index(head[r] - 1) for r in active]])
         drawn_positions = torch.tensor([head[r] for r in active], device=device)
         line[:, drawn_positions + 1] = race(p, noise.exponential("sample", drawn_positions[None], model.vocab))
         next_head = {r: find_choice(head[r] + 1, end[r]) for r in active}
