@@ -313,7 +313,7 @@ def check_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
         kind = table.get("rope_type", table.get("type"))
         if kind not in LENGTHS:
             continue
-        limit = table.get(LENGTHS[kind]) or getattr(config, LENGTHS[kind], 0)
+        limit = table.get(LENGTHS[kind]) or getattr(config, LENGTHS[kind], None) or 0
         # a pass over the prompt leaves out its last token
         if end > limit and (kind == "dynamic" or longest - 1 <= limit):
             above = "" if kind == "dynamic" else f", or a prompt of more than {limit + 1}"
