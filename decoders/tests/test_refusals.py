@@ -73,7 +73,7 @@ def test_sliding_windows_of_other_models_are_refused():
         ({"seed": "3"}, "seed: '3'; allowed"),
         ({"seed": 2**64}, f"seed: {2**64}; allowed"),
         ({"width": 0}, "width: 0; allowed: int, ge 1"),
-        ({"window": np.int64(0)}, "window: np.int64.0.; allowed: int, ge 1"),
+        ({"window": np.int64(0)}, "window: 0; allowed: int, ge 1"),
         ({"stream": "print"}, "stream: 'print'; allowed: a streamer"),
         ({"prompt_lookup_num_tokens": 3}, "assisted_generation; allowed: greedy_search, sample"),
     ],

@@ -414,7 +414,7 @@ def convert_options(method: str, decoder: Callable[..., Any], options: dict[str,
                         fits = fits and is_within(value, bound)
                         allowed += f", {key} {bound}"
         if not fits:
-            raise DecodingError(f"{method}: {name}: {given!r}; allowed: {allowed}")
+            raise DecodingError(f"{method}: {name}: {value!r}; allowed: {allowed}")
         converted[name] = value
     return converted
 
