@@ -163,6 +163,7 @@ def test_a_step_of_a_head_is_of_its_predictions_device(family):
     sampling = diffusion.HeadSampling(5)
     steps = {"mar": diffusion.Steps(None, sampling, None), "xar": xar.Flow(None, sampling, 4, None)}[family]
     width = {"mar": 6, "xar": 3}[family]  # a head's outputs for tokens of 3 numbers: MAR's gives variances, too
+    steps.gaussian(2, torch.zeros(4, width))  # schedules are cached for all tests: made here, they are not pretended
     with FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.zeros(4, 3, device="cuda")
         step = steps.gaussian(2, torch.zeros(4, width, device="cuda"))

@@ -23,7 +23,9 @@ from tests.workflow.conftest import ROOT, copy_project
 
 PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
 # pages with snippets that decode or judge
-DECODING = ("certify", "decoder", "engine", "generate", "speed", "tables", "texts", "transformers")
+DECODING = (
+    "certify", "checkpoint", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts", "transformers",
+)  # fmt: skip
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
