@@ -229,8 +229,26 @@ def test_what_is_no_sampler_is_one_line(sample, message):
     with pytest.raises(ParityError, match=message) as error:
         certify_sampler(sample, LAW, n=400, **QUIET)
     assert "\n" not in str(error.value)
-    with pytest.raises(ParityError, match="n -5: allowed: above 0"):
-        certify_sampler(sample_correctly, LAW, n=-5, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n": -5}, "n -5: allowed: above 0"),
+        ({"n": 1.5}, "n 1.5: allowed: above 0, a whole number"),
+        ({"batch": "100"}, "batch '100': allowed"),
+        ({"margin": "0.1"}, "margin '0.1': allowed: above 0, below 1"),
+        (
+            {"seeds": (0, 0)},
+            r"seeds \(0, 0\): allowed: whole numbers from 0, each another",
+        ),  # a repeat on no fresh seed
+        ({"seeds": (0, 1.5)}, r"seeds \(0, 1.5\): allowed"),
+        ({"seeds": 3}, "seeds 3: allowed"),
+    ],
+)
+def test_a_setting_that_is_no_number_of_its_kind_is_one_line(settings, message):
+    with pytest.raises(ParityError, match=message):
+        certify_sampler(sample_correctly, LAW, **{"n": 400} | settings, **QUIET)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +260,12 @@ def test_what_is_no_sampler_is_one_line(sample, message):
             r"shape \(3,\) for \(1, 1\) prefixes; allowed: \[n, 3\]",
         ),
         (lambda: law(compute_conditionals, vocab=50_000, length=8), "too many to enumerate .*parity-certify texts"),
+        (
+            lambda: law(compute_conditionals, vocab=np.int64(2**16), length=4),  # 2^64 would wrap to 0
+            "too many to enumerate .*parity-certify texts",
+        ),
+        (lambda: law(compute_conditionals, vocab=3.0, length=2), "vocab 3.0, length 2, .*: allowed: whole numbers"),
+        (lambda: law(compute_conditionals, vocab=V, length=L, end=1.5), "end 1.5: allowed: a token"),
         (lambda: law(compute_conditionals, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
         (
             lambda: law(compute_conditionals, vocab=V, length=L, prompts=[[0, 1], [2]]),

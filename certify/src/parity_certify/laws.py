@@ -16,6 +16,7 @@ with probabilities as decimal strings that give the same float64 back. Its table
 import hashlib
 import json
 import math
+import numbers
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -103,7 +104,7 @@ def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
     if end is None:
         return table
     V, table = table.shape[-1], table.copy()
-    if not 0 <= end < V:
+    if not isinstance(end, numbers.Integral) or not 0 <= end < V:
         raise ParityError(f"end {end}: allowed: a token, 0 to {V - 1}")
     for depth in range(1, length):
         table[select_level(V, depth)][(digits(V, depth) == end).any(1)] = np.eye(V)[end]
@@ -112,9 +113,12 @@ def absorb_end(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
 
 def check_size(vocab: int, length: int, prompts: int) -> None:
     """Raise ParityError if the sequences are too many to enumerate; the message names a length that fits."""
-    if vocab < 2 or length < 1 or prompts < 1:
-        raise ParityError(f"vocab {vocab}, length {length}, {prompts} prompts: allowed: at least 2, 1 and 1")
-    if prompts * vocab**length > CELLS:
+    whole = isinstance(vocab, numbers.Integral) and isinstance(length, numbers.Integral)
+    if not whole or vocab < 2 or length < 1 or prompts < 1:
+        raise ParityError(
+            f"vocab {vocab}, length {length}, {prompts} prompts: allowed: whole numbers of at least 2, 1 and 1"
+        )
+    if prompts * int(vocab) ** int(length) > CELLS:  # a number of numpy would wrap
         longest = max(0, int(math.log(CELLS / prompts, vocab)))
         problem = f"{prompts} x {vocab}^{length} sequences are too many to enumerate (allowed: {CELLS})"
         fits = f"length {longest} or less; or " * (longest > 0)

@@ -6,6 +6,7 @@ Prompts are drawn evenly from the law's, so a fault that shows after some prompt
 """
 
 import math
+import numbers
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -153,12 +154,19 @@ def format_duration(seconds: float) -> str:
     return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
-def check_settings(**settings: float | None) -> None:
-    """Raise ParityError if a setting is not above 0, or margin or alpha not below 1; None is allowed."""
+def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
+    """Raise ParityError if a setting is not a number above 0, margin or alpha not below 1, or any other but a time not
+    whole; None is allowed. Likewise unless the seeds are whole numbers from 0, each another."""
     for key, value in settings.items():
-        is_share = key in ("margin", "alpha")
-        if value is not None and not (0 < value < 1 if is_share else value > 0):
-            raise ParityError(f"{key} {value:g}: allowed: above 0{', below 1' if is_share else ''}")
+        is_share, is_time = key in ("margin", "alpha"), key in ("minutes", "budget")
+        kind = numbers.Real if is_share or is_time else numbers.Integral
+        if value is not None and not (isinstance(value, kind) and value > 0 and (not is_share or value < 1)):
+            shown = f"{value:g}" if isinstance(value, numbers.Real) else repr(value)
+            limit = ", below 1" if is_share else "" if is_time else ", a whole number"
+            raise ParityError(f"{key} {shown}: allowed: above 0{limit}")
+    whole = isinstance(seeds, Sequence) and all(isinstance(s, numbers.Integral) and s >= 0 for s in seeds)
+    if not whole or not seeds or len(set(seeds)) < len(seeds):
+        raise ParityError(f"seeds {seeds!r}: allowed: whole numbers from 0, each another")
 
 
 def certify_sampler(
@@ -195,7 +203,7 @@ def certify_sampler(
     folder   where samples are kept; a second call with the same sampler continues there
     spec     what the sampler is: a folder refuses the samples of another
     """
-    check_settings(n=n, minutes=minutes, budget=budget, repeat=repeat, margin=margin, alpha=alpha)
+    check_settings(seeds, n=n, minutes=minutes, budget=budget, repeat=repeat, margin=margin, alpha=alpha)
     check_settings(batch=batch, processes=processes)
     start = time.monotonic()
     seconds = 0.95 * min(60 * (minutes or math.inf), budget or math.inf)

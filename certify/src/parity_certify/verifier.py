@@ -270,7 +270,8 @@ def certify_verifier(
     draws     of the simulated null of each fixed size
     A keyword `rng` of the verifier gets a generator of numpy; the generators of random, numpy and torch are seeded.
     """
-    check_settings(margin=margin, alpha=alpha, n=n, repeat=repeat, batch=batch, branches=branches)
+    check_settings(seeds, margin=margin, alpha=alpha, n=n, repeat=repeat, batch=batch, branches=branches)
+    check_settings(vocab=vocab, drafts=drafts)
     if vocab < 2 or drafts < 1 or vocab ** (drafts + 1) > CELLS:
         allowed = f"vocab 2 or more, drafts 1 or more, and vocab^(drafts + 1) up to {CELLS}, to be enumerated"
         raise ParityError(f"vocab {vocab}, drafts {drafts}: allowed: {allowed}")
