@@ -160,11 +160,13 @@ def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
     for key, value in settings.items():
         is_share, is_time = key in ("margin", "alpha"), key in ("minutes", "budget")
         kind = numbers.Real if is_share or is_time else numbers.Integral
-        if value is not None and not (isinstance(value, kind) and value > 0 and (not is_share or value < 1)):
+        if value is not None and not (
+            isinstance(value, kind) and float(value) > 0 and (not is_share or float(value) < 1)
+        ):
             shown = f"{value:g}" if isinstance(value, numbers.Real) else repr(value)
             limit = ", below 1" if is_share else "" if is_time else ", a whole number"
             raise ParityError(f"{key} {shown}: allowed: above 0{limit}")
-    whole = isinstance(seeds, Sequence) and all(isinstance(s, numbers.Integral) and s >= 0 for s in seeds)
+    whole = isinstance(seeds, Sequence) and all(isinstance(s, numbers.Integral) and int(s) >= 0 for s in seeds)
     if not whole or not seeds or len(set(seeds)) < len(seeds):
         raise ParityError(f"seeds {seeds!r}: allowed: whole numbers from 0, each another")
 
