@@ -4,6 +4,7 @@ Rows of a batch may be at different positions. A position has the same random nu
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class SequenceBuffer:
         self.model = model
         self.step = 0
         self.newest = 0
-        self.queue = getattr(model, "queue", None)
+        self.queue: Any = getattr(model, "queue", None)
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
         self.frontier, self.last_frontier = torch.zeros_like(start), torch.zeros_like(start)

@@ -307,8 +307,9 @@ def check_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
     depends on length. Code that is not of transformers is asked, see `compare_lengths`.
     """
     config = model.config.get_text_config(decoder=True)
-    tables = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    by_layer = tables.values() if all(isinstance(table, dict) for table in tables.values()) else [tables]
+    tables: dict[str, Any] = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = all(isinstance(table, dict) for table in tables.values())
+    by_layer: list[dict[str, Any]] = list(tables.values()) if nested else [tables]
     for table in by_layer:
         kind = table.get("rope_type", table.get("type"))
         if kind not in LENGTHS:
