@@ -542,18 +542,24 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
     if results is not None:
         text += "\n## Captured passes\n\nA pass is captured as a CUDA graph and repeated. "
         text += "It attends to as many positions as are written: 512, 1,024, 2,048 or all, a graph each. "
-        text += 'Of a decoder\'s pass, "captured ms" is the mean over a picture.\n'
+        text += 'Of a decoder\'s pass, "captured ms" is the mean over a picture. "In its loop" is the mean of at most '
+        text += "50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass as it "
+        text += 'is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 '
+        text += "steps with those of passes that are not captured.\n"
         parts = results["parts"]
         rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
         if predicted := predict_seconds(rows["steps"], rows["compiled steps"]):
             text += "\n### Seconds of an image, predicted, against captured plain decoding\n\n"
-            text += "Passes were counted on the embedded model, at the same options.\n\n" + format_table(predicted)
+            text += "Passes were counted on the embedded model, at the same options. Compilation, captures and what "
+            text += "the host does between passes are left out.\n\n" + format_table(predicted)
         for name, part in parts.items():
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
             text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"{part['error']}\n" if "error" in part else ""
+            if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
+                text += f"Captured steps of {', '.join(unequal)} were not equal; the cause is not known.\n"
             text += "\n" + format_table(part["rows"]) if part["rows"] else ""
     return text + format_runs(runs)
 
