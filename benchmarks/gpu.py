@@ -543,8 +543,10 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         text += "\n## Captured passes\n\nA pass is captured as a CUDA graph and repeated. "
         text += "It attends to as many positions as are written: 512, 1,024, 2,048 or all, a graph each. "
         text += 'Of a decoder\'s pass, "captured ms" is the mean over a picture. "In its loop" is the mean of at most '
-        text += "50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass as it "
-        text += 'is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 '
+        text += "50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass "
+        text += (
+            'as it is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 '
+        )
         text += "steps with those of passes that are not captured.\n"
         parts = results["parts"]
         rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
