@@ -44,9 +44,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch,
 
 
 @pytest.fixture
-def small_files():
+def small_files(monkeypatch):
     """A function that makes a context in which no file may grow beyond a size, as on a full disk: a real failure in
-    the middle of a write."""
+    the middle of a write. What is imported meanwhile is not compiled to files, which would be cut for good."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     @contextlib.contextmanager
     def limit(size):
