@@ -560,8 +560,8 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
             text += "Passes were counted on the embedded model, at the same options. Compilation, captures and what "
             text += "the host does between passes are left out. Plain decoding (`ar`) reads tokens that the grammar "
             text += "forces again, three at a time for Lumina-mGPT, so its pass can become faster. The last column "
-            text += "compares with the compiled network alone over one token, without any work beside it; it attended to "
-            text += "all positions, and to fewer it takes less.\n\n" + format_table(predicted)
+            text += "compares with the compiled network alone over one token, without any work beside it; it attended "
+            text += "to all positions, and to fewer it takes less.\n\n" + format_table(predicted)
         for name, part in parts.items():
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
