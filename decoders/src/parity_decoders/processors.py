@@ -70,7 +70,7 @@ def split_processors(processors: LogitsProcessorList) -> tuple[Guidance | None, 
 def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: int) -> None:
     """Ask each processor that transformers does not make by itself about the prompts [B, P] and three continuations,
     and once more in the reverse order. Raises DecodingError that names the first whose answers differ, or that fails
-    the second time: it keeps a state, and slots of a pass are asked in any order."""
+    behind its first answer: slots of a pass are asked in any order."""
     for processor in processors:
         function = getattr(processor, "_prefix_allowed_tokens_fn", None)
         if type(processor).__module__ == logits_process.__name__ and function is None:

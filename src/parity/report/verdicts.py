@@ -257,7 +257,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
         tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
     for r in (r for r in rows if r["layer"] == "long" and r["test"] == "tail" and r["repeat"] == 0):
         bound = format_number(r["effect"], 2)
-        tested.append(f"float32 arithmetic over {r['model']} gives tokens of no probability at most {bound}")
+        tested.append(f"{r['model']} in float32 draws tokens of next to no probability at most {bound} of the time")
     if layers := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
         tested.append(f"own model and options: {', '.join(layers)}")
     value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
