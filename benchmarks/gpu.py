@@ -137,15 +137,14 @@ class Bench:
         return Sampled(model, size.sampling)
 
     def start(self, name: str, method: str) -> Passes:
-        """Start a method at its default options on one random prompt; the first passes, which differ, are made."""
+        """Start a method at its default options on one random prompt; the first pass, which allocates, is made."""
         model = self.make_model(name)
         noise = batch_noise(0, ["0"], self.device)
         noise.array = False
         chosen = options("discrete", method, {})
         chosen = cap_small("discrete", method, chosen) if self.cpu else chosen
         passes: Passes = DECODERS[method](model, torch.zeros_like(noise.keys), noise=noise, **chosen)
-        while not passes.repeats():
-            next(passes)
+        next(passes)
         return passes
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
@@ -259,7 +258,7 @@ def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
         for method in DECODERS:
             torch.manual_seed(1)
             passes = bench.start(name, method)
-            eager = bench.time(partial(passes.run, passes.line.end), 10)
+            eager = bench.time(passes.run, 10)
             torch.manual_seed(1)
             expected = list(islice(bench.start(name, method), 12))  # fewer if the picture is done sooner
             torch.manual_seed(1)
@@ -286,7 +285,7 @@ def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
     length, before, total = model.length, 0, 0.0
     for reach in (*(n for n in REACHES if n < length and all_reaches), length):
         model.attend(reach)
-        passes.run(passes.line.end)
+        passes.run()
         bench.wait()
         start = time.monotonic()
         recording = Captured(passes)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
-from parity_decoders.window import Window
+from parity_decoders.sequence_buffer import SequenceBuffer
 
 from parity.decode import loop
 from parity.decode.discrete import record
@@ -67,10 +67,17 @@ def test_refilled_rows_equal_rows_of_one_batch(law, variant):
     assert refilled.passes >= batched.nfe.sum() / AT_ONCE > batched.passes
 
 
+def keep_age(line: SequenceBuffer, rows: torch.Tensor) -> None:
+    """Set rows [B] bool back to their start, but leave the number of their passes: a fault."""
+    line.tokens[:, 1:].masked_fill_(rows[:, None], 0)
+    line.frontier.masked_fill_(rows, 0)
+    line.last_frontier.masked_fill_(rows, 0)
+
+
 FORGETS = [
     ("jacobi", Noise, "replace", lambda self, rows, keys: None),
-    ("sjd", Window, "_forget_rows", lambda self, rows: None),
-    ("sjd_coupled", Window, "_forget_rows", lambda self, rows: self.drawn.clear()),
+    ("sjd", SequenceBuffer, "_clear_rows", keep_age),
+    ("sjd_coupled", SequenceBuffer, "_clear_rows", keep_age),
 ]
 
 

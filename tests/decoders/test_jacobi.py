@@ -16,10 +16,10 @@ def advance_window(init, n_kept, forced=None, **fields):
     4 and kept `n_kept` [2] of them; `init` says how drafts begin. Return the window, its laws and the step."""
     model = TabularModel(make_table(5, 5), 5, 2, width=2, forced=forced)
     slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **fields)
-    assert slots.has_open_slots()
+    slots.begin_pass()
     p = slots.compute_law(slots.make_drafts().tokens)
     step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(n_kept), p)
-    assert slots.has_open_slots()
+    slots.begin_pass()
     return slots, p, step
 
 

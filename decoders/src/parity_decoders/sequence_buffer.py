@@ -29,9 +29,8 @@ class SequenceBuffer:
     tokens  [B, L + 1 + spare]: position i is in tokens[:, i + 1], the prompt's last token (position -1) comes first;
             `spare` columns take what is drawn past the end
     frontier, last_frontier  [B] first open position, now and before the last pass
-    step    passes made
-    age     [B, 1] passes since the row began: less than `step` if it replaced a finished row
-    newest  passes since any row began; 0: this pass is some row's first
+    age     [B, 1] passes since the row began
+    rows    [B, 1] number of each row
     grammar whether tokens are forced
     end     number of positions up to the last that is drawn
     static  whether shapes are those of (batch, window) alone, see `TokenModel`
@@ -40,13 +39,13 @@ class SequenceBuffer:
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
         """Start the rows from the prompts' last tokens `start` [B]. spare: columns for tokens past the end."""
         self.model = model
-        self.step = 0
-        self.newest = 0
         self.queue: Any = getattr(model, "queue", None)
+        self.n_refills = 0
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
         self.frontier, self.last_frontier = torch.zeros_like(start), torch.zeros_like(start)
         self.age = torch.zeros_like(start)[:, None]
+        self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
         self.end = model.length  # shorter where the grammar forces all that follows, which costs no pass
         self.static = getattr(model, "static", False)
@@ -54,30 +53,28 @@ class SequenceBuffer:
         if self.grammar:
             self.end = find_end(model.forced)
 
-    def count_remaining(self) -> int:
-        """Count the open positions of the row that has the most; 0 when all rows are done.
-
-        If the model's queue holds waiting rows, rows that are done are first cleared to begin again as those.
-        """
-        frontier = self.frontier
-        if self.queue is not None and self.queue.waits():
-            frontier = frontier.cpu()
-            refilled = self.queue.fill(frontier >= self.end)
-            if refilled is not None:
-                self._clear_rows(refilled)
-                return self.end
-        return max(self.end - int(frontier.min()), 0)
+    def is_done(self) -> bool:
+        """Return whether all rows are done."""
+        return int(self.frontier.min()) >= self.end
 
     def waits(self) -> bool:
         """Return whether rows wait for a place."""
         return self.queue is not None and self.queue.waits()
+
+    def take_waiting_rows(self) -> bool:
+        """Let rows that wait in the model's queue begin in the places of rows that are done; return whether any did."""
+        began = self.queue.fill((self.frontier >= self.end).cpu()) if self.waits() else None
+        if began is None:
+            return False
+        self._clear_rows(began)
+        self.n_refills += 1
+        return True
 
     def _clear_rows(self, rows: Tensor) -> None:
         """Set the given rows [B] bool back to their start, without tokens."""
         self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
         for x in (self.frontier, self.last_frontier, self.age[:, 0]):
             x.masked_fill_(rows, 0)
-        self.newest = 0
 
     def read_last_token(self) -> Tensor:
         """Read the last final token [B, 1]."""
@@ -89,7 +86,7 @@ class SequenceBuffer:
 
     def mask_new_rows(self, drafts: Tensor) -> Tensor:
         """Replace drafts [B, n] by -1 in rows that have made no pass yet."""
-        return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
+        return drafts.masked_fill(self.age == 0, -1)
 
     def advance(self, tokens: Tensor, n_kept: Tensor, nodes: Tensor | None = None) -> Step:
         """Write a pass's tokens [B, W] from the first open position on, move the frontier by n_kept [B], those that are
@@ -100,13 +97,7 @@ class SequenceBuffer:
         self.last_frontier.copy_(self.frontier)
         self.frontier += n_kept
         self.age += 1
-        self.count_pass()
         return Step(tokens, n_kept, self.last_frontier.clone(), nodes)
-
-    def count_pass(self) -> None:
-        """Count a pass that was made."""
-        self.step += 1
-        self.newest += 1
 
 
 class ByPosition:
@@ -116,7 +107,9 @@ class ByPosition:
     def __init__(self, line: SequenceBuffer, draw: Callable[[Tensor], Tensor]):
         """Set the buffer and the function draw(positions [B, n]) -> [B, n, ...] that draws the numbers."""
         self.line, self.draw = line, draw
-        self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
+        self.first = line.frontier  # [B] first positions of the numbers held
+        self.held: Tensor | None = None
+        self.n_refills = 0
 
     def take_next(self, n: int) -> Tensor:
         """Return the numbers [B, n, ...] of the next n positions of each row; on a CPU they are drawn only if those of
@@ -124,22 +117,22 @@ class ByPosition:
         line = self.line
         if line.static or line.frontier.device.type != "cpu":
             return self._draw_next(n)
-        if self.held is not None and line.newest:  # otherwise a row was replaced, and its noise is another
-            first, drawn = self.held
-            shift = (line.frontier - first).numpy()
+        if self.held is not None and self.n_refills == line.n_refills:  # a row that began has other numbers
+            shift = (line.frontier - self.first).numpy()
             low, high = int(shift.min()), int(shift.max())
-            if high + n <= drawn.shape[1]:
+            if high + n <= self.held.shape[1]:
                 if low == high:
-                    return drawn[:, low : low + n]
-                slots = (line.frontier - first)[:, None] + torch.arange(n)
-                return drawn[torch.arange(len(first))[:, None], slots]
+                    return self.held[:, low : low + n]
+                slots = (line.frontier - self.first)[:, None] + line.numbers[:n]
+                return self.held[line.rows, slots]
         remaining = line.model.length - int(line.frontier.min())
-        self.held = line.frontier.clone(), self._draw_next(max(n, min(n + AHEAD, remaining)))
-        return self.held[1][:, :n]
+        self.first, self.n_refills = line.frontier.clone(), line.n_refills
+        self.held = self._draw_next(max(n, min(n + AHEAD, remaining)))
+        return self.held[:, :n]
 
     def _draw_next(self, n: int) -> Tensor:
         """Draw the numbers [B, n, ...] of the next n positions anew."""
-        return self.draw(self.line.frontier[:, None] + torch.arange(n, device=self.line.frontier.device))
+        return self.draw(self.line.next_positions(n))
 
 
 def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:

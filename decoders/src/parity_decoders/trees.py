@@ -24,23 +24,21 @@ class Tree:
     """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
 
     tokens, parents, positions [B, S]; offset [B, S] how far a node stands after node 0
-    missing  [B, S] bool, nodes that do not exist, or None: all do
+    missing  [B, S] bool, nodes that do not exist
     follows  [B, S] parents, S where a node is missing
     """
 
     def __init__(self, line: SequenceBuffer, drafts: Tensor, parents: Tensor, offset: Tensor):
         """Set the nodes: node 0 is the last final token.
 
-        drafts [B, S - 1]: the tokens of the other nodes, -1 for a missing one, as in a row that makes its first pass
-        beside older rows; parents [B, S], -1 for node 0; offset [B, S] or [S].
+        drafts [B, S - 1]: the tokens of the other nodes, -1 for a missing one, as in a row's first pass;
+        parents [B, S], -1 for node 0; offset [B, S] or [S].
         """
         self.line = line
         self.parents = parents
-        self.follows = parents
         self.tokens = torch.cat([line.read_last_token(), drafts], 1)
-        self.missing = self.tokens < 0 if line.newest == 0 else None
-        if self.missing is not None:
-            self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
+        self.missing = self.tokens < 0
+        self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
         self.offset = offset.expand_as(self.tokens)
         self.positions = line.frontier[:, None] - 1 + offset
 
@@ -60,13 +58,12 @@ class Tree:
         [B, S], one after each node. They are a single path from node 0 if no two children of a node hold the same
         token."""
         matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
-        return self.hold_throughout(matches if self.missing is None else matches & ~self.missing)
+        return self.hold_throughout(matches & ~self.missing)
 
     def count_evaluated(self, first: int = 0) -> Tensor:
         """Count the existing nodes [B], from number `first` on, that predict a position which the row still has to
         draw."""
-        is_open = self.positions < self.line.end - 1
-        return (is_open if self.missing is None else is_open & ~self.missing)[:, first:].sum(1)
+        return (~self.missing & (self.positions < self.line.end - 1))[:, first:].sum(1)
 
     def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
         """Let the model keep the nodes [B, W], -1 for none, whose tokens are final, and return the step. tokens [B, W]:
@@ -78,11 +75,9 @@ class Tree:
         )
 
 
-def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
-    """Make the tree of a pass: the last final token with the candidates below it, or with None that token alone."""
-    root = torch.zeros_like(line.read_last_token())
-    if candidates is None:
-        return Tree(line, root[:, :0], root - 1, root)
+def make_tree(line: SequenceBuffer, candidates: Candidates) -> Tree:
+    """Make the tree of a pass: the last final token with the candidates below it."""
+    root = torch.zeros_like(line.frontier)[:, None]
     parents = torch.cat([root - 1, candidates.parents + 1], 1)
     return Tree(line, candidates.tokens, parents, torch.cat([root, candidates.depth], 1))
 

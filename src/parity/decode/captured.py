@@ -24,17 +24,13 @@ class Captured:
 
     def __init__(self, passes: Passes):
         """Record the calls of the next pass; nothing runs."""
-        self.line = passes.line
-        counted = self.line.step, self.line.newest
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.step = passes.run(self.line.end)
-        self.line.step, self.line.newest = counted
+            self.step = passes.run()
 
     def replay(self) -> Step:
         """Make a pass, and return its step."""
         self.graph.replay()
-        self.line.count_pass()
         tokens, n_kept, positions, nodes = self.step
         return Step(tokens.clone(), n_kept.clone(), positions.clone(), None if nodes is None else nodes.clone())
 
@@ -75,19 +71,19 @@ def run_captured(passes: Passes, record: Callable[[Passes], Recording] = Capture
     while True:
         if read is None or line.waits() or not passes.repeats():
             read = None
-            if not (remaining := line.count_remaining()):
+            if line.take_waiting_rows():
+                recordings = {}  # rows that join may move buffers
+            if line.is_done():
                 return
             furthest = int(line.frontier.max())
             if not passes.repeats():
-                recordings = {length: None}  # rows that join may move buffers
-                model.attend(length)
-                yield passes.run(remaining)
+                yield passes.run()
                 continue
         reach = choose_reach(furthest + 2 * span, length)  # the pass before, of which nothing was read, has moved rows
         model.attend(reach)
         if reach not in recordings:
             recordings[reach] = None  # the first pass runs as it is, which compiles it
-            step = passes.run(line.end)
+            step = passes.run()
         else:
             recording = recordings[reach] = recordings[reach] or record(passes)
             step = recording.replay()

@@ -67,8 +67,7 @@ def repeat_passes(model: TokenModel, start: Tensor, noise: Noise) -> Passes:
     line.frontier.fill_(counts[0])
     steps = torch.arange(-F - 1, F + 1, device=start.device)
 
-    def run(remaining: int) -> Step:
-        """Make a pass, see `Passes`."""
+    def run_pass() -> Step:
         (read, drawn) = (line.frontier[:, None] + steps).tensor_split([F + 1], 1)
         feed = line.tokens.gather(1, (read + 1).clamp(min=0))
         p = model.logits(feed, read.clamp(min=-1))[:, -1].softmax(-1)
@@ -76,4 +75,4 @@ def repeat_passes(model: TokenModel, start: Tensor, noise: Noise) -> Passes:
         n_kept = 1 + n_forced[drawn[:, 0] + 1]
         return line.advance(torch.cat([token, line.tokens.gather(1, drawn[:, 1:] + 1)], 1), n_kept, n_kept)
 
-    return Passes(line, run)
+    return Passes(line, run_pass)

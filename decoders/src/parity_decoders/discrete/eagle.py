@@ -11,6 +11,7 @@ from torch import Tensor
 from parity_decoders.candidates import RaceDrafter, draft_tree
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races
 from parity_decoders.steps import Step
@@ -47,17 +48,17 @@ def eagle(
     sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
     """
     line = SequenceBuffer(model, start, depth + 1)
-    rows = torch.arange(len(start), device=start.device)[:, None]
     size = (total, depth, top_k)
     exponential = make_races(line, noise)
-    while line.count_remaining():
+
+    def run_pass() -> Step:
         e = exponential.take_next(depth + 1)
         drafter = RaceDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
-        tree = make_tree(
-            line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier) if line.step else None
-        )
-        drawn = race(tree.compute_law(), e[rows, tree.offset])
+        tree = make_tree(line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier))
+        drawn = race(tree.compute_law(), e[line.rows, tree.offset])
         path = tree.follow(drawn)
         tokens = torch.zeros_like(line.next_positions(depth + 1))
         tokens = tokens.scatter_reduce(1, tree.offset, torch.where(path, drawn, 0), "amax")
-        yield tree.advance(tokens, torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        return tree.advance(tokens, torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+
+    return Passes(line, run_pass)

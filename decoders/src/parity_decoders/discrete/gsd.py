@@ -126,7 +126,8 @@ def gsd(
     """
     vectors = getattr(model, "codebook" if space == "codebook" else "embeddings", None)
     slots = Window(model, start, noise, window, init)
-    while slots.has_open_slots():
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
         inputs = (p, q, draft, point, u, slots.draw_races())
@@ -134,4 +135,6 @@ def gsd(
             tokens, n_kept = verify_grouped(*inputs, *find_groups(p, draft, group, delta, distance, vectors, border))
         else:
             tokens, n_kept = verify_two_level(*inputs, slots.draw_uniforms("branch"), number_groups(p, group), group)
-        yield slots.advance(tokens, n_kept, p)
+        return slots.advance(tokens, n_kept, p)
+
+    return slots.repeat(run_pass)

@@ -36,8 +36,11 @@ def jacobi(
     coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one race per position in all passes, so a
               law that moves little returns its old token, and the tokens are those of `ar` under the same noise
     """
-    slots = Window(model, start, noise, window, shared=coupling == "shared")
-    while slots.has_open_slots():
+    slots = Window(model, start, noise, window, shared=coupling == "shared", stores="none")
+
+    def run_pass() -> Step:
         draft = slots.make_drafts().tokens
         tokens = race(slots.compute_law(draft), slots.draw_races())
-        yield slots.advance(tokens, count_leading(tokens == draft) + 1)
+        return slots.advance(tokens, count_leading(tokens == draft) + 1)
+
+    return slots.repeat(run_pass)

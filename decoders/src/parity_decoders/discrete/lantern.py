@@ -10,6 +10,7 @@ from torch import Tensor
 from parity_decoders.candidates import draft_tree
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity_decoders.steps import Step
@@ -51,12 +52,12 @@ def lantern(
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
     exponential = make_races(line, noise)
     uniform = make_trials(line, noise, min(top_k, model.vocab))
-    while line.count_remaining():
-        tree = make_tree(
-            line,
-            draft_tree(model.drafter, line, size, depth + 1, line.last_frontier, line.frontier) if line.step else None,
-        )
+    root = torch.zeros_like(start)
+
+    def run_pass() -> Step:
+        tree = make_tree(line, draft_tree(model.drafter, line, size, depth + 1, line.last_frontier, line.frontier))
         e, u = exponential.take_next(depth + 1), uniform.take_next(depth)
-        root = torch.zeros_like(line.frontier)
         path, tokens = descend(tree.compute_law(), tree.tokens, tree.follows, root, e, u, look_alikes, delta, reject)
-        yield tree.advance(tokens, path)
+        return tree.advance(tokens, path)
+
+    return Passes(line, run_pass)

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from parity_decoders.candidates import Drawn, draw_tree, list_levels, make_harmonic_shape, read_tokens
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity_decoders.steps import Step
@@ -89,22 +90,23 @@ def lantern_pp(
     shape = make_harmonic_shape(min(breadth, model.vocab), depth)
     look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = list_levels(shape, V, start.device)
-    parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
+    parents, offset = (
+        torch.tensor(x, device=start.device).expand(len(start), -1) for x in (shape.parents, shape.depth)
+    )
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
     exponential = make_races(line, noise)
     uniform = make_trials(line, noise, children.shape[1])
-    blank = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
-    drafts = Drawn(blank, blank > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
-    while line.count_remaining():
-        if line.step:
-            law = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
-            drafts = draw_tree(model.drafter, law, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
-        if not line.newest:  # a row's first pass has no feature to draft from
-            drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
-        S = len(offset) if line.step else 1
-        tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
+
+    def run_pass() -> Step:
+        law = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
+        drafts = draw_tree(model.drafter, law, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
+        # a row's first pass has no feature to draft from
+        drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
+        tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:]), parents, offset)
         e = exponential.take_next(depth + 1)
         u = uniform.take_next(depth + 1)
         path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, look_alikes, relax)
-        yield tree.advance(tokens, path)
+        return tree.advance(tokens, path)
+
+    return Passes(line, run_pass)

@@ -14,8 +14,8 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree
-from parity_decoders.verification import find_largest, shift_window
-from parity_decoders.window import Window
+from parity_decoders.verification import find_largest
+from parity_decoders.window import LawsByPosition, Window
 
 CLAIM = "lossless"
 ORIGIN = "project"
@@ -80,18 +80,20 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
     return Branches(*chosen.unbind(1))
 
 
-def carry_laws(slots: Window, warm: bool) -> Tensor:
+def carry_laws(slots: Window, laws: LawsByPosition, warm: bool) -> Tensor:
     """Compute q [B, W, V], the expected law of each slot: the law that the last pass left for it; for a new slot the
     law of the position above, or else the law at the frontier. With `warm`, all slots take the frontier's law after the
-    first pass, because the others were computed on random tokens."""
-    assert slots.stored is not None
-    (carried,), new = shift_window(slots.kept, slots.size, slots.stored)
-    frontier = slots.stored[slots.rows, (slots.kept - 1).clamp(min=0, max=slots.size - 1)[:, None]]
-    predicted, exists = slots.predict_laws()
-    q = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried)
-    age = slots.line.age
-    q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
-    return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
+    first pass, because the others were computed on random tokens. Before a row's first pass all tokens are as
+    likely."""
+    line = slots.line
+    last = line.frontier[:, None] - 1
+    above, exists = slots.find_sources()
+    if line.grammar:
+        exists &= slots.read_forced() < 0
+    source = torch.where(slots.find_new_slots(), torch.where(exists, above, last), slots.positions)
+    if warm:
+        source = torch.where(line.age == 1, last, source)
+    return torch.where(line.age[..., None] == 0, 1, laws.read(source))
 
 
 def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
@@ -113,11 +115,13 @@ class Foresight(Protocol):
     """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law.
 
     predicts_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
-    holds_nothing        whether it holds nothing from pass to pass, so that a pass can be captured
     """
 
     predicts_first_pass: bool
-    holds_nothing: bool
+
+    def prepare(self, slots: Window, S: int) -> None:
+        """Make buffers of what lives from pass to pass, each of S nodes."""
+        ...
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Take in the result of a pass: its tree, which nodes are final [B, S], the laws after all nodes [B, S, V], and
@@ -144,13 +148,16 @@ class LastLaws:
     in that pass or on the branch."""
 
     predicts_first_pass = False
-    holds_nothing = True
 
     def __init__(self, sure: float, unsure: float, width: int):
         """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
         self.sure = sure
         self.unsure = unsure
         self.width = width
+
+    def prepare(self, slots: Window, S: int) -> None:
+        """Prepare for the rows of a window; nothing lives from pass to pass. See Foresight."""
+        self.rows = slots.line.rows
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Do nothing: the window stores the laws. See Foresight."""
@@ -162,7 +169,7 @@ class LastLaws:
         winning, flatter where `changed`. See Foresight."""
         ratio = law / e
         log = ratio.log()
-        self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
+        self.doubtful = (log / self.unsure).log_softmax(-1)
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
         return pick_winners(ratio, slots.positions), chances
 
@@ -223,8 +230,10 @@ def decode_trajectories(
     codes = getattr(model, "codebook", None)
     K = min(ranks, V - 1)
     slot = torch.arange(W, device=start.device).expand(len(start), -1)
-    slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
-    rows, line = slots.rows, slots.line
+    slots = Window(model, start, noise, W, "sample_above", shared=True)
+    line, laws = slots.line, slots.laws
+    assert laws is not None
+    foresight.prepare(slots, W + min(branches, (W - 1) * K))
     # [B, ...] at position + width: whether the position's token changed in the last pass
     moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
 
@@ -244,15 +253,14 @@ def decode_trajectories(
         return (codes[tokens] - codes[reference]).norm(dim=-1)
 
     def run_pass() -> Step:
-        """Make a pass."""
         e = slots.draw_races()
-        q = carry_laws(slots, warm) if line.step else torch.ones_like(e)
+        q = carry_laws(slots, laws, warm)
         left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
         drafts = draft[:, :-1]
         parents = slot - 1
         offset = slot
-        if branches and (line.step or foresight.predicts_first_pass):
+        if branches:
             side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
             tokens = side_nodes.tokens if foresight.predicts_first_pass else line.mask_new_rows(side_nodes.tokens)
             drafts = torch.cat([drafts, tokens], 1)
@@ -260,7 +268,7 @@ def decode_trajectories(
             offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
         tree = Tree(line, drafts, parents, offset)
         p = tree.compute_law()
-        drawn = pick_winners(p / e[rows, offset], tree.positions + 1)
+        drawn = pick_winners(p / e[line.rows, offset], tree.positions + 1)
         path = tree.follow(drawn)
         # [B] the deepest node of the path; the token drawn after it is final too
         deepest = torch.where(path, offset, -1).argmax(1)
@@ -271,6 +279,6 @@ def decode_trajectories(
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
         n_nodes = tree.count_evaluated()
-        return slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, p[rows, source])._replace(nodes=n_nodes)
+        return slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, p[line.rows, source])._replace(nodes=n_nodes)
 
-    return slots.repeat(run_pass, foresight.holds_nothing)
+    return slots.repeat(run_pass)

@@ -43,7 +43,6 @@ class Parareal:
     """
 
     predicts_first_pass = True
-    holds_nothing = False
 
     def __init__(self, draft: Any, rounds: int, sure: float, unsure: float, doubt: float):
         """Set the draft model, a TokenModel, and the options of `mtj_draft`."""
@@ -52,15 +51,20 @@ class Parareal:
         self.sure = sure
         self.unsure = unsure
         self.doubt = doubt
-        self.nodes: Nodes | None = None
+
+    def prepare(self, slots: Window, S: int) -> None:
+        """Make buffers of the laws after the nodes of a pass. See Foresight."""
+        self.slots = slots
+        zeros = slots.noise.keys.new_zeros(len(slots.noise.keys), S, slots.model.vocab, dtype=slots.noise.dtype)
+        self.nodes = Nodes(slots.noise.keys.new_zeros(zeros.shape[:2]), zeros, zeros.clone())
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Store the laws p of the pass and the draft model's of the same tree. See Foresight."""
         q = self.to_log_law(self.read_tree(tree, path, source))
         positions = tree.positions + 1
-        if tree.missing is not None:
-            positions = positions.masked_fill(tree.missing, -1)
-        self.nodes = Nodes(positions, p.log().clamp(min=FLOOR), q)
+        new = Nodes(positions.masked_fill(tree.missing, -1), p.log().clamp(min=FLOOR), q)
+        for stored, x in zip(self.nodes, new, strict=True):
+            stored.copy_(x)
 
     def read_tree(self, tree: Tree, path: Tensor, source: Tensor) -> Tensor:
         """Compute the draft model's logits [B, S, V] after the nodes of the last pass, and let it keep those that
@@ -76,7 +80,6 @@ class Parareal:
         draft model, each over the winners of the one before, the first over those of `law` [B, W, V]. e: exponential
         noise of the races. See Foresight."""
         draft = pick_winners(law / e, slots.positions)
-        self.slots = slots
         self.log_e = e.log()
         for _ in range(self.rounds):
             feed = torch.cat([slots.line.read_last_token(), draft[:, :-1]], 1)
@@ -89,7 +92,7 @@ class Parareal:
         """Predict the winners [B, m, K + 1] after each of the last m branches in a pass of the draft model. See
         Foresight."""
         slots = self.slots
-        root = self.slots.line.read_last_token()
+        root = slots.line.read_last_token()
         # parent -1 is a node of the chain, which the draft model has read
         parents = (branches.parents - slots.size).clamp(min=-2) + 1
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
@@ -97,7 +100,7 @@ class Parareal:
         q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
         child_slots = offset[:, -m:]
         chances = self.score_winners(
-            self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.rows, child_slots]
+            self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.line.rows, child_slots]
         )
         return Likeliest(*chances.topk(chain.tokens.shape[-1]))
 
@@ -109,12 +112,10 @@ class Parareal:
     def score_winners(self, log_q: Tensor, positions: Tensor, log_e: Tensor) -> Tensor:
         """Compute log-probabilities [B, n, V] of winning the races of positions [B, n]; log_q and log_e [B, n, V] are
         the logarithms of q' and e."""
-        if self.nodes is None:
-            return ((log_q - log_e) / self.unsure).log_softmax(-1)  # before the first pass q' itself is taken
         usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 0)[..., None]
         affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
         nearest = torch.where(usable, affinity, -1).max(-1)
-        p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
+        p, q = (x[self.slots.line.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
         unknown = (nearest.values < 0)[..., None]  # no node has the law, so q' itself is taken
         distance = torch.where(unknown, 1, (log_q.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
         trust = torch.where(unknown, 0, 1 - self.doubt * distance)

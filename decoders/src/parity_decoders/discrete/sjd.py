@@ -42,8 +42,11 @@ def sjd(
     tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
     """
     slots = Window(model, start, noise, window, init, refine=refine)
-    while slots.has_open_slots():
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
         tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races(), tolerance)
-        yield slots.advance(tokens, n_kept, p)
+        return slots.advance(tokens, n_kept, p)
+
+    return slots.repeat(run_pass)

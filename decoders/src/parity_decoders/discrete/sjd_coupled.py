@@ -49,24 +49,24 @@ def sjd_coupled(
               without maximal coupling, one from p, as for all drafts after it, which is biased
     """
     shared = coupling == "gumbel"
-    slots = Window(model, start, noise, window, init, warm=warm, shared=shared, stores=warm or not shared)
+    stores: Literal["p", "own", "none"] = "none" if shared and not warm else "own" if store == "q" else "p"
+    slots = Window(model, start, noise, window, init, warm=warm, shared=shared, stores=stores)
 
     def run_pass() -> Step:
-        """Make a pass."""
         draft, q, point = slots.make_drafts()
         p, e = slots.compute_law(draft), slots.draw_races()
+        own = p
         if shared:
             tokens = race(p, e)
-            stored = p
         elif correct == "p":
             fresh = race(p, e)
             u = slots.draw_uniforms("accept")
             stays = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
             tokens = torch.where(stays.cumprod(-1) > 0, draft, fresh)
-            stored = p
         else:
             tokens, stays = transport(p, q, draft, point, slots.draw_uniforms("accept"), e)
-            stored = torch.where(stays[..., None], q, p) if store == "q" else p
-        return slots.advance(tokens, count_leading(tokens == draft) + 1, p, stored)
+            if store == "q":
+                own = torch.where(stays[..., None], q, p)
+        return slots.advance(tokens, count_leading(tokens == draft) + 1, p, own)
 
     return slots.repeat(run_pass)

@@ -105,8 +105,9 @@ def sjd_pac(
     parents, offset, chain, first = make_layout(K, D, window)
     parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
     rows, numbers = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
-    slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
-    while slots.has_open_slots():
+    slots = Window(model, start, noise, window, init, warm=warm)
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         u = slots.draw_uniforms("accept")
         e = slots.draw_races()
@@ -130,4 +131,6 @@ def sjd_pac(
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)
         n_kept = (path >= 0).sum(1) + holds.sum(1)
-        yield slots.advance(tokens, n_kept, law)._replace(nodes=tree.count_evaluated())
+        return slots.advance(tokens, n_kept, law)._replace(nodes=tree.count_evaluated())
+
+    return slots.repeat(run_pass)

@@ -54,11 +54,14 @@ def sjd_pp(
             "drawn": the law that the token in the slot really has, which is exact
     init    as in `sjd`
     """
-    slots = Window(model, start, noise, window, init)
-    while slots.has_open_slots():
+    slots = Window(model, start, noise, window, init, stores="p" if law == "printed" else "own")
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
         tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races())
-        likely, stored = reuse(p, q, draft, point, tau, law)
-        after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
-        yield slots.advance(torch.where(after_correction & likely, draft, tokens), n_kept, p, stored)
+        likely, own = reuse(p, q, draft, point, tau, law)
+        after_correction = torch.arange(window, device=p.device) >= n_kept[:, None]
+        return slots.advance(torch.where(after_correction & likely, draft, tokens), n_kept, p, own)
+
+    return slots.repeat(run_pass)

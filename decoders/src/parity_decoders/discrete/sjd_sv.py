@@ -73,7 +73,8 @@ def sjd_sv(
     init    as in `sjd`
     """
     slots = Window(model, start, noise, window, init)
-    while slots.has_open_slots():
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p = slots.compute_law(draft)
         u = slots.draw_uniforms("accept")
@@ -87,4 +88,6 @@ def sjd_sv(
         else:
             accepted, scaled = verify_block(p, q, draft, past, u)
         tokens, n_kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
-        yield slots.advance(tokens, n_kept, p)
+        return slots.advance(tokens, n_kept, p)
+
+    return slots.repeat(run_pass)

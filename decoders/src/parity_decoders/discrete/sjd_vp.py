@@ -11,8 +11,8 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import normalize, race, shift_window, verify
-from parity_decoders.window import Window
+from parity_decoders.verification import normalize, race, verify
+from parity_decoders.window import LawsByPosition, Window
 
 CLAIM = "lossless"
 ORIGIN = "account"
@@ -40,22 +40,19 @@ def sjd_vp(
               the "target" law of this pass, as if the drafts were SJD's, which is biased
     init      as in `sjd`
     """
-    slots = Window(model, start, noise, window, init)
-    n_kept = start
-    previous: Tensor | None = None  # [B, W, V] the laws of the pass before
-    while slots.has_open_slots():
+    slots = Window(model, start, noise, window, init, stores="p" if law == "target" else "own")
+    previous = LawsByPosition(noise, window, model.vocab)  # those of the pass before
+
+    def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p = slots.compute_law(draft)
         u = slots.draw_uniforms("accept")
         e = slots.draw_races()
-        drawn = p
-        if previous is not None:
-            (shifted,), new = shift_window(n_kept, p.shape[1], previous)
-            rise = (p / shifted.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
-            drawn = torch.where(new[..., None], p, normalize(p * rise))
+        rise = (p / previous.read(slots.positions).clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
+        drawn = torch.where(slots.find_new_slots()[..., None], p, normalize(p * rise))
+        previous.write(slots.positions, p)
         tokens, n_kept = verify(p, q, draft, point, u, e)
-        after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
-        yield slots.advance(
-            torch.where(after_correction, race(drawn, e), tokens), n_kept, p, p if law == "target" else drawn
-        )
-        previous = p
+        after_correction = torch.arange(window, device=p.device) >= n_kept[:, None]
+        return slots.advance(torch.where(after_correction, race(drawn, e), tokens), n_kept, p, drawn)
+
+    return slots.repeat(run_pass)

@@ -10,6 +10,7 @@ from torch import Tensor
 from parity_decoders.counts import Counts
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
@@ -73,17 +74,19 @@ def spec(
         raise DecodingError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
     V = model.vocab
     line = SequenceBuffer(model, start, gamma + 1)
-    static = getattr(model, "static", False)
-    # the pass shrinks at the end of the image, unless the model's shapes are fixed
-    while W := min(gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)):
-        positions = line.next_positions(W)
-        index = line.age * (gamma + 1) + torch.arange(W, device=start.device)
+    slot = torch.arange(gamma + 1, device=start.device)
+
+    def run_pass() -> Step:
+        positions = line.next_positions(gamma + 1)
+        index = line.age * (gamma + 1) + slot
         drafts, laws = propose(draft_model, line, positions, noise, index)
         last_token = line.read_last_token()[:, 0]
         p = make_law(model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)))
         draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
-        # The last slot has no draft, nor has the last drawn position, where the pass was shrunk to end there.
-        bonus = (torch.arange(W, device=start.device) == gamma) | (positions >= line.end - 1)
+        # the last slot has no draft, nor need a token be drafted at or after the last drawn position
+        bonus = (slot == gamma) | (positions >= line.end - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)
-        yield line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))
+        return line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))
+
+    return Passes(line, run_pass)

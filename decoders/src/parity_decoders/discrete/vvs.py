@@ -13,10 +13,11 @@ from torch.nn.functional import normalize, one_hot
 from parity_decoders.candidates import draft_tree
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
+from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity_decoders.steps import Step
-from parity_decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, make_tree, trace_path
+from parity_decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, trace_path
 from parity_decoders.verification import Descent, descend, find_look_alikes, is_idle_on_cpu, race
 
 CLAIM = "lossy"
@@ -54,13 +55,6 @@ def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Ten
     number = (u * leaf.sum(1)).long()[:, None]
     drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
     return trace_path(tree, find_likeliest(tree) if select == "confidence" else drawn, depth)
-
-
-def may_skip(line: SequenceBuffer, schedule: str, interval: int) -> bool:
-    """Return whether any row may skip verification in this pass, as far as that is known without reading from the GPU;
-    rows of a refilled batch have made different numbers of passes."""
-    by_turns = line.queue is None and schedule == "uniform"
-    return schedule != "off" and not (by_turns and line.step % (interval - 1))
 
 
 def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
@@ -178,26 +172,27 @@ def vvs(
     slot = torch.arange(depth + 1, device=start.device)
     G = 0 if schedule == "off" else depth  # the most tokens that a pass takes unverified
     draft = partial(draft_tree, model.drafter, line, (total, depth, top_k), G + depth + 1)
-    while line.count_remaining():
+
+    def run_pass() -> Step:
         g = torch.zeros_like(line.frontier)
         age = line.age[:, 0]
-        tree = make_tree(line, None)
-        if line.step:  # the first pass has no feature to draft from
-            candidates = draft(line.last_frontier, line.frontier, measure_staleness(line, s1, s2, blend))
-            skip = age % (interval - 1) == 0
-            if schedule == "dynamic":
-                skip = measure_similarity(candidates, model.codebook, depth, decay, stride) >= threshold
-            if may_skip(line, schedule, interval) and not is_idle_on_cpu(skip := skip & (age > 0)):
-                path = choose_sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
-                g = take_sequence(line, candidates, path, skip, truncate)
-                redrafted = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
-                candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
-            tree = join_tree(line, g, G, candidates)
+        candidates = draft(line.last_frontier, line.frontier, measure_staleness(line, s1, s2, blend))
+        skip = age % (interval - 1) == 0
+        if schedule == "dynamic":
+            skip = measure_similarity(candidates, model.codebook, depth, decay, stride) >= threshold
+        if schedule != "off" and not is_idle_on_cpu(skip := skip & (age > 0)):
+            path = choose_sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
+            g = take_sequence(line, candidates, path, skip, truncate)
+            redrafted = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
+            candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
+        tree = join_tree(line, g, G, candidates)
         p = tree.compute_law()
         draws = (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
         verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], look_alikes, delta, "counted")
-        if replace and line.step:
+        if replace:
             replaced = replace_path(tree, candidates, G + 1, verified, p, e)
             verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, replaced, verified))
-        yield finish_pass(tree, g, G, verified)
+        return finish_pass(tree, g, G, verified)
+
+    return Passes(line, run_pass)
