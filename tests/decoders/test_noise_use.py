@@ -33,10 +33,10 @@ def test_no_number_is_read_at_two_positions(decoder, options):
     assert row["verdict"] == "not rejected"
 
 
-def test_one_stream_for_tokens_and_laws_is_noticed(monkeypatch):
-    def draw_from_the_stream_of_tokens(window):
-        """Draw exponentials from the numbers that drafted tokens use, too: a fault."""
-        return window.noise.exponential("draft", window.index, window.model.vocab)
+def test_numbers_that_all_passes_share_are_noticed(monkeypatch):
+    def draw_by_slot(window):
+        """Draw exponentials by numbers of the slots alone, without that of the pass: a fault."""
+        return window.noise.exponential("draft race", window.index % window.size, window.model.vocab)
 
-    monkeypatch.setattr(Window, "_draw_draft_races", draw_from_the_stream_of_tokens)
+    monkeypatch.setattr(Window, "_draw_draft_races", draw_by_slot)
     assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
