@@ -20,10 +20,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +42,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
-from parity.decode import loop
-from parity.decode.captured import REACHES, Captured, run_captured
+from parity.decode import captured, loop
+from parity.decode.captured import REACHES, Captured, compile_pass, run_captured
 from parity.decode.discrete import record
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
@@ -79,6 +80,8 @@ SIZES = {
     "LlamaGen-XL": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig()),
     "LlamaGen-3B": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig(dim=3200, layers=24, heads=32, grid=24)),
 }
+SHALLOW = "Lumina-mGPT 7B, 8 of its 32 layers"
+SHALLOW_SIZES = {SHALLOW: Size(TokenSampling(3.0, top_k=2000), chameleon={"num_hidden_layers": 8})}
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 300}
 SMALL_SIZES = {
@@ -97,13 +100,14 @@ class Bench:
         self.device = "cpu" if cpu else "cuda"
         self.dtype = torch.float32 if cpu else torch.bfloat16
         self.sizes = SMALL_SIZES if cpu else SIZES
+        self.shallow = next(iter(self.sizes)) if cpu else SHALLOW
         self.network = cache(self.make_network)
         self.reaches = True  # whether compiled passes are timed for each of REACHES
         self.compiled: set[str] = set()  # networks whose layers are compiled
 
     def make_network(self, name: str) -> Any:
         """Make the network of a size with random weights; each is made once."""
-        size = self.sizes[name]
+        size = (self.sizes | SHALLOW_SIZES)[name]
         torch.manual_seed(0)
         if size.llamagen is not None:
             return make_random_network(lambda: Transformer(size.llamagen), self.device, self.dtype)
@@ -116,7 +120,7 @@ class Bench:
     @torch.inference_mode()
     def make_model(self, name: str, batch: int = 1) -> Sampled:
         """Make the model of `batch` random prompts of a network, whose shapes are fixed as on a GPU."""
-        size, net = self.sizes[name], self.network(name)
+        size, net = (self.sizes | SHALLOW_SIZES)[name], self.network(name)
         model: Any
         if (c := size.llamagen) is not None:
             condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
@@ -288,7 +292,7 @@ def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
         passes.run()
         bench.wait()
         start = time.monotonic()
-        recording = Captured(passes)
+        recording = Captured(passes.run)
         bench.wait()
         row["capture, once, ms"] = 1000 * (time.monotonic() - start)
         ms = bench.time(recording.graph.replay)
@@ -296,6 +300,103 @@ def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
         before = reach
         row[f"captured, {'all' if reach == length else reach} positions, ms"] = ms
     return row | {"captured ms": total / length}
+
+
+def measure_whole_passes(bench: Bench) -> Iterator[Row]:
+    """Time a captured pass of each decoder as it is, compiled whole, and with its layers compiled, on a network of
+    fewer layers, which compiles sooner: what is saved beside the layers is the same. Count the graphs of two
+    batches."""
+    name = bench.shallow
+    plain: dict[str, Step] = {}
+    for how in ("as it is", "compiled whole", "layers compiled"):
+        if how == "layers compiled":  # last, for it changes the layers
+            compile_layers(bench, name)
+        for method in reversed(DECODERS):
+            row: Row = {"network": name, "method": method, "compiled": how}
+            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            for batch in range(2):
+                torch.manual_seed(1)
+                passes = bench.start(name, method)
+                run = passes.run
+                if how == "compiled whole":
+                    run = compile_pass(run, "eager" if bench.cpu else "inductor")
+                start = time.monotonic()
+                step = run()
+                bench.wait()
+                row |= {} if batch else {"seconds of the first pass": time.monotonic() - start}
+                row["graphs of two batches"] = torch._dynamo.utils.counters["stats"]["unique_graphs"] - graphs
+            row["steps equal"] = is_equal(step, plain.setdefault(method, step))
+            yield row | {"captured ms": bench.time_captured(run)}
+
+
+def compare_reaches(bench: Bench) -> Iterator[Row]:
+    """Count the steps that are equal with and without capture, layers compiled, by dtype, where both attend to all
+    positions and where captured passes attend to those that are written. If only the latter differ, and only in coarse
+    dtypes, the cause is rounding: other shapes take other kernels."""
+    name = list(bench.sizes)[-1]
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        torch._dynamo.reset()
+        other = Bench(bench.cpu)
+        other.dtype = dtype
+        compile_layers(other, name)
+        for method, reaches in product(("mtj", "sjd_coupled"), ((), (16,) if bench.cpu else REACHES)):
+            found = []
+            for run in (iter, partial(run_passes, bench)):
+                torch.manual_seed(1)
+                with patch.object(captured, "REACHES", reaches):
+                    found.append(list(islice(run(other.start(name, method)), 12)))
+            equal = [is_equal(a, b) for a, b in zip(*found, strict=False)]
+            row = {"network": name, "method": method, "dtype": str(dtype).removeprefix("torch.")}
+            row |= {"captured passes attend to": "positions that are written" if reaches else "all positions"}
+            yield row | {"steps": len(equal), "equal before one differs": [*equal, False].index(False)}
+        del other
+
+
+class Job:
+    """A random network of a published size, as `loop.decode` takes the networks of a job."""
+
+    def __init__(self, bench: Bench, name: str):
+        """Take the network of a size."""
+        self.bench, self.name = bench, name
+        self.device = torch.device(bench.device)
+        self.captured = False
+        bench.network(name)
+
+    def model(self, rows: Any, sampling: Any) -> Sampled:
+        """Make the model of random prompts, the same ones each time."""
+        torch.manual_seed(1)
+        return self.bench.make_model(self.name, len(rows["ids"]))
+
+    def is_compiled(self) -> bool:
+        """Return whether passes are compiled: no."""
+        return False
+
+
+def measure_jobs(bench: Bench) -> Iterator[Row]:
+    """Decode jobs with and without captured passes, as `capture: auto` and `off` do: the embedded model, eight images
+    at once, and a random network, one image. Seconds have all that a job does, its captures too."""
+    import numpy as np
+
+    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": 16}, Path("results"))
+    texts = CAPTIONS[:8]
+    rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
+    name = list(bench.sizes)[-1]
+    base = {"sampling": TOKENS, "seed": 0, "dtype": "float32"}
+    embedded = loop.load("discrete", manifest, base | {"method": "ar"}, bench.device)
+    networks = {"embedded": (embedded, rows), name: (Job(bench, name), {k: v[:1] for k, v in rows.items()})}
+    for network, (loaded, some) in networks.items():
+        for method in reversed(DECODERS):
+            chosen = options("discrete", method, {})
+            spec = base | {"method": method, "options": cap_small("discrete", method, chosen) if bench.cpu else chosen}
+            shards = {}
+            for is_on in (True, False, True, False)[2 * bench.cpu :]:  # the first two warm up
+                loaded.captured = is_on and not bench.cpu
+                shards[is_on] = loop.decode("discrete", loaded, spec, some, len(some["ids"]))
+            off, on = (float(shards[is_on].seconds[0]) for is_on in (False, True))
+            row = {"network": network, "method": method, "images": len(texts[: len(some["ids"])])}
+            row |= {"passes": int(shards[True].passes[0]), "seconds, off": off, "seconds, auto": on}
+            differ = int((shards[True].tokens != shards[False].tokens).sum())
+            yield row | {"times sooner": off / on, "tokens that differ": differ}
 
 
 def measure_steps_by_kernel(bench: Bench) -> Iterator[Row]:
@@ -433,7 +534,7 @@ def list_kernels(bench: Bench) -> Iterator[Row]:
         return
     name = next(iter(bench.sizes))
     for method in DECODERS:
-        recording = Captured(bench.start(name, method))
+        recording = Captured(bench.start(name, method).run)
         recording.graph.replay()
         bench.wait()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -466,6 +567,9 @@ PARTS = {
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
     "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
     "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
+    "jobs": Part(measure_jobs, 50, "A job with and without captured passes"),
+    "whole": Part(measure_whole_passes, 90, "A whole pass as one compiled graph, and with its layers compiled"),
+    "reaches": Part(compare_reaches, 60, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
 

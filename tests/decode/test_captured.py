@@ -1,6 +1,7 @@
 """A pass that is recorded once and repeated makes the tokens of passes that run. A CPU has no graphs, so a tape stands
 for one: the calls of a pass, made again on the same tensors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,19 @@ from torch.utils._pytree import tree_leaves
 from parity.base.row_noise import batch_noise
 from parity.decode import captured, loop
 from parity.decode.captured import run_captured
+from parity.decode.shard_io import TIMES
+from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
+from parity.models.compiling import CompiledPass
+from parity.models.discrete.cached import logits_pass
 
 TEXTS = ["a small red circle", "two large squares", "a green star above a blue ring", "a ring", "a blue star"]
 DECODERS = {
     "ar": (ar.ar, {}),
     "sjd_coupled": (sjd_coupled.sjd_coupled, {"window": 16}),
     "maximal": (sjd_coupled.sjd_coupled, {"window": 8, "coupling": "maximal", "warm": True}),
-    "mtj": (mtj.mtj, {"window": 16, "branches": 12, "depth": 4}),
+    "mtj": (mtj.mtj, {"window": 8, "branches": 12, "depth": 4}),
 }
 
 
@@ -43,10 +48,10 @@ class Calls(TorchDispatchMode):
 class Tape:
     """A recorded pass: `replay` makes its calls again, each on the same tensors, and into the same ones."""
 
-    def __init__(self, passes):
+    def __init__(self, run):
         self.is_new = True
         with Calls() as calls:
-            self.step = passes.run()  # a tape, unlike a graph, runs what it records
+            self.step = run()  # a tape, unlike a graph, runs what it records
         self.calls = calls.made
 
     def replay(self):
@@ -59,20 +64,31 @@ class Tape:
         return type(self.step)(*(None if x is None else x.clone() for x in self.step))
 
 
+SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+SPEC = {"method": "ar", "options": {}, "sampling": SAMPLING, "seed": 0, "dtype": "float64"}
+
+
+def encode_texts(texts, manifest):
+    """Make the rows of a job from captions, which are their ids, too."""
+    return {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
+
+
 @pytest.fixture
-def begin(monkeypatch):
-    """A function that starts a decoder as on a GPU: fixed shapes, and no numpy, whose calls no tape would hold."""
+def loaded(monkeypatch):
+    """Networks of the embedded model, without numpy, whose calls no tape would hold."""
     largest = lambda x: x.argmax(-1)  # noqa: E731
     monkeypatch.setattr(verification, "find_largest", largest)
     monkeypatch.setattr(mtj, "find_largest", largest)
     manifest = fetch.make_manifest("discrete", "discrete", {"family": "llamagen", "grid": 8}, Path())
-    sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    spec = {"method": "ar", "options": {}, "sampling": sampling, "seed": 0, "dtype": "float64"}
-    loaded = loop.load("discrete", manifest, spec)
+    return loop.load("discrete", manifest, SPEC)
+
+
+@pytest.fixture
+def begin(loaded):
+    """A function that starts a decoder as on a GPU, with fixed shapes."""
 
     def make_model(texts, static=True):
-        rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
-        model = loaded.model(rows, sampling)
+        model = loaded.model(encode_texts(texts, loaded.manifest), SAMPLING)
         model.static = model.model.static = static
         return model
 
@@ -101,8 +117,8 @@ def test_a_repeated_pass_makes_the_tokens_of_passes_that_run(begin, decoder):
     model, passes = begin(decoder, TEXTS[:2])
     tapes = []
 
-    def record(passes):
-        tapes.append(Tape(passes))
+    def record(run):
+        tapes.append(Tape(run))
         return tapes[-1]
 
     repeated = decode(model, run_captured(passes, record))
@@ -118,8 +134,8 @@ def decode_by_reach(begin, decoder):
     model, passes = begin(decoder, TEXTS[:2])
     tapes = []
 
-    def record(passes):
-        tapes.append(Tape(passes))
+    def record(run):
+        tapes.append(Tape(run))
         return tapes[-1]
 
     return decode(model, run_captured(passes, record)), expected, len(tapes)
@@ -138,6 +154,76 @@ def test_a_pass_that_attends_to_too_few_slots_is_noticed(begin, monkeypatch):
     monkeypatch.setattr(captured, "choose_reach", lambda positions, length: 16)
     repeated, expected, _ = decode_by_reach(begin, "sjd_coupled")
     assert not torch.equal(repeated.tokens, expected.tokens)
+
+
+def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch):
+    """Calls of networks are counted, too; their seconds are not known."""
+    monkeypatch.setattr(captured, "Captured", Tape)
+    networks = loaded, replace(loaded, captured=True)
+    shards = [decode_job(x, monkeypatch, "mtj", 2, paced=1) for x in networks]
+    for name in set(shards[0].columns) - {*TIMES, "first_seconds"}:
+        assert np.array_equal(*(shard.columns[name] for shard in shards)), name
+    assert [bool(np.isnan(shard.network_seconds).all()) for shard in shards] == [False, True]
+    assert (shards[1].single_pass_cost[:2] > 0).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["ar", "sjd_coupled", "mtj"])
+def test_a_compiled_pass_is_one_graph_for_all_batches(loaded, monkeypatch, capsys, method):
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda run, **settings: real(run, **(settings | {"backend": "eager"})))
+    monkeypatch.setattr(captured, "Captured", Uncaptured)
+    plain = decode_job(loaded, monkeypatch, method, 1)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    networks = replace(loaded, captured=True, run=CompiledPass(logits_pass, "cpu"))
+    compiled = decode_job(networks, monkeypatch, method, 1)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    assert np.array_equal(plain.tokens, compiled.tokens)
+    assert np.array_equal(plain.step, compiled.step)
+    assert "compile:" not in capsys.readouterr().err
+
+
+class Uncaptured:
+    """In place of a recording, the pass as it is."""
+
+    def __init__(self, run):
+        self.replay = run
+
+
+def decode_job(loaded, monkeypatch, method, batch, paced=0):
+    """Decode two rows by a method, `batch` of them at once, with shapes fixed as on a GPU, and return the shard."""
+    draw = loop.batch_noise
+
+    def make_model(rows, sampling):
+        model = type(loaded).model(loaded, rows, sampling)
+        model.static = model.model.static = True
+        return model
+
+    def make_noise(*given):
+        noise = draw(*given)
+        noise.array = False
+        return noise
+
+    monkeypatch.setattr(loaded, "model", make_model)
+    monkeypatch.setattr(loop, "batch_noise", make_noise)
+    spec = SPEC | {"method": method, "options": options("discrete", method, DECODERS[method][1])}
+    return loop.decode("discrete", loaded, spec, encode_texts(TEXTS[:2], loaded.manifest), batch, paced)
+
+
+def test_what_cannot_be_captured_runs_as_it_is_and_the_log_says_why(begin, capsys):
+    for steps in (iter(()), begin("sjd_coupled", TEXTS[:1], static=False)[1]):
+        assert captured.capture("a method", steps) is steps
+        assert "a method" in capsys.readouterr().err
+
+
+def test_a_pass_that_cannot_be_recorded_runs_as_it_is(begin, capsys):
+    def refuse(run):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    expected = decode(*begin("sjd_coupled", TEXTS[:1]))
+    model, passes = begin("sjd_coupled", TEXTS[:1])
+    assert torch.equal(decode(model, run_captured(passes, refuse)).step, expected.step)
+    assert "not permitted" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 heads, which run on pretended tensors."""
 
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,14 +38,14 @@ def wide_cells(cells):
     return {**cells, "discrete": (spec, manifest, rows)}
 
 
-def decode(cell, kind, method, device, at_once, fast=False):
+def decode(cell, kind, method, device, at_once, fast=False, captured=False):
     """Decode three rows by a method at small options, in float64, `at_once` in a batch; return the shard's columns."""
     spec, manifest, rows = cell
     chosen = cap_small(kind, method, options(kind, method, {}))
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
     if rows is None:
         rows = {"ids": np.array([str(i) for i in range(3)])}
-    loaded = loop.load(kind, manifest, spec, device, fast)
+    loaded = loop.load(kind, manifest, spec, device, fast, captured)
     run = loop.run_decoder(kind, loaded, spec, rows, at_once, loop.Doing(0, len(rows["ids"])))
     columns = loop.import_kind(kind).columns(rows, run.model, run.start, run.decoded)
     return {name: loop.make_column(value, 3) for name, value in columns.items()}
@@ -69,21 +70,32 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
         ("ar", False),
         ("sjd_coupled", False),
         ("mtj", False),
-        pytest.param("sjd_coupled", True, marks=pytest.mark.long),
+        *(pytest.param(method, True, marks=pytest.mark.long) for method in ("ar", "sjd_coupled", "mtj")),
     ],
 )
-def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast, monkeypatch):
+def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast, monkeypatch, capsys):
+    """fast: compiled whole."""
     monkeypatch.setattr(captured, "REACHES", (96, 160))
     spec, manifest, rows = wide_cells["discrete"]
     chosen = options("discrete", method, {})
     spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
     decoded = {}
-    for device, run in (("cpu", iter), ("cuda", run_captured)):
-        loaded = loop.load("discrete", manifest, spec, device, fast and device == "cuda")
+    for device, run in (("cpu", iter), ("cuda", partial(run_captured, compiled=fast))):
+        loaded = loop.load("discrete", manifest, spec, device)
         model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, loop.noise_of(rows, loaded, spec))
         decoded[device] = record(model, start, run(steps))
     assert torch.equal(decoded["cuda"].tokens.cpu(), decoded["cpu"].tokens)
     assert torch.equal(decoded["cuda"].step.cpu(), decoded["cpu"].step)
+    assert "compile:" not in (log := capsys.readouterr().err) and "capture:" not in log
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", [m for m in methods("discrete") if m != "gpt2"])
+def test_a_job_whose_passes_are_captured_has_the_same_columns(wide_cells, method):
+    """A third row joins the batch of two, whose captures are made anew; what cannot be captured runs as it is."""
+    cuda, graphs = (decode(wide_cells["discrete"], "discrete", method, "cuda", 2, captured=c) for c in (False, True))
+    for name in set(cuda) - {"seconds", "first_seconds"}:
+        np.testing.assert_array_equal(graphs[name], cuda[name], err_msg=name)
 
 
 @needs_cuda

@@ -277,8 +277,8 @@ def test_what_was_not_trained_is_one_line_that_names_its_target(all_weights):
 
 def test_on_and_off_are_words_where_words_are_asked_for():
     """YAML reads them as truth values."""
-    config = checks.load(image() | yaml.safe_load("refill: on\ncompile: off"))
-    assert (config.refill, config.compile) == ("on", "off")
+    config = checks.load(image() | yaml.safe_load("refill: on\ncompile: off\ncapture: off"))
+    assert (config.refill, config.compile, config.capture) == ("on", "off", "off")
     drafted = checks.load(add(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
     vvs = [c.spec["options"] for c in cells(drafted, ["a"]) if c.spec["method"] == "vvs"]
     assert {(options["schedule"], options["truncate"]) for options in vvs} == {("off", True)}

@@ -35,6 +35,7 @@ rule decode:
         batch=lambda w: find_cell(w).spec["batch"] if "batch" in find_cell(w).spec else EXPERIMENT.image.batch,
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, find_cell(w).kind),
         compile=EXPERIMENT.compile,
+        capture=EXPERIMENT.capture,
         refill=EXPERIMENT.refill,
         compiled=lambda w: "--time-compiled" if is_timed_compiled(find_cell(w)) else "",
         digest=lambda w: digest_decoding(w).split()[0],
@@ -45,6 +46,7 @@ rule decode:
         r"""
         python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} \
             --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
-            --batch {params.batch} --shards {params.shards} --compile {params.compile} --refill {params.refill} {params.compiled} \
+            --batch {params.batch} --shards {params.shards} --compile {params.compile} --capture {params.capture} \
+            --refill {params.refill} {params.compiled} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument(
         "--compile", choices=["auto", "on", "off"], default="auto", help="whether passes are; auto: on CUDA alone"
     )
+    parser.add_argument("--capture", choices=["auto", "off"], default="auto", help="whether passes are, on CUDA alone")
     parser.add_argument(
         "--refill",
         choices=["auto", "on", "off"],
@@ -62,7 +63,7 @@ def main() -> None:
         device = take_device(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = (choice == "on" or (choice == "auto" and cuda) for choice in (a.compile, a.refill))
-        loaded = loop.load(a.kind, read_manifest(a.checkpoint), a.spec, device, fast)
+        loaded = loop.load(a.kind, read_manifest(a.checkpoint), a.spec, device, fast, cuda and a.capture == "auto")
         origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for piece, stored in missing:
             paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed in a job's first shard alone
@@ -73,8 +74,9 @@ def main() -> None:
                         compiled = loop.compile_passes(a.kind, loaded)
                         speedups = loop.time_compiled(a.kind, loaded, compiled, a.spec, piece)
                         shard.columns["compiled_speedup"] = speedups
-                    sizes = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
-                    write_shard(stored, shard.columns, origin | sizes)
+                    made = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
+                    made["captured"] = bool(np.isnan(shard.network_seconds).any())
+                    write_shard(stored, shard.columns, origin | made)
     if len(shards) == 1:
         link(shards[0][1], a.out)
     else:

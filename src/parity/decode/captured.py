@@ -1,6 +1,8 @@
 """Decoding by a CUDA graph: a pass that is captured once and repeated costs the host one call."""
 
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -8,7 +10,11 @@ from parity_decoders.passes import Passes
 from parity_decoders.steps import Step
 from torch import Tensor
 
+from parity.decode.clock import Clock
+from parity.models.compiling import MOST
+
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
+FIRST_PASSES = len(REACHES) + 2  # after so many, all that is compiled is
 
 
 class Recording(Protocol):
@@ -19,20 +25,96 @@ class Recording(Protocol):
         ...
 
 
+Record = Callable[[Callable[[], Step]], Recording]  # records a pass
+
+
 class Captured:
     """A pass of a decoder as a CUDA graph."""
 
-    def __init__(self, passes: Passes):
-        """Record the calls of the next pass; nothing runs."""
+    def __init__(self, run: Callable[[], Step]):
+        """Record the calls of the pass `run`; nothing runs. Raises RuntimeError if a call cannot be recorded."""
+        stream = torch.cuda.current_stream()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.step = passes.run()
+        try:
+            with torch.cuda.graph(self.graph):
+                self.step = run()
+        finally:
+            torch.cuda.set_stream(stream)  # where recording fails, torch leaves its own
 
     def replay(self) -> Step:
         """Make a pass, and return its step."""
         self.graph.replay()
         tokens, n_kept, positions, nodes = self.step
         return Step(tokens.clone(), n_kept.clone(), positions.clone(), None if nodes is None else nodes.clone())
+
+
+class Counted:
+    """A recording whose calls of networks a clock counts at each replay; their seconds are not known."""
+
+    def __init__(self, recording: Callable[[], Recording], clock: Clock):
+        """Make a recording, whose calls the clock lists. A compiled pass lists none: it is one call of the target."""
+        self.clock = clock
+        n = len(clock.spans)
+        self.recording = recording()
+        self.calls = [(role, None, None, tokens) for role, _, _, tokens in clock.spans[n:]] or [
+            ("target", None, None, 0)
+        ]
+        del clock.spans[n:]
+
+    def replay(self) -> Step:
+        """Make the pass, and count its calls."""
+        self.clock.spans += self.calls
+        return self.recording.replay()
+
+
+def compile_pass(run: Callable[[], Step], backend: str = "inductor") -> Callable[[], Step]:
+    """Compile a pass of a decoder whole: network, sampling, drafting and verification are one graph, which serves all
+    batches of a shape, because what a pass reads is in buffers. If compiling fails, at the first call, the log says so,
+    and passes run as they are. backend: of torch.compile."""
+    chosen = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
+
+    def call() -> Step:
+        """Make the pass."""
+        nonlocal chosen
+        if chosen is not run:
+            try:
+                torch._dynamo.config.recompile_limit = MOST
+                return chosen()
+            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+                say_once(f"compile: {type(error).__name__}: {describe(error)}; passes run as they are")
+                chosen = run
+        return run()
+
+    return call
+
+
+def capture(method: str, steps: Iterator[Step], clock: Clock | None = None, compiled: bool = False) -> Iterator[Step]:
+    """Return the steps of a decoder, made by recordings where its passes repeat; where they do not, the steps as they
+    are, and the log says why. clock: counts the calls of networks; compiled: passes that repeat are, whole."""
+    if not isinstance(steps, Passes):
+        reason = "it is a generator, not `Passes`"
+    elif not steps.line.static:
+        reason = "shapes of the model's passes follow from the rows that are open"
+    elif not steps.alike:
+        reason = "it holds values that a pass does not change in place"
+    else:
+        record: Record = Captured  # looked up here, where a test may put a tape in its place
+        if clock is None:
+            return run_captured(steps, record, compiled)
+        return run_captured(steps, lambda run: Counted(lambda: record(run), clock), compiled)
+    say_once(f"capture: {method}: {reason}; passes run one by one")
+    return steps
+
+
+@cache
+def say_once(line: str) -> None:
+    """Print a line to the log, once in a job."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def describe(error: Exception) -> str:
+    """Describe an error in the first 200 characters of its first line."""
+    return str(error).strip().splitlines()[0][:200]
 
 
 def start_reading(x: Tensor) -> Callable[[], list[int]]:
@@ -58,35 +140,48 @@ def choose_reach(positions: int, length: int) -> int:
 
 
 @torch.inference_mode()
-def run_captured(passes: Passes, record: Callable[[Passes], Recording] = Captured) -> Iterator[Step]:
-    """Yield the steps of a decoder, each pass that repeats an earlier one by a recording of it; others run as they are.
-    A recording is made for each of REACHES. While no row waits for a place, the host is a pass ahead: how far rows are
-    is read while the next pass runs, whose step is discarded if all are done."""
+def run_captured(passes: Passes, record: Record = Captured, compiled: bool = False) -> Iterator[Step]:
+    """Yield the steps of a decoder whose passes repeat, made by recordings of them. A recording is made for each of
+    REACHES; at first a pass runs at each, the furthest first, which compiles it. While no row waits for a place, the
+    host is a pass ahead: how far rows are is read while the next pass runs, whose step is discarded if all are done. If
+    a pass cannot be recorded, the log says so, and all run as they are. compiled: see `compile_pass`."""
     line = passes.line
     model: Any = line.model
     length: int = model.length
     span = line.tokens.shape[1] - 1 - length  # tokens of a pass
-    recordings: dict[int, Recording | None] = {}
+    run = compile_pass(passes.run) if compiled else passes.run
+    untried = [*(n for n in REACHES if n < length), length]
+    recordings: dict[int, Recording] = {}
     read: Callable[[], list[int]] | None = None
+    if not line.is_done():
+        with torch.compiler.set_stance("force_eager"):  # a first pass sets what others find, and has a graph of its own
+            step = passes.run()
+        yield step
     while True:
-        if read is None or line.waits() or not passes.repeats():
+        if read is None or line.waits():
             read = None
             if line.take_waiting_rows():
                 recordings = {}  # rows that join may move buffers
             if line.is_done():
                 return
             furthest = int(line.frontier.max())
-            if not passes.repeats():
-                yield passes.run()
-                continue
-        reach = choose_reach(furthest + 2 * span, length)  # the pass before, of which nothing was read, has moved rows
+        needed = furthest + 2 * span  # the pass before, of which nothing was read, has moved rows
+        untried = [n for n in untried if n >= needed]
+        reach = untried[-1] if untried else choose_reach(needed, length)
         model.attend(reach)
-        if reach not in recordings:
-            recordings[reach] = None  # the first pass runs as it is, which compiles it
-            step = passes.run()
+        if untried:
+            untried.pop()
+            step = run()
         else:
-            recording = recordings[reach] = recordings[reach] or record(passes)
-            step = recording.replay()
+            if reach not in recordings:
+                try:
+                    recordings[reach] = record(run)
+                except RuntimeError as error:
+                    say_once(f"capture: {describe(error)}; passes run one by one")
+                    model.attend(length)
+                    yield from passes
+                    return
+            step = recordings[reach].replay()
         if read is not None:
             nearest, furthest = read()
             if nearest >= line.end:

@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
 class Clock:
     """Times calls of networks, for which decoders are handed `Timed` ones. On a GPU the ends of a call are events of
-    its stream, which nothing waits for."""
+    its stream, which nothing waits for; a captured call is counted alone."""
 
     def __init__(self, device: torch.device):
         """Start with no calls. device: of the networks."""
@@ -27,15 +27,20 @@ class Clock:
         self.spans: list[tuple[str, Any, Any, int]] = []
 
     def stamp(self) -> Any:
-        """Return the time now: seconds on a CPU, else a recorded CUDA event."""
+        """Return the time now: seconds on a CPU, else a recorded CUDA event; None while a graph is captured."""
         if not self.is_cuda:
             return time.perf_counter()
+        if torch.cuda.is_current_stream_capturing():
+            return None
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def time(self, role: str, call: Callable[..., Any], *inputs: Any) -> Any:
-        """Return call(*inputs), and record when it began and ended. role: see `Call`."""
+        """Return call(*inputs), and record when it began and ended; in a compiled pass, the call alone. role: see
+        `Call`."""
+        if torch.compiler.is_compiling():
+            return call(*inputs)
         started = self.stamp()
         out = call(*inputs)
         tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
@@ -43,9 +48,15 @@ class Clock:
         return out
 
     def list_calls(self) -> list[Call]:
-        """List the calls so far, with their seconds."""
-        cuda = self.is_cuda
-        return [Call(role, a.elapsed_time(b) / 1000 if cuda else b - a, n) for role, a, b, n in self.spans]
+        """List the calls so far, with their seconds; NaN of those that were replayed."""
+
+        def measure(a: Any, b: Any) -> float:
+            """Measure the seconds between two stamps."""
+            if a is None:
+                return float("nan")
+            return float(a.elapsed_time(b) / 1000 if self.is_cuda else b - a)
+
+        return [Call(role, measure(a, b), n) for role, a, b, n in self.spans]
 
 
 class Timed:

@@ -28,6 +28,7 @@ from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
+from parity.decode.captured import FIRST_PASSES, capture
 from parity.decode.clock import Call, Clock
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, is_plain_decoding, make_plain_options, needs
@@ -88,12 +89,22 @@ def import_kind(kind: str) -> Any:
     return importlib.import_module(f"parity.decode.{kind}")
 
 
-def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu", fast: bool = False) -> Any:
+def load(
+    kind: str,
+    manifest: Mapping[str, Any],
+    spec: dict[str, Any],
+    device: str = "cpu",
+    fast: bool = False,
+    captured: bool = False,
+) -> Any:
     """Load the networks of `manifest` that decode a cell of specification `spec`, in its dtype, with the companion that
-    its method needs; passes are compiled if `fast`."""
+    its method needs. fast: passes are compiled; captured: those of image tokens are captured where they can be."""
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
-    return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
+    loaded = models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
+    if kind == "discrete":
+        loaded.captured = captured
+    return loaded
 
 
 def compile_passes(kind: str, loaded: Any) -> Any:
@@ -128,7 +139,11 @@ def start_decoding(
         if n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
             model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
-        return model, starts, decoder(model, starts, noise=noise, **spec["options"])
+        steps = decoder(model, starts, noise=noise, **spec["options"])
+        if getattr(loaded, "captured", False):
+            compiled = loaded.is_compiled() and not needs(kind, spec["method"])  # calls of a companion are counted
+            steps = capture(spec["method"], steps, clock, compiled)
+        return model, starts, steps
 
     return start
 
@@ -149,8 +164,11 @@ class Run:
     decoded: Any
     calls: list[Call]
 
-    def pass_seconds(self) -> float:
-        """Compute the mean seconds of a pass of the target; NaN where its calls are not timed."""
+    def pass_seconds(self, captured: bool) -> float:
+        """Compute the mean seconds of a pass: of the target's calls, NaN where these are not timed, or of all that a
+        pass does if passes are `captured`, whose calls are not timed."""
+        if captured:
+            return float(self.decoded.seconds / self.decoded.passes)
         target = [call.seconds for call in self.calls if call.network == "target"]
         return float(np.mean(target)) if target else float("nan")
 
@@ -195,12 +213,14 @@ def run_decoder(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_onc
 
 
 def warm_up(kind: str, loaded: Any, specs: Iterable[dict[str, Any]], rows: Rows, doing: Doing) -> None:
-    """Run and discard the first WARM steps of each specification on all rows and on one: they are the slowest."""
+    """Run and discard the first steps of each specification on all rows and on one, which are the slowest: WARM, or all
+    before those that are captured."""
+    n_steps = FIRST_PASSES if getattr(loaded, "captured", False) else WARM
     for spec in specs:
         for some_rows in (rows, slice_rows(rows, slice(1))):
             note(doing.describe(f"warming up {spec['method']}"), interval=0)
             steps = start_decoding(kind, loaded, spec)(some_rows, noise_of(some_rows, loaded, spec))[2]
-            for _ in zip(range(WARM), steps, strict=False):
+            for _ in zip(range(n_steps), steps, strict=False):
                 pass
 
 
@@ -213,6 +233,7 @@ def time_alone(
     names = ("single_seconds", "plain_single_seconds", "single_pass_cost")
     columns = {name: np.full(n, np.nan) for name in names}
     started = time.monotonic()
+    captured = getattr(loaded, "captured", False)
     n_alone = 1 if spec == plain else min(ALONE, len(rows["ids"]))
     for i in range(n_alone):
         if i and time.monotonic() - started > ALONE_SECONDS:
@@ -223,7 +244,7 @@ def time_alone(
             alone = doing.during(f"{which['method']} alone, {i + 1} of {n_alone}")
             runs[which == plain] = run_decoder(kind, loaded, which, row, 1, alone)
         method, plainly = runs.get(False, runs[True]), runs[True]
-        cost = method.pass_seconds() / plainly.pass_seconds()
+        cost = method.pass_seconds(captured) / plainly.pass_seconds(captured)
         for name, value in zip(names, (method.decoded.seconds, plainly.decoded.seconds, cost), strict=True):
             columns[name][i] = value
     return columns

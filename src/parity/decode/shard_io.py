@@ -5,12 +5,13 @@ Of every kind of model
     tokens           [n, L], or [n, L, D] where they are continuous
     step             [n, L] int16: the step in which a token became final; 0 for known and forced ones
     seconds          [n] wall time of decoding the row's batch, or, where rows are refilled, all of the shard's rows
-    network_seconds  [n] of these, those of the networks
+    network_seconds  [n] of these, those of the networks, NaN where passes were captured, whose parts are not timed
     plain_seconds    [n] the same of plain decoding of the same rows, right before or after, NaN where it was not timed;
                      where rows are refilled, that of the first batch scaled to all rows
     single_seconds, plain_single_seconds
                      [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
-    single_pass_cost [n] of these two runs, seconds of a pass of the target by the method over those of a plain one
+    single_pass_cost [n] of these two runs, seconds of a pass of the target by the method over those of a plain one;
+                     where passes were to be captured, of all that a pass does
     compiled_speedup [n] plain decoding alone: its seconds over those with compiled passes, NaN where it was not timed
     load             [n] load average of the machine over the minute before, NaN where nothing was timed beside the row
     batch            [n] rows in that time
@@ -18,7 +19,7 @@ Of every kind of model
     passes           [n] passes of the target over that batch, one after another
     draft_calls      [n] calls of the target's companion (a drafter, a draft model) over that batch, likewise
     draft_tokens     [n] tokens that these evaluate for a row; of vectors, for all rows
-    provenance       device, versions, specification, code, parameters of each network
+    provenance       device, versions, specification, code, parameters of each network, whether passes were captured
 and what `columns` of `parity.decode.<kind>` adds.
 
 The store (`results/store`) holds whole shards under a digest of all that their bytes depend on, times aside:

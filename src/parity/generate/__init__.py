@@ -104,7 +104,8 @@ class Generator:
         companion = needs(self.kind, method)
         if companion not in self.loaded:
             spec = {"method": method, "dtype": self.dtype}
-            self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device)
+            captured = self.device == "cuda" and self.config.capture == "auto"
+            self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device, captured=captured)
         return self.loaded[companion]
 
     def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:

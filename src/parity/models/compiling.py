@@ -25,8 +25,6 @@ class CompiledPass:
     because done rows leave the batch and a cache is read as far as it is written. Otherwise each set of shapes has a
     graph. If compilation fails, the first call says so in one line and the function runs uncompiled: `failed` is true.
 
-    CUDA does not capture the graphs: it would need caches that stay where they are, and each batch has new ones.
-
     Call it with one network alone: its weights are constants of the graph, and no guard checks that they are the same.
     On a CPU such checks take a third of a small network's pass over one token.
     """
@@ -40,6 +38,9 @@ class CompiledPass:
         self.fast = torch.compile(copy_function(function), dynamic=not fixed, fullgraph=True, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call the function; inside a pass that is compiled whole, it is a part of that."""
+        if torch.compiler.is_compiling():
+            return self.function(*arguments)
         from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
 
         if not self.failed:

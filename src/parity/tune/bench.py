@@ -117,6 +117,7 @@ class Bench:
         self.dtype = case.setting.get("dtype", "float32")
         self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
         self.fast = config.compile == "on" or (config.compile == "auto" and self.device.startswith("cuda"))
+        self.captured = config.capture == "auto" and self.device.startswith("cuda")
         self.compiles = False  # whether variants are tried with compiled passes, too
         self.models: dict[tuple[str, bool], Any] = {}
 
@@ -129,7 +130,7 @@ class Bench:
         if (companion, fast) not in self.models:
             method = next(m for m in methods(self.kind) if needs(self.kind, m) == companion)
             spec = {"method": method, "dtype": self.dtype}
-            self.models[companion, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast)
+            self.models[companion, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
         return self.models[companion, fast]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
@@ -198,7 +199,8 @@ class Prompted(Bench):
     def load_networks(self, companion: str, fast: bool) -> Loaded:
         """Select the target and the companion that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", companion)}
-        return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
+        run = self.run if fast else logits_pass
+        return Loaded(self.manifest, nets, torch.device(self.device), run, self.captured)
 
     def rows(self, first: int, count: int) -> Rows:
         """Take the captions in turn, under ids of their own."""

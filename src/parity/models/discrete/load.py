@@ -30,6 +30,11 @@ class Loaded:
     nets: dict[str, nn.Module]
     device: torch.device
     run: Pass = logits_pass  # this function, compiled or not, runs a pass
+    captured: bool = False  # whether passes are captured where they can be
+
+    def is_compiled(self) -> bool:
+        """Return whether passes are compiled."""
+        return isinstance(self.run, CompiledPass)
 
     def __post_init__(self) -> None:
         self.family = load_family(self.manifest)
