@@ -567,9 +567,9 @@ PARTS = {
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
     "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
     "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
-    "jobs": Part(measure_jobs, 50, "A job with and without captured passes"),
-    "whole": Part(measure_whole_passes, 90, "A whole pass as one compiled graph, and with its layers compiled"),
-    "reaches": Part(compare_reaches, 60, "Captured steps against uncaptured ones, by dtype and positions attended to"),
+    "jobs": Part(measure_jobs, 40, "A job with and without captured passes"),
+    "whole": Part(measure_whole_passes, 70, "A whole pass as one compiled graph, and with its layers compiled"),
+    "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
 
