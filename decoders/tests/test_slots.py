@@ -4,6 +4,7 @@ import pytest
 import torch
 from decoders.tests.architectures import CONFIGURATIONS, make_model
 
+from parity_decoders import slots
 from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.slots import SlotNetwork
 
@@ -37,8 +38,15 @@ def make_network(model) -> SlotNetwork:
         return SlotNetwork(model, ids, ids != 0, LENGTH + 1)
 
 
+@pytest.fixture(params=[1, 16])
+def aligned(request, monkeypatch):
+    """How many slots a pass reads a multiple of, as on a CPU and as on a GPU."""
+    monkeypatch.setitem(slots.ALIGNED, "cpu", request.param)
+    return request.param
+
+
 @torch.inference_mode()
-def test_windows_have_the_laws_of_forward(model):
+def test_windows_have_the_laws_of_forward(model, aligned):
     tokens = draw_tokens()
     network = make_network(model)
     last = torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]])
@@ -49,6 +57,7 @@ def test_windows_have_the_laws_of_forward(model):
         positions = torch.arange(first - 1, min(first + 3, LENGTH)).expand(2, -1)
         network.logits(wrong[:, positions[0] + 1], positions)  # wrong drafts first, which the right tokens replace
         logits.append(network.logits(feed[:, positions[0] + 1], positions))
+        assert network.cache.end % aligned == 0
     for row in range(2):
         truth = compute_logits(model, row, tokens[row])
         torch.testing.assert_close(torch.cat(logits, 1)[row], truth, atol=1e-4, rtol=1e-4)
@@ -68,7 +77,7 @@ def test_rows_at_different_positions_have_the_laws_of_forward(model):
 
 
 @torch.inference_mode()
-def test_trees_have_the_laws_of_forward(model):
+def test_trees_have_the_laws_of_forward(model, aligned):
     tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
@@ -79,6 +88,7 @@ def test_trees_have_the_laws_of_forward(model):
     nodes = torch.randint(3, 40, (2, 7), generator=torch.Generator().manual_seed(3))
     root = torch.tensor([[4], [6]])
     logits = network.tree(nodes, root + offset, parents)
+    assert network.cache.end % aligned == 0
     for row in range(2):
         for node, path in enumerate(paths):
             text = torch.cat([tokens[row, : root[row, 0]], nodes[row, path]])

@@ -20,6 +20,8 @@ from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
 
 # Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
+# A pass reads a multiple of so many slots, by device: a GPU's attention is slow where rows of its mask are not aligned
+ALIGNED = {"cuda": 16}
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
 # models that passed `check_slots`: whether they were in training mode, and the size of their vocabulary
 checked: WeakKeyDictionary[Any, tuple[bool, int]] = WeakKeyDictionary()
@@ -81,13 +83,14 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """A cache of `size` slots a row. Before a pass its caller sets `slots` [R, S], where new keys and values stand, and
-    `end`, how many slots are read."""
+    """A cache of `size` slots a row, a multiple of `aligned`. Before a pass its caller sets `slots` [R, S], where new
+    keys and values stand, and `end`, how many slots are read."""
 
     def __init__(self, layers: int, rows: int, size: int, device: torch.device):
-        """Make a cache without memory: a layer takes it when it first stores. size: slots of each of the `rows`
-        rows."""
-        self.size = size
+        """Make a cache without memory: a layer takes it when it first stores. size: slots of each of the `rows` rows,
+        at least."""
+        self.aligned = ALIGNED.get(device.type, 1)
+        self.size = size + -size % self.aligned
         self.end = 0
         self.rows = torch.arange(rows, device=device)[:, None]
         self.slots = self.rows[:, :0]
@@ -101,7 +104,8 @@ class SlotCache(Cache):
                 store[rows, targets] = store[rows, sources]
 
     def widen(self, more: int) -> None:
-        """Add `more` empty slots after the last."""
+        """Add `more` empty slots after the last, at least."""
+        more += -more % self.aligned
         self.size += more
         for layer in self.slot_layers:
             if layer.is_initialized:
@@ -172,6 +176,7 @@ class SlotNetwork:
         """Compute the logits [R, S, V] that follow tokens [R, S], and store these at `slots` [R, S]. places [R, S]:
         where each stands in its row, padding included; visible [R, S, T]: which slots it sees. last_only: [R, 1, V] of
         the last token, if the model can."""
+        visible = pad(visible, (0, -visible.shape[2] % self.cache.aligned))
         self.cache.slots = slots
         self.cache.end = visible.shape[2]
         options: dict[str, Any] = {self.cache_keyword: self.cache}
