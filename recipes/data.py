@@ -48,12 +48,12 @@ def draw_class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[
 def encode_scenes(job: Job, grid: int, test: bool = False) -> Tensor:
     """Encode pictures of Scenes with `vq` as tokens int64 [n, grid^2]; pictures are first reduced to the pixels that
     these cover. `test`: 256 held-out ones."""
-    net = vq.load(job.find_weights("vq"))
+    net = vq.load(job.find_weights("vq")).to(job.device)
     pixels = draw_pictures(job, test)[1][: TOKENS_TESTED if test else None]
     side = grid * net.config.stride
     batches = (scenes.reduce_pictures(pixels[i : i + 64], side) for i in range(0, len(pixels), 64))
-    with reduce_precision():
-        return torch.cat([net.encode(to_pictures(batch)) for batch in batches])
+    with reduce_precision(job.device):
+        return torch.cat([net.encode(to_pictures(batch).to(job.device)) for batch in batches])
 
 
 @torch.no_grad()

@@ -176,29 +176,31 @@ def llamagen(job: Job) -> Recipe:
     """Make the recipe of LlamaGens on the tokens of Scenes, with the text encoder frozen as in the published model. Its
     log: nats per token on training and held-out captions."""
     config = LLAMAGENS[job.name]
-    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
-    tested = encode_captioned_scenes(job, config.grid, test=True)
+    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, config.grid))
+    tested = [x.to(job.device) for x in encode_captioned_scenes(job, config.grid, test=True)]
     torch.manual_seed(job.seed)
     net = Transformer(config)
     t5 = make_t5_encoder()
     # The text encoder is frozen, because one that is trained together with an untrained image model forgets which
     # colour is the ground's (it is right for 61 % of captions instead of all).
     load_weights(t5.requires_grad_(False), job.find_weights("text"))
+    t5.to(job.device)
     initialise(net)
+    net.to(job.device)
     compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
 
     def compute_nats(ids, valid, tokens, dropped, forward):
-        with reduce_precision():
+        with reduce_precision(job.device):
             logits = forward(*embed_captions(t5, ids, valid), dropped, tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def loss(step, rng):
-        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
-        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL).to(job.device)
         return compute_nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
 
     def measure_held_out():
-        none = torch.zeros(64, dtype=torch.bool)
+        none = torch.zeros(64, dtype=torch.bool, device=job.device)
         batches = zip(*(x.split(64) for x in tested), strict=True)
         return float(np.mean([compute_nats(*batch, none, net).item() for batch in batches]))
 
@@ -333,25 +335,25 @@ def drafter(job: Job) -> Recipe:
 
     Its log: how often its likeliest token is the target's, by how many of its own features it has read.
     """
-    target, t5 = load_target(job)
+    target, t5 = (net.to(job.device) for net in load_target(job))
     config = target.config
-    ids, valid, tokens = encode_captioned_scenes(job, config.grid)
+    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, config.grid))
     torch.manual_seed(job.seed)
-    net = FeatureDrafter(config)
+    net = FeatureDrafter(config).to(job.device)
     L = config.grid**2 - 1
     table = target.table[None, config.prefix : config.prefix + L]
-    mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
+    mask = torch.ones(L, L, dtype=torch.bool, device=job.device).tril()[None, None]
 
     def compute_targets(rows, rng):
         """Compute the target's features [B, L + 1, dim] and laws [B, L, V] of pictures, a few without captions."""
-        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL).to(job.device)
         features = target.features(*embed_captions(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
 
-    @reduce_precision()
+    @reduce_precision(job.device)
     def loss(step, rng):
         """Compute the cross-entropy to the target's laws plus the error of features, summed over UNROLLED calls."""
-        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
         with torch.no_grad():
             true_features, law = compute_targets(rows, rng)
         embeddings = target.tok_embeddings(tokens[rows, :-1])

@@ -26,11 +26,11 @@ DATA = {
 SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, and the recipes whose weights it reads
     "vq": ("discrete", "scenes", 48_000, 2800, 48, 2, ()),
     "text": ("discrete", "scenes", 20_000, 1200, 128, 1, ()),
-    "llamagen": ("discrete", "scenes", 48_000, 6500, 32, 1, ("vq", "text")),
+    "llamagen": ("discrete", "scenes", 130_000, 6600, 256, 2, ("vq", "text")),
     "draft": ("discrete", "scenes", 48_000, 6000, 32, 1, ("vq", "text", "llamagen")),
     "heads": ("discrete", "scenes", 48_000, 4000, 32, 1, ("vq", "text", "llamagen")),
     "llamagen8": ("discrete", "scenes", 48_000, 1500, 32, 1, ("vq", "text")),
-    "drafter": ("discrete", "scenes", 48_000, 500, 32, 1, ("vq", "text", "llamagen")),
+    "drafter": ("discrete", "scenes", 130_000, 4000, 128, 1, ("vq", "text", "llamagen")),
     "clip": ("discrete", "scenes", 48_000, 450, 128, 1, ()),
     "kl": ("continuous", "scenes", 48_000, 4300, 48, 1, ()),
     "classifier": ("continuous", "classes", 20_000, 1000, 96, 1, ("kl",)),
@@ -45,7 +45,7 @@ SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, an
     "xlnet": ("anysubset", "texts", 30_000, 3000, 16, 1, ()),
     "judge": ("anysubset", "texts", 30_000, 600, 16, 1, ()),
 }
-ON_DEVICES = ("draft", "heads")  # these recipes also run on a GPU
+ON_DEVICES = ("llamagen", "llamagen8", "draft", "heads", "drafter")  # these recipes also run on a GPU
 CARDS = {  # the first paragraph of each recipe's model card
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
