@@ -8,6 +8,17 @@ import pytest
 
 
 @pytest.fixture
+def run_main(monkeypatch):
+    """A function that runs a command's `main` with arguments, in this process."""
+
+    def run(main, *arguments):
+        monkeypatch.setattr("sys.argv", ["command", *map(str, arguments)])
+        main()
+
+    return run
+
+
+@pytest.fixture
 def all_weights(tmp_path, monkeypatch):
     """A folder of weights in place of the package's, as after `recipes install`; the draft model and the 8x8 grid are
     small and random. With the digests of the model and of SHA256SUMS from before they were added."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from parity.base import console
-from parity.base.command import describe_cost, pin_threads, progress, run_command
+from parity.base.command import describe_cost, pin_threads, run_command
 from parity.base.errors import ConfigError, ParityError
 from parity.base.machine import redact_command
 
@@ -35,6 +35,10 @@ def test_an_error_that_a_user_can_mend_is_one_line(error, beginning, capsys):
     assert message.count("\n") == 1
 
 
+def test_an_error_of_the_project_is_one_line_whatever_it_names():
+    assert str(ConfigError("models.m = 'a\nb\x1b'")) == "models.m = 'a\\nb\\x1b'"
+
+
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(errno.ENOENT, "No such file", "x"), RuntimeError("a size is wrong")]
 )
@@ -44,14 +48,6 @@ def test_an_error_of_a_bug_is_raised_as_it_is(error):
 
     with pytest.raises(type(error)):
         run_command(fail)
-
-
-def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
-    assert list(progress(range(40), 40, "cells")) == list(range(40))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10
-    assert lines[0] == "cells: 4 of 40"
-    assert lines[-1] == "cells: 40 of 40"
 
 
 def test_threads_are_limited_by_cores_without_affinity_too(monkeypatch):

@@ -21,15 +21,6 @@ def run(monkeypatch, module, *flags):
 
 
 @pytest.mark.long
-def test_passes_of_every_method_are_timed(tmp_path, monkeypatch):
-    file = tmp_path / "gpu.json"
-    run(monkeypatch, load_script("gpu_passes.py"), "--device", "cpu", "--seconds", 1, "--out", file)
-    results = json.loads(file.read_text())
-    assert {row["method"] for row in results["tokens"]} >= {"ar", "sjd", "mtj"}
-    assert {row["method"] for row in results["tuned"] if row["times plain"]} >= {"ar"}
-
-
-@pytest.mark.long
 def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_path, monkeypatch):
     file, page = tmp_path / "captured.json", tmp_path / "gpu.md"
 

@@ -109,17 +109,6 @@ def test_every_decoder(rule, variants):
     check_rule("anysubset", rule, variants)
 
 
-@pytest.mark.parametrize("method", [decode_plainly, import_decoder("anysubset", "assd")])
-def test_stopping_early_is_an_error(method):
-    """The last step of a decoder is left out."""
-    model = make_text_model(3, 4)
-    start = draw_prompts(model, 12)
-    steps = list(method(model, start, noise=counted_noise(0, range(12))))
-    record(model, start, iter(steps))
-    with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
-        record(model, start, iter(steps[:-1]))
-
-
 @pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule, (fault, _) in RULES.items()])
 def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
     rule(decode_plainly, Variant("", {}))

@@ -93,17 +93,6 @@ def test_every_decoder(rule, variants):
     check_rule("continuous", rule, variants)
 
 
-@pytest.mark.parametrize("method", [decode_plainly, import_decoder("continuous", "mar")])
-def test_stopping_early_is_an_error(method):
-    """The last step of a decoder is left out."""
-    noise, start = make_start(range(12))
-    models = make_mixtures(12)
-    steps = list(method(models, start, noise=noise))
-    record(models, start, iter(steps))
-    with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
-        record(models, start, iter(steps[:-1]))
-
-
 @pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule, (fault, _) in RULES.items()])
 def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
     rule(decode_plainly, Variant("", {}))

@@ -114,17 +114,6 @@ def test_every_decoder(rule, variants):
     check_rule("discrete", rule, variants)
 
 
-@pytest.mark.parametrize("method", [decode_plainly, import_decoder("discrete", "eagle")])
-def test_stopping_early_is_an_error(method):
-    """The last step of a decoder is left out."""
-    model = TabularModel(make_table(4, 6), 6, 12, width=2)
-    start = torch.zeros(12, dtype=torch.int64)
-    steps = list(method(model, start, noise=counted_noise(1, range(12))))
-    record(model, start, iter(steps))
-    with pytest.raises(ParityError, match=r"row \d+, position \d+: the decoder stopped"):
-        record(model, start, iter(steps[:-1]))
-
-
 @pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule, (fault, _) in RULES.items()])
 def test_a_toy_that_breaks_the_rule_is_noticed(rule, fault):
     rule(decode_plainly, Variant("", {}))

@@ -1,15 +1,14 @@
 """The batch loop and its clock, on models that count their passes."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from parity_decoders.sampling import Sampled, TokenSampling
 
+from parity.base.errors import ParityError
 from parity.decode import discrete, loop
 from parity.decode.clock import Clock
-from parity.decode.loop import ALONE, WARM, decode, time_compiled
+from parity.decode.loop import ALONE, WARM, decode
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularDrafter, TabularModel
@@ -44,6 +43,19 @@ class Loaded:
             model.draft = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
         self.models.append(model)
         return model
+
+
+class Scarce(Loaded):
+    """Loaded networks whose models of more than `fits` rows end in an error, by default too little memory."""
+
+    def __init__(self, fits, error=torch.cuda.OutOfMemoryError):
+        super().__init__()
+        self.fits, self.error = fits, error
+
+    def model(self, rows, sampling):
+        if len(rows["ids"]) > self.fits:
+            raise self.error
+        return super().model(rows, sampling)
 
 
 def make_spec(method="sjd", **method_options):
@@ -91,27 +103,26 @@ def test_timing_changes_no_token():
     assert ((paced.network_seconds > 0) & (paced.network_seconds < paced.seconds)).all()
 
 
+def test_out_of_memory_halves_the_batch_with_the_same_tokens(capsys):
+    loaded = Scarce(1)
+    shard = decode("discrete", loaded, make_spec(window=3), ROWS, 7)
+    assert [len(model.rows) for model in loaded.models] == [1] * 7
+    lines = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
+    assert lines == [f"out of memory: batch {n} on cpu; {n // 2} from here on, with the same tokens" for n in (7, 3)]
+    assert shard.ids.tolist() == ROWS["ids"].tolist()
+    assert np.array_equal(shard.tokens, decode("discrete", Loaded(), make_spec(window=3), ROWS, 7).tokens)
+    with pytest.raises(ParityError, match="out of memory: batch 1 on cpu: one row does not fit; allowed: a device"):
+        decode("discrete", Scarce(0), make_spec(window=3), ROWS, 2)
+    with pytest.raises(ZeroDivisionError):
+        decode("discrete", Scarce(0, ZeroDivisionError), make_spec(window=3), ROWS, 2)
+
+
 def test_plain_decoding_is_its_own_baseline():
     loaded = Loaded()
     shard = decode("discrete", loaded, make_spec("ar"), ROWS, 2, 1)
     assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
     assert shard.single_pass_cost[0] == 1
     assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (1 + 4)
-
-
-def test_every_phase_of_a_job_is_noted_pass_by_pass(monkeypatch):
-    """The warm-up, rows alone, plain decoding beside a batch and the batch itself, with the rows that are done."""
-    noted = []
-    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
-    shard = decode("discrete", Loaded(), make_spec(window=3), ROWS, 4, 1)
-    phases = list(dict.fromkeys(text.partition(", pass")[0] for text in noted))
-    turns = [("ar", 1), ("sjd", 1), ("sjd", 2), ("ar", 2), ("ar", 3), ("sjd", 3), ("sjd", 4), ("ar", 4)]
-    alone = [f"0 of 7 done, {method} alone, {i} of 4" for method, i in turns]
-    warm = ["0 of 7 done, warming up ar", "0 of 7 done, warming up sjd"]
-    beside = "0 of 7 done, ar beside batch 1"
-    assert phases == [*warm, *alone, beside, "0 of 7 done", "4 of 7 done"]
-    assert [text for text in noted if text.startswith(beside)] == [f"{beside}, pass {i + 1} of {L}" for i in range(L)]
-    assert noted[-1] == f"4 of 7 done, pass {shard.passes[-1]}"
 
 
 class LoadedVectors:
@@ -139,16 +150,6 @@ def test_another_baseline_is_timed_in_place_of_plain_decoding(monkeypatch):
         shard = decode("continuous", LoadedVectors(), spec | {"method": method, "options": chosen}, rows, 2, 1)
         assert [text for text in noted if "beside" in text] == timed
         assert np.array_equal(shard.plain_seconds, shard.seconds) == (method == "mar")
-
-
-def test_compiled_passes_are_noted(monkeypatch):
-    noted = []
-    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
-    compiled = Loaded()
-    compiled.run = SimpleNamespace(failed=False)
-    time_compiled("discrete", Loaded(), compiled, make_spec("ar"), {k: v[:2] for k, v in ROWS.items()})
-    assert noted[0] == "2 of 2 done, compiled passes, warming up ar"
-    assert noted[-1] == f"2 of 2 done, compiled passes, 2 of 2, pass {L} of {L}"
 
 
 def test_calls_of_a_companion_are_counted_separately():

@@ -240,6 +240,5 @@ def test_moves_that_grow_a_thousandfold_stay_within_eps(steps, shift, within):
 def test_steps_without_noise_are_refused(method):
     target = make_model("mar", sampler="ddim", eta=0.0)
     noise, start = draw_start(target)
-    with pytest.raises(DecodingError, match=r"eta 0.*allowed: eta above 0") as error:
+    with pytest.raises(DecodingError, match=r"eta 0.*allowed: eta above 0"):
         list(method(Pair(target), start, noise=noise))
-    assert "\n" not in str(error.value)

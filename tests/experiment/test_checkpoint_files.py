@@ -71,9 +71,8 @@ SIZES = {
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_that_contradict_a_header_are_refused(written, case):
     family, network, message = SIZES[case]
-    with pytest.raises(ConfigError, match=message) as error:
+    with pytest.raises(ConfigError, match=message):
         plan(written, family, network=network)
-    assert "\n" not in str(error.value)
 
 
 SWAPPED = {

@@ -112,9 +112,8 @@ def test_pictures_keep_their_colours(tmp_path, case):
 def test_ambiguous_colours_are_refused(tmp_path, case):
     name, write, problem = REFUSED[case]
     write(tmp_path / name)
-    with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque picture") as error:
+    with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque picture"):
         open_picture(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.webp"])
@@ -185,9 +184,8 @@ REFERENCES = {
 def test_a_reference_that_cannot_be_used_is_refused(tmp_path, case):
     name, write, count, problem = REFERENCES[case]
     write(tmp_path / name)
-    with pytest.raises(ConfigError, match=f"^image.reference = '.*{name}.*{problem}") as error:
+    with pytest.raises(ConfigError, match=f"^image.reference = '.*{name}.*{problem}"):
         check_reference("image.reference", tmp_path / name, count, drawn=count > 0)
-    assert "\n" not in str(error.value)
 
 
 def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):

@@ -266,9 +266,8 @@ def test_a_file_of_another_network_is_refused(stand_in, tmp_path):
         published.load_inception(tmp_path / "x.pth")
     torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "y.pth")
     for load in (published.load_inception, published.load_vgg16):
-        with pytest.raises(ParityError, match="not the file of this network") as error:
+        with pytest.raises(ParityError, match="not the file of this network"):
             load(tmp_path / "y.pth")
-        assert "\n" not in str(error.value)
 
 
 def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):

@@ -66,9 +66,8 @@ def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch)
     model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"models": {"xl": model}}))
-    with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin") as error:
+    with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin"):
         pins.fill_model(dict(model), lambda name: pins.make_pin_reader(out)(name) if "t5" in name else pins.NONE)
-    assert "\n" not in str(error.value)
     for content in (b"first", b"another"):
         (tmp_path / "t5/model.safetensors").write_bytes(content)
         pin.write(experiment, out, tell=lambda text: None)
