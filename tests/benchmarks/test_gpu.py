@@ -1,7 +1,6 @@
 """The GPU commands run on a CPU, where they measure nothing but show that they run."""
 
 import json
-import sys
 
 import pytest
 
@@ -15,13 +14,8 @@ def gpu(monkeypatch):
     return load_script("gpu.py")
 
 
-def run(monkeypatch, module, *flags):
-    monkeypatch.setattr(sys, "argv", ["command", *map(str, flags)])
-    module.main()
-
-
 @pytest.mark.long
-def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_path, monkeypatch):
+def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_path, monkeypatch, run_main):
     file, page = tmp_path / "captured.json", tmp_path / "gpu.md"
 
     def fail(bench):
@@ -30,14 +24,14 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
         raise ValueError("no such kernel")
 
     monkeypatch.setitem(gpu.PARTS, "limit", gpu.Part(fail, 30, "The limit"))
-    run(monkeypatch, gpu, "--cpu", "--out", file, "--parts", "limit", "steps")
-    run(monkeypatch, gpu, "--cpu", "--out", file, "--parts", "networks")
+    run_main(gpu.main, "--cpu", "--out", file, "--parts", "limit", "steps")
+    run_main(gpu.main, "--cpu", "--out", file, "--parts", "networks")
     parts = json.loads(file.read_text())["parts"]
     assert (parts["limit"]["rows"], "no such kernel" in parts["limit"]["error"]) == ([{"rows": 1}], True)
     assert {row["method"] for row in parts["steps"]["rows"]} == {"ar", "sjd_coupled", "mtj"}
     assert all(row["steps equal"] for row in parts["steps"]["rows"])
     assert "error" not in parts["networks"]
-    run(monkeypatch, gpu, "--out", file, "--page", page)
+    run_main(gpu.main, "--out", file, "--page", page)
     assert page.read_text().count("**Not measured**") == 3
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -169,17 +168,11 @@ def test_bad_input_is_one_line_that_names_the_folder(tmp_path):
             compare_results(good, folder)
 
 
-def run_command(monkeypatch, *arguments):
-    """Run the command `parity compare` with arguments."""
-    monkeypatch.setattr(sys, "argv", ["parity compare", *map(str, arguments)])
-    command.main()
-
-
-def test_the_command_prints_the_change_and_writes_a_page(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_change_and_writes_a_page(tmp_path, run_main, capsys):
     hostile = "<script>x</script>"
     a = write_results(tmp_path / "a", make_cell(label=hostile))
     b = write_results(tmp_path / "b", make_cell(label=hostile, nfe=80.0, pill="lossy, TV = 0.20", verdict_kind="lossy"))
-    run_command(monkeypatch, a, b, "--out", tmp_path / "c.html")
+    run_main(command.main, a, b, "--out", tmp_path / "c.html")
     assert re.search(r"verdict, passes .*certified, TV ≤ 0.015 → lossy, TV = 0.20 .*-10", capsys.readouterr().out)
     page = (tmp_path / "c.html").read_text()
     assert "<script" not in page
@@ -187,6 +180,6 @@ def test_the_command_prints_the_change_and_writes_a_page(tmp_path, monkeypatch, 
     assert cells[:3] == [hostile, "verdict, passes", "certified, TV ≤ 0.015 → lossy, TV = 0.20"]
 
 
-def test_a_page_that_is_no_html_file_is_refused_first(tmp_path, monkeypatch):
+def test_a_page_that_is_no_html_file_is_refused_first(tmp_path, run_main):
     with pytest.raises(ParityError, match=r"--out .*ends in \.html"):
-        run_command(monkeypatch, tmp_path, tmp_path, "--out", tmp_path / "c.txt")
+        run_main(command.main, tmp_path, tmp_path, "--out", tmp_path / "c.txt")

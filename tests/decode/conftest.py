@@ -1,7 +1,6 @@
 """Fixtures: a small cell of every kind on the embedded models, and the command that decodes it."""
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,14 +87,13 @@ def job(request, cells, tmp_path) -> Job:
 
 
 @pytest.fixture
-def run_decode(monkeypatch):
+def run_decode(run_main):
     """A function that runs the command `decode` on a job and returns the shard that it wrote."""
 
     def run_command(job: Job, **flags: Any) -> Shard:
         """Write the job's files and run the command on them; `flags` are arguments of `make_arguments`."""
         command_line = job.make_arguments(**flags)
-        monkeypatch.setattr(sys, "argv", ["decode", *command_line])
-        main()
+        run_main(main, *command_line)
         return read_shard(Path(command_line[-1]))
 
     return run_command

@@ -111,26 +111,9 @@ def decode(model, steps):
     return loop.import_kind("discrete").record(model, start, steps)
 
 
-@pytest.mark.parametrize("decoder", ["sjd_coupled", "maximal", "mtj", pytest.param("ar", marks=pytest.mark.long)])
-def test_a_repeated_pass_makes_the_tokens_of_passes_that_run(begin, decoder):
-    expected = decode(*begin(decoder, TEXTS[:2], static=False))
-    model, passes = begin(decoder, TEXTS[:2])
-    tapes = []
-
-    def record(run):
-        tapes.append(Tape(run))
-        return tapes[-1]
-
-    repeated = decode(model, run_captured(passes, record))
-    assert len(tapes) == 1
-    for name in ("tokens", "step", "nfe", "nodes", "kept"):
-        assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
-    assert repeated.passes == expected.passes
-
-
-def decode_by_reach(begin, decoder):
+def decode_by_tapes(begin, decoder, static=True):
     """Decode by tapes; return what was decoded, what passes that run decode, and the number of tapes."""
-    expected = decode(*begin(decoder, TEXTS[:2]))
+    expected = decode(*begin(decoder, TEXTS[:2], static=static))
     model, passes = begin(decoder, TEXTS[:2])
     tapes = []
 
@@ -141,10 +124,19 @@ def decode_by_reach(begin, decoder):
     return decode(model, run_captured(passes, record)), expected, len(tapes)
 
 
+@pytest.mark.parametrize("decoder", ["sjd_coupled", "maximal", "mtj", pytest.param("ar", marks=pytest.mark.long)])
+def test_a_repeated_pass_makes_the_tokens_of_passes_that_run(begin, decoder):
+    repeated, expected, n_tapes = decode_by_tapes(begin, decoder, static=False)
+    assert n_tapes == 1
+    for name in ("tokens", "step", "nfe", "nodes", "kept"):
+        assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
+    assert repeated.passes == expected.passes
+
+
 @pytest.mark.parametrize("decoder", ["sjd_coupled", "mtj", pytest.param("ar", marks=pytest.mark.long)])
 def test_passes_attend_to_the_slots_that_are_written(begin, monkeypatch, decoder):
     monkeypatch.setattr(captured, "REACHES", (40, 56))
-    repeated, expected, n_tapes = decode_by_reach(begin, decoder)
+    repeated, expected, n_tapes = decode_by_tapes(begin, decoder)
     assert n_tapes > 1
     for name in ("tokens", "step", "nodes"):
         assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
@@ -152,7 +144,7 @@ def test_passes_attend_to_the_slots_that_are_written(begin, monkeypatch, decoder
 
 def test_a_pass_that_attends_to_too_few_slots_is_noticed(begin, monkeypatch):
     monkeypatch.setattr(captured, "choose_reach", lambda positions, length: 16)
-    repeated, expected, _ = decode_by_reach(begin, "sjd_coupled")
+    repeated, expected, _ = decode_by_tapes(begin, "sjd_coupled")
     assert not torch.equal(repeated.tokens, expected.tokens)
 
 

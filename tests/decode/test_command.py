@@ -58,20 +58,6 @@ def test_a_job_is_refilled_where_its_method_can_be(job, run_decode):
 
 
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)
-def test_a_stored_shard_is_not_decoded_again(job, run_decode):
-    """It is linked without loading a model; other code or another seed is decoded."""
-    changed_job = job.replace_spec(options={**job.spec["options"], "k": 3})
-    first = run_decode(job)
-    run_decode(changed_job)
-    (job.folder / "0-of-1.npz").unlink()
-    assert np.array_equal(run_decode(job, checkpoint=NOWHERE).tokens, first.tokens)
-    assert len(list(job.store.iterdir())) == 2
-    for other_job, code in ((job, "1"), (job.replace_spec(seed=9), "0")):
-        with pytest.raises(FileNotFoundError, match="manifest"):
-            run_decode(other_job, checkpoint=NOWHERE, code=code)
-
-
-@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
 @pytest.mark.parametrize("damage", ["cut", "flip", "other"])
 def test_a_damaged_file_of_the_store_is_decoded_again(job, run_decode, damage):
     shard = run_decode(job)

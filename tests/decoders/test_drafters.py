@@ -7,12 +7,12 @@ from parity_decoders.discrete.eagle import eagle
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import measure_similarity, vvs
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
 from parity_decoders.verification import descend, find_look_alikes
 
 from parity.decode.discrete import record
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, count_prefixes
-from tests.tables import make_table
+from tests.tables import decode_table, make_table
 
 
 def draw_tree(model, rows, total, depth, top_k, shift=0.0):
@@ -96,25 +96,17 @@ def test_a_perfect_drafter_saves_passes_and_skipping_more():
 # --- decoders with a draft model
 
 
-def decode_speculatively(target, drafts, gamma, rows=2000, sampling=None, length=6):
-    """Decode a table of logits by speculative sampling with another table, `drafts`, as draft model."""
-    model = TabularModel(target, length, rows, width=2, drafts=drafts)
-    model = model if sampling is None else Sampled(model, sampling)
-    start = torch.zeros(rows, dtype=torch.int64)
-    return record(model, start, spec(model, start, noise=counted_noise(1, range(rows)), gamma=gamma))
-
-
 @pytest.mark.parametrize("sampling", [None, TokenSampling(guidance=2.0, temperature=0.8, top_k=3)])
 @pytest.mark.parametrize("gamma", [1, 2, 4, 9])
 def test_spec_accepts_all_drafts_of_the_target(gamma, sampling):
     """A pass keeps gamma + 1 tokens, the last pass the rest, so no draft lacks its context."""
     logits = make_table(4, 6, pair=sampling is not None)
-    perfect = decode_speculatively(logits, logits, gamma, sampling=sampling)
+    perfect = decode_table(spec, logits, 6, 2000, drafts=logits, gamma=gamma, sampling=sampling)
     sizes = [min(gamma + 1, 6 - n) for n in range(0, 6, gamma + 1)]
     assert (perfect.kept == torch.tensor(sizes)).all()
     assert (perfect.nodes == 6).all()
     drafts = make_table(4, 6, seed=9, pair=sampling is not None)
-    imperfect = decode_speculatively(logits, drafts, gamma, sampling=sampling)
+    imperfect = decode_table(spec, logits, 6, 2000, drafts=drafts, gamma=gamma, sampling=sampling)
     assert imperfect.nfe.float().mean() > perfect.nfe.float().mean() + 0.2
     assert (imperfect.nodes > 6).float().mean() > 0.2
 
@@ -122,7 +114,8 @@ def test_spec_accepts_all_drafts_of_the_target(gamma, sampling):
 def test_spec_accepts_with_one_minus_the_total_variation():
     """Leviathan et al. 2023, Theorem 3.5, on a model whose laws are all equal."""
     p, q = (make_table(4, 1, seed=s)[0] for s in (1, 2))
-    decoded = decode_speculatively(*(x.expand(count_prefixes(4, 6), -1) for x in (p, q)), gamma=1, rows=20_000)
+    target, drafts = (x.expand(count_prefixes(4, 6), -1) for x in (p, q))
+    decoded = decode_table(spec, target, 6, 20_000, drafts=drafts, gamma=1)
     expected = 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
     accepted = (decoded.kept[:, 0] == 2).double().mean().item()
     assert abs(accepted - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5

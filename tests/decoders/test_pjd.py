@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from parity_decoders.noise import Noise
 
 from tests.tables import compute_law, compute_p_value, count_sequences, decode_table, make_table
 
@@ -21,22 +20,6 @@ def test_raster_order_is_plain_decoding(L, width, settings):
     assert decoded.nfe.sum() < plain.nfe.sum()
 
 
-def test_raster_order_needs_one_race_a_position(monkeypatch):
-    """With new races in each pass the tokens are not those of plain decoding."""
-    draw, calls = Noise.exponential, []
-
-    def draw_anew(noise, use, index, n):
-        """Draw the numbers of other positions in each call: a fault."""
-        calls.append(use)
-        return draw(noise, use, index + 1000 * len(calls), n)
-
-    logits = make_table(3, 5)
-    settings = {"width": 3, "commit": "raster", "window": 4, "ahead": 1}
-    plain = decode_table("ar", logits, 5, 500, width=3)
-    monkeypatch.setattr(Noise, "exponential", draw_anew)
-    assert not torch.equal(decode_table("pjd", logits, 5, 500, **settings).tokens, plain.tokens)
-
-
 @pytest.mark.parametrize(("L", "width"), [(9, 3), (8, 4), (7, 3)])
 def test_a_row_follows_the_row_above(L, width):
     """A row opens after `ahead` tokens of the row above, and is never further: a token is final after the one above."""
@@ -48,11 +31,6 @@ def test_a_row_follows_the_row_above(L, width):
         assert (decoded.step[:, width::width][:, : opened.shape[1]] > opened).all()
         is_early = decoded.step[:, width::width] < decoded.step[:, width - 1 : L - 1 : width]
         assert is_early.any() or ahead > 1  # with 1, rows begin before the row above them ends
-
-
-def test_whole_rows_are_one_row_at_a_time():
-    decoded = decode_table("pjd", make_table(3, 9), 9, 300, width=3, window=4, ahead=3)
-    assert (decoded.step[:, 3::3] > decoded.step[:, 2:8:3]).all()
 
 
 def test_pjd_keeps_to_the_grammar():

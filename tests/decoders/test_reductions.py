@@ -25,14 +25,6 @@ def test_a_window_of_one_is_plain_decoding(init):
     assert init != "random" or torch.equal(decoded.tokens, PLAIN)
 
 
-@pytest.mark.parametrize("window", [1, 2, 4, 9])
-def test_jacobi_with_shared_noise_is_plain_decoding(window):
-    decoded = decode_table("jacobi", LOGITS, 6, 500, window=window, coupling="shared")
-    assert torch.equal(decoded.tokens, PLAIN)
-    assert (decoded.nfe <= 6).all()
-    assert (window == 1) == (decoded.nfe == 6).all().item()
-
-
 @pytest.mark.parametrize("init", INITS)
 def test_groups_of_one_are_single_tokens(init):
     base = decode_tokens("sjd", window=3, init=init)
@@ -53,12 +45,6 @@ def test_coupled_windows_of_random_drafts_are_jacobi_windows():
 def test_one_branch_is_a_chain(init, warm):
     chain = decode_tokens("sjd_coupled", window=4, init=init, warm=warm, coupling="maximal")
     assert torch.equal(chain, decode_tokens("sjd_pac", window=4, branches=1, init=init, warm=warm))
-
-
-def test_mtj_with_any_tree_or_none_is_plain_decoding():
-    """tests/contracts compares coupled methods with plain decoding, with an option changed; here several are."""
-    for tree in ({"window": 4, "branches": 0}, {"window": 3, "branches": 2, "depth": 2}, {"window": 4, "branches": 5}):
-        assert torch.equal(PLAIN, decode_tokens("mtj", **tree, warm=True))
 
 
 @pytest.mark.parametrize("method", ["mtj_draft", "mtj_heads"])

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +13,6 @@ from parity.equality import __main__ as command
 LEVELS = (0.05, 0.01)
 
 
-def run(monkeypatch, *arguments):
-    """Run the command `equality` with arguments."""
-    monkeypatch.setattr(sys, "argv", ["equality", *map(str, arguments)])
-    command.main()
-
-
 @pytest.mark.parametrize(
     ("kind", "method", "options", "flags"),
     [
@@ -28,10 +21,10 @@ def run(monkeypatch, *arguments):
         ("continuous", "cspd", {"gamma": 2, "prefill": 0.0}, []),
     ],
 )
-def test_exact_rows_of_all_kinds_are_json_without_nan(tmp_path, monkeypatch, kind, method, options, flags):
+def test_exact_rows_of_all_kinds_are_json_without_nan(tmp_path, run_main, kind, method, options, flags):
     out = tmp_path / "rows.json"
     values = ["--options", json.dumps(options), "--n", 2000, "--models", "small", "--draws", 199, "--seeds", "[3, 4]"]
-    run(monkeypatch, "exact", "--kind", kind, "--method", method, *values, *flags, "--out", out)
+    run_main(command.main, "exact", "--kind", kind, "--method", method, *values, *flags, "--out", out)
     written = json.loads(out.read_text(), parse_constant=lambda c: pytest.fail(c))
     rows = written["rows"]
     assert {r["test"] for r in rows} >= {"joint G", "pairs", "conditionals", "all four", "TV certificate"}
@@ -76,17 +69,6 @@ def test_the_level_moves_the_verdict_of_every_row(rows_at_levels):
     assert n_between
 
 
-def test_a_lower_level_finds_larger_faults_only(rows_at_levels):
-    def list_detectable(alpha):
-        """List the smallest effect that each test of sjd would find at a level, by layer, model and test."""
-        rows = (r for r in rows_at_levels["sjd", alpha] if r["repeat"] == 0 and r["test"] not in ("noise", "batches"))
-        return {(r["layer"], r["model"], r["test"]): r["minimum_detectable_effect"] for r in rows}
-
-    at_05 = list_detectable(0.05)
-    at_01 = list_detectable(0.01)
-    assert all(at_01[test] > effect for test, effect in at_05.items() if effect is not None)
-
-
 def test_a_monte_carlo_null_can_reject_at_a_lower_level(rows_at_levels):
     """Its smallest p-value is the same share of the level."""
     smallest = {
@@ -95,6 +77,6 @@ def test_a_monte_carlo_null_can_reject_at_a_lower_level(rows_at_levels):
     assert smallest[0.01] / 0.01 == pytest.approx(smallest[0.05] / 0.05, rel=1e-3)
 
 
-def test_an_unknown_method_is_one_line(tmp_path, monkeypatch):
+def test_an_unknown_method_is_one_line(tmp_path, run_main):
     with pytest.raises(ParityError, match=r"parity_decoders.discrete.nothing: no such module"):
-        run(monkeypatch, "exact", "--kind", "discrete", "--method", "nothing", "--out", tmp_path / "x.json")
+        run_main(command.main, "exact", "--kind", "discrete", "--method", "nothing", "--out", tmp_path / "x.json")

@@ -7,14 +7,12 @@ import pytest
 import torch
 from parity_certify import verdict
 from parity_certify.import_by_name import import_named_module
-from parity_certify.joint_tests import digits
 from parity_decoders.anysubset.assd import assd
 from parity_decoders.anysubset.sequential import sequential
 from parity_decoders.continuous.cspd import cspd
 from parity_decoders.continuous.mar import mar
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
-from parity_decoders.protocols.anysubset import Infilling
 from parity_decoders.protocols.continuous import Pair
 from parity_decoders.steps import Step
 
@@ -25,7 +23,6 @@ from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment.options import measure_reach
-from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, random_table
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
 from parity.report.verdicts import find_undrafted
@@ -93,28 +90,11 @@ def test_accepted_drafts_are_counted(kind, decoder, plain, options, layer):
     assert {r["accepted_drafts"] for r in undrafted} == {0 if kind == "discrete" else None}
 
 
-def test_forced_positions_hold_the_forced_token():
-    possible = digits(3, 4)[find_target("forced 3x4").law > 0]
-    assert len(possible) == 9
-    assert (possible[:, [1, 3]] == 2).all()
-
-
 def test_a_law_that_is_none_is_an_error_that_names_its_position():
     table = tabular.random_table(3, 4, torch.Generator().manual_seed(0))
     table[2, 1] = float("nan")
     with pytest.raises(ParityError, match=r"model broken, row 27, position 1: p is not a law"):
         _ = discrete.Target("broken", table, 4, 4).law
-
-
-@pytest.mark.parametrize(("make_table", "is_equal"), [(consistent_table, True), (random_table, False)])
-def test_only_a_consistent_law_is_that_of_all_orders(make_table, is_equal):
-    model = TabularAnySubset(make_table(3, 3, torch.Generator().manual_seed(0)))
-    unknown = torch.full((1, 3), 3)
-    start = Infilling(unknown, torch.arange(3)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([3]))
-    forward = compute_joint_law(model, start).reshape(3, 3, 3)
-    backward = compute_joint_law(model, start._replace(order=start.order.flip(1))).reshape(3, 3, 3)
-    assert forward.sum() == pytest.approx(1)
-    assert np.allclose(forward, backward.transpose(2, 1, 0)) == is_equal
 
 
 def keep_drafts(models, start, *, noise):
@@ -189,11 +169,6 @@ def stop_early(model, start, *, noise):
     yield Step(torch.zeros(len(start), 2, dtype=torch.int64), torch.full_like(start, 2), torch.zeros_like(start))
 
 
-def test_a_decoder_that_stops_early_is_an_error():
-    with pytest.raises(ParityError, match=r"model random-0 3x4, row 0, position 2: the decoder stopped"):
-        find_target("random-0 3x4").draw(stop_early, 1000, 0, {})
-
-
 def test_a_decoder_that_stops_early_in_a_chunk_is_an_error(monkeypatch):
     def stop_early_in_last(model, start, *, noise):
         """Stop early in chunks of fewer than 700 rows only."""
@@ -202,12 +177,3 @@ def test_a_decoder_that_stops_early_in_a_chunk_is_an_error(monkeypatch):
     monkeypatch.setattr(targets, "CHUNK", 700)
     with pytest.raises(ParityError, match=r"model random-0 3x4, from 700 on: row 0, position 2"):
         find_target("random-0 3x4").draw(stop_early_in_last, 1000, 0, {})
-
-
-def test_a_decoder_of_vectors_that_stops_early_is_an_error():
-    def draw_one(models, start, *, noise):
-        """Draw one token a row and stop."""
-        yield next(mar(models, start, noise=noise))
-
-    with pytest.raises(ParityError, match=r"model mixture 3 x 1-D, row 0, position 1: the decoder stopped"):
-        exact(draw_one, continuous.targets(), n=1000, draws=99, family="tests")

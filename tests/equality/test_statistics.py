@@ -46,17 +46,6 @@ def test_no_p_value_is_zero():
     assert result_rows.make_row("exact", "x", 1, p_value=0.0)["p_value"] > 0
 
 
-def test_a_row_has_every_column_and_no_undefined_number():
-    row = result_rows.make_row("exact", "x", 3, p_value=0.2, statistic=float("nan"), effect=np.float32(1))
-    columns = "layer model method key test n statistic p_value p_holm effect verdict seed repeat note decides"
-    assert {*columns.split(), "minimum_detectable_effect"} <= set(row)
-    assert (row["statistic"], row["effect"]) == (None, 1)
-
-
-def test_a_row_that_was_not_run_says_what_it_needs():
-    assert result_rows.make_not_run_row("exact", "x", 3, "n >= 10")["note"] == "not run: needs n >= 10"
-
-
 def test_pooling_leaves_no_small_cell_and_drops_impossible_ones():
     expected = np.array([0.0, 1.0, 2.0, 3.0, 50.0, 4.0])
     group = joint_tests.pool_cells(expected)

@@ -111,13 +111,6 @@ def test_a_file_that_is_not_whole_is_refused(written, tmp_path, place, fault):
             plan(written, "llamagen", networks={"inception": {"file": str(file), "sha256": "0" * 64}})
 
 
-def test_a_stray_file_beside_shards_is_refused_at_planning(written, tmp_path):
-    folder = shutil.copytree(written["janus"][0]["model"], tmp_path / "model")
-    shutil.copy(next(folder.glob("*.safetensors")), folder / "old_model.safetensors")
-    with pytest.raises(ConfigError, match=r"models.m.files.model: .*old_model.safetensors"):
-        plan(written, "janus", {"model": str(folder)})
-
-
 def test_a_target_without_an_autoencoder_needs_one(written):
     with pytest.raises(ConfigError, match=r"models.m.files = \['draft', 'target'\]: needs kl"):
         plan(written, "mar", {"kl": None})

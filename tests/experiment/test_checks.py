@@ -15,7 +15,6 @@ from parity.experiment import checks, paths, weights
 from parity.experiment.cells import cells, list_text_tasks
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
-from parity.experiment.schema import PromptSpec
 from tests.benchmarks.conftest import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -128,25 +127,6 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
 @pytest.mark.parametrize(("raw", "words"), WRONG, ids=[parts[0] for _, parts in WRONG])
 def test_wrong_configuration_is_one_clear_line(raw, words):
     assert_refused(words, lambda: cells(checks.load(raw), ["a"]))
-
-
-@pytest.mark.parametrize(
-    ("content", "spec", "words"),
-    [
-        (None, {}, ["no such file"]),
-        ("device", {}, ["no regular file"]),
-        (b"", {}, ["holds no prompt"]),
-        (b"a red \xff circle\n", {}, ["not UTF-8 at byte 6"]),
-        (b"ok\n" + b"word " * 30 + b"\n", {}, ["prompt 2", "30 words", "at most 23"]),
-        (b"one\ntwo\n", {"limit": 3}, ["image.prompts.limit = 3", "holds 2"]),
-    ],
-)
-def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, words):
-    if content == "device":
-        (tmp_path / "p.txt").symlink_to("/dev/zero")
-    elif content is not None:
-        (tmp_path / "p.txt").write_bytes(content)
-    assert_refused(["image.prompts.", *words], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, max_words=23)
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])

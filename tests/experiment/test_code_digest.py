@@ -3,7 +3,6 @@
 import pytest
 
 from parity.experiment import code_digest
-from parity.experiment.code_digest import list_closure
 
 
 @pytest.fixture
@@ -59,17 +58,11 @@ def test_digest_changes_with_code_alone(package, file, old, new, changes):
     assert (code_digest.digest("parity.a") != old_digest) == changes
 
 
-def test_templates_beside_a_package_are_part_of_it(package):
+@pytest.mark.parametrize("file", ["leaf/templates/page.html.j2", "leaf/c.json"])
+def test_templates_beside_a_package_and_json_beside_a_module_are_part_of_it(package, file):
     digest = code_digest.digest("parity.leaf.c")
-    (package / "leaf/templates").mkdir()
-    (package / "leaf/templates/page.html.j2").write_text("<p>")
-    clear_caches()
-    assert code_digest.digest("parity.leaf.c") != digest
-
-
-def test_json_beside_a_module_of_its_name_is_part_of_it(package):
-    digest = code_digest.digest("parity.leaf.c")
-    (package / "leaf/c.json").write_text("{}")
+    (package / file).parent.mkdir(exist_ok=True)
+    (package / file).write_text("{}")
     clear_caches()
     assert code_digest.digest("parity.leaf.c") != digest
 
@@ -80,20 +73,3 @@ def test_a_digest_within_packages_ignores_edits_elsewhere(package):
     clear_caches()
     assert code_digest.digest("parity.leaf.c") != digests[0]
     assert code_digest.digest("parity.leaf.c", within=("parity.leaf.c",)) == digests[1]
-
-
-LEAVES = {
-    "discrete": ("targets.discrete", "faults.discrete", "layers.discrete.teacher_forced", "layers.discrete.pathwise"),
-    "anysubset": ("targets.anysubset", "faults.anysubset", "layers.anysubset.teacher_forced"),
-    "continuous": ("targets.continuous", "faults.continuous", "layers.continuous.one_token"),
-}
-OTHERS = [(kind, leaf) for kind, leaves in LEAVES.items() for leaf in leaves]
-
-
-@pytest.mark.parametrize(("kind", "leaf"), OTHERS)
-def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
-    closure = list_closure("parity.equality.__main__", "parity.equality.exact", f"parity.equality.{leaf}")
-    foreign = [m for m in closure if any(f".{another}" in m for another in LEAVES if another != kind)]
-    assert [m for m in foreign if m.split(".")[1] in ("equality", "decoders", "decode")] == []
-    layers = [m for m in closure if m.startswith(f"parity.equality.layers.{kind}.")]
-    assert layers == ([f"parity.equality.{leaf}"] if leaf.startswith("layers") else [])

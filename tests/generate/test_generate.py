@@ -1,7 +1,6 @@
 """`parity generate` and `parity.load`: the workflow's pictures, and one line for what cannot be made."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -40,12 +39,6 @@ def in_clone(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def run_command(monkeypatch, *arguments):
-    """Run the command `parity generate` with arguments."""
-    monkeypatch.setattr(sys, "argv", ["parity generate", *map(str, arguments)])
-    command.main()
-
-
 def test_tokens_are_those_of_the_workflow(scenes, pictures):
     method, options = scenes.choose_method("mtj", {"window": 24})
     entries = list_images(CAPTIONS, 1)
@@ -66,11 +59,6 @@ def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
 def test_another_seed_makes_another_picture(scenes, pictures):
     (different,) = scenes.generate(CAPTIONS[:1], method="mtj", seed=3)
     assert not torch.equal(different.tokens, pictures[0].tokens)
-
-
-def test_classes_are_made_by_name():
-    (circle,) = parity.load("mar").generate(["red circle"], method="mar")
-    assert circle.image.size == (64, 64)
 
 
 def test_classes_made_together_are_those_made_alone():
@@ -94,7 +82,7 @@ def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
 
-def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
+def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch, run_main):
     def stop_after_one(*_, **__):
         """Yield one picture, then stop as Ctrl-C does."""
         yield pictures[:1]
@@ -103,10 +91,10 @@ def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "load", lambda *_: scenes)
     monkeypatch.setattr(scenes, "make_batches", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
-        run_command(monkeypatch, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
+        run_main(command.main, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
     with pytest.raises(KeyboardInterrupt):
-        run_command(monkeypatch, *CAPTIONS, "--method", "mtj", "--grid", "--out", tmp_path / "all.png")
+        run_main(command.main, *CAPTIONS, "--method", "mtj", "--grid", "--out", tmp_path / "all.png")
     assert Image.open(tmp_path / "all.png").size == pictures[0].image.size
 
 
@@ -188,7 +176,7 @@ def test_a_published_text_model_fills_in_blanks(tmp_path, monkeypatch):
         (["a", "--configfile", "none.yaml"], "no such file"),
     ],
 )
-def test_bad_input_is_one_line_before_networks_load(monkeypatch, arguments, message):
+def test_bad_input_is_one_line_before_networks_load(monkeypatch, run_main, arguments, message):
     monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
     with pytest.raises(ParityError, match=message):
-        run_command(monkeypatch, *arguments)
+        run_main(command.main, *arguments)

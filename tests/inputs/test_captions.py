@@ -1,7 +1,6 @@
 """The commands that make prompt shards and encode captions."""
 
 import json
-import sys
 from itertools import chain
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parity.base import devices
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_json
 from parity.experiment.cells import digest_prompts
@@ -17,17 +15,6 @@ from parity.experiment.schema import PromptSpec
 from parity.inputs.__main__ import main
 from parity.inputs.prompts import encode, write_prompts
 from parity.models import fetch
-
-
-@pytest.fixture
-def run_inputs(monkeypatch):
-    """A function that runs the command `inputs` with arguments, in this process; it returns nothing."""
-
-    def run_command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["inputs", *map(str, arguments)])
-        main()
-
-    return run_command
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -47,7 +34,7 @@ def test_prompts_that_changed_after_planning_are_not_decoded(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
+def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_main):
     """Up to the order of sums in a product."""
     prompts = ["a small red circle", "two large striped squares on a blue background", "a ring"]
     (tmp_path / "p.txt").write_text("\n".join(prompts) + "\n")
@@ -56,10 +43,10 @@ def test_encoded_captions_do_not_depend_on_their_shard(tmp_path, run_inputs):
     for shards in (1, 2):
         out = tmp_path / str(shards)
         spec = {"file": str(tmp_path / "p.txt"), "limit": 3, "shards": shards}
-        run_inputs("prompts", "--spec", json.dumps(spec), "--digest", digest_prompts(prompts), "--out", out)
+        run_main(main, "prompts", "--spec", json.dumps(spec), "--digest", digest_prompts(prompts), "--out", out)
         for k in range(shards):
             files = ("--prompts", out / f"{k}.json", "--checkpoint", tmp_path / "manifest.json")
-            run_inputs("captions", *files, "--out", out / f"{k}.npz")
+            run_main(main, "captions", *files, "--out", out / f"{k}.npz")
         arrays = [read_arrays(out / f"{k}.npz") for k in range(shards)]
         encoded[shards] = {name: np.concatenate([p[name] for p in arrays]) for name in arrays[0]}
     one, two = encoded[1], encoded[2]
@@ -80,11 +67,3 @@ def test_a_caption_that_does_not_fit_is_named(tmp_path):
     assert encode(manifest, ["red " * 23])["valid"].all()
     with pytest.raises(ParityError, match=r"red red .* allowed: at most"):
         encode(manifest, ["red " * 24])
-
-
-def test_captions_are_noted_by_the_batch(tmp_path, monkeypatch):
-    noted = []
-    monkeypatch.setattr(devices, "note", noted.append)
-    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path)
-    encode(manifest, ["red"] * 5, batch=2)
-    assert noted == ["captions 0 of 5", "captions 2 of 5", "captions 4 of 5"]

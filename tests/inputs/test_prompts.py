@@ -24,8 +24,9 @@ COCO = {
 
 def read_content(tmp_path, name, content, **settings):
     """Write a prompt file, as JSON if the content is no text, and read its prompts with these settings."""
-    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content), newline="")
-    return prompts.read_prompts(PromptSpec(file=name, **settings), tmp_path)
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return prompts.read_prompts(PromptSpec(file=name, **settings), tmp_path, max_words=23)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,13 @@ def test_captions_of_pictures_that_a_coco_file_does_not_list_are_left_out_and_co
     assert prompts.describe_left_out(PromptSpec(file="whole.json"), tmp_path) == []
 
 
+def test_what_is_no_file_is_one_line(tmp_path):
+    (tmp_path / "device.txt").symlink_to("/dev/zero")
+    for name, words in (("device.txt", "no regular file"), ("nowhere.txt", "no such file")):
+        with pytest.raises(ConfigError, match=rf"image.prompts.*{words}"):
+            prompts.read_prompts(PromptSpec(file=name), tmp_path)
+
+
 def test_a_subset_is_drawn_by_its_seed_and_keeps_the_order(tmp_path):
     lines = [f"prompt {k:03d}" for k in range(200)]
     samples = [read_content(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
@@ -107,6 +115,9 @@ def test_labels_need_no_file():
     ("name", "content", "settings", "fragments"),
     [
         ("p.list", "a red car\n", {}, ["unknown suffix", ".ndjson", "`format`"]),
+        ("p.txt", "", {}, ["holds no prompt"]),
+        ("p.txt", b"a red \xff circle\n", {}, ["not UTF-8 at byte 6"]),
+        ("p.txt", "ok\n" + "word " * 30 + "\n", {}, ["prompt 2", "30 words", "at most 23"]),
         ("p", "a red car\n", {}, ["unknown suffix"]),
         ("p.txt", "a red car\n".encode("utf-16-le").decode(), {}, ["a NUL at byte 1", "UTF-8"]),
         ("p.csv", ",\n0,a red car\n", {}, ["row 1: has no prompt, caption or text", "its columns: none"]),

@@ -1,7 +1,5 @@
 """Data files of text tasks: what is read, and errors that name the file, the row and what is allowed."""
 
-import gzip
-import json
 import sys
 from types import SimpleNamespace
 
@@ -17,17 +15,11 @@ CODE = b'{"prompt": "%s", "canonical_solution": "return", "suffix": "", "test": 
 BAD = [
     ("a.csv", b"sentence1\nx\n", "stories", "row 1 has no sentence2 or InputSentence2; its columns: sentence1"),
     ("a.csv", HEAD + b"a,b,,d,e\n", "stories", "row 1: sentence3 is empty; allowed: text"),
-    ("a.csv", HEAD + b"a" * 200_000 + b",b,c,d,e\n", "stories", "is not CSV"),
-    ("a.csv", HEAD + b"a, and more,b,c,d,e\n", "stories", "row 1 .line 2. has 6 fields, the header 5; .*double quotes"),
     ("a.csv", HEAD + b"a,b,c,d\n", "stories", "row 1 .line 2. has 4 fields, the header 5"),
-    ("a.tsv", b"text\tx\na\n", "last_word", "row 1 .line 2. has 1 fields, the header 2"),
-    ("a.txt", b"a b\rc d\n", "last_word", "line 1: holds a carriage return"),
-    ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
     ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
     ("a.jsonl", b'{"text": " anna "}\n', "last_word", "row 1: text = ' anna ': a single word"),
     ("a.tokens", b"anna was glad .\n", "infilling", "unknown suffix; allowed: .txt, "),
     ("a.txt", "anna was glad .".encode("utf-16-le"), "infilling", "a NUL at byte 1"),
-    ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
     ("a.txt", b"\n\n", "last_word", "holds no row"),
     ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),
     ("a.jsonl", b'{"ctx": "x", "endings": "y", "label": 0}\n', "choice", "endings = 'y'; allowed: a list of two texts"),
@@ -43,22 +35,6 @@ def test_bad_data_is_one_line(tmp_path, name, content, kind, message):
     with pytest.raises(ConfigError, match=message) as caught:
         readers.check(kind, {"data": str(tmp_path / name), "rows": 4}, embedded=True)
     assert name in str(caught.value)
-
-
-def test_lines_of_text_data_end_at_line_feeds_alone(tmp_path):
-    texts = ["one\u2028two three", "four\x85five\x0c six\x1c seven"]
-    content = {
-        "a.txt": "\r\n".join(texts),
-        "a.jsonl": "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts),
-        "a.csv": "text,id\n" + "".join(f"{text},1\n" for text in texts),
-        "a.tsv": "text\tid\n" + "".join(f"{text}\t1\n" for text in texts),
-    }
-    for name, text in content.items():
-        (tmp_path / name).write_text(text, newline="")
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
-        for file in (name, f"{name}.gz"):
-            read = readers.read_rows(str(tmp_path / file), ["text"], 9)
-            assert [row["text"] for row in read] == texts, file
 
 
 def test_the_datasets_library_is_used_if_installed(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -37,28 +36,28 @@ def write_cell(folder, captions, repeats):
     return folder
 
 
-@pytest.fixture
-def run_export(monkeypatch):
-    """A function that runs the command `metrics export` with arguments."""
-
-    def run_command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["metrics", "export", *map(str, arguments)])
-        main()
-
-    return run_command
-
-
 def read_greys(path):
     """List the distinct values of a picture file's pixels."""
     return np.unique(np.asarray(Image.open(path))).tolist()
 
 
-def test_pictures_are_exported_for_geneval(tmp_path, run_export):
+def test_pictures_are_exported_for_geneval(tmp_path, run_main):
     """As evaluate_images.py reads them: folders and samples named by digits, one object in metadata.jsonl. A cell of
     the second prompt alone keeps its number."""
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, METADATA)))
     cell = write_cell(tmp_path / "cell", [METADATA[1]["prompt"], METADATA[0]["prompt"]], 3)
-    run_export("--layout", "geneval", "--cell", cell, "--prompts", tmp_path / "m.jsonl", "--out", tmp_path / "out")
+    run_main(
+        main,
+        "export",
+        "--layout",
+        "geneval",
+        "--cell",
+        cell,
+        "--prompts",
+        tmp_path / "m.jsonl",
+        "--out",
+        tmp_path / "out",
+    )
     greys = {}
     for folder in (f for f in (tmp_path / "out").iterdir() if f.is_dir() and f.name.isdigit()):
         assert json.loads((folder / "metadata.jsonl").read_text()) == METADATA[int(folder.name)]
@@ -71,28 +70,39 @@ def test_pictures_are_exported_for_geneval(tmp_path, run_export):
         export.export("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
 
 
-def test_pictures_are_exported_for_dpg_bench(tmp_path, run_export):
+def test_pictures_are_exported_for_dpg_bench(tmp_path, run_main):
     """compute_dpg_bench.py cuts each picture into four squares; the first row holds the first two."""
     text = 'item_id,text,proposition_id\nvrd1,"a hat, red",1\nvrd1,"a hat, red",2\nwhoops2,a cow,1\n'
     (tmp_path / "dpg.csv").write_text(text)
     read = prompts.read_prompts(PromptSpec(file="dpg.csv", format="dpg"), tmp_path)
     assert read == ["a hat, red", "a cow"]
     flags = ("--layout", "dpg", "--format", "dpg", "--prompts", tmp_path / "dpg.csv")
-    run_export(*flags, "--cell", write_cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
+    run_main(main, "export", *flags, "--cell", write_cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["vrd1.png", "whoops2.png"]
     square = np.asarray(Image.open(tmp_path / "out/whoops2.png"))
     assert square.shape == (8, 12, 3)
     assert square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
     with pytest.raises(ParityError, match="3 pictures of prompt vrd1; allowed: 1 or 4"):
-        run_export(*flags, "--cell", write_cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
+        run_main(main, "export", *flags, "--cell", write_cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
 
 
-def test_pictures_are_exported_for_t2i_compbench(tmp_path, run_export):
+def test_pictures_are_exported_for_t2i_compbench(tmp_path, run_main):
     """BLIP_vqa.py sorts by the number after the last _ and asks about the text before the first."""
     (tmp_path / "color_val.txt").write_text("a green bench\na blue bowl\n")
     cell = write_cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
     out = tmp_path / "out"
-    run_export("--layout", "t2i_compbench", "--cell", cell, "--prompts", tmp_path / "color_val.txt", "--out", out)
+    run_main(
+        main,
+        "export",
+        "--layout",
+        "t2i_compbench",
+        "--cell",
+        cell,
+        "--prompts",
+        tmp_path / "color_val.txt",
+        "--out",
+        out,
+    )
     files = sorted((f.name for f in (out / "samples").iterdir()), key=lambda x: int(x.split("_")[-1].split(".")[0]))
     assert [f.split("_")[0] for f in files] == ["a green bench"] * 2 + ["a blue bowl"] * 2
     assert [read_greys(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]
@@ -125,15 +135,15 @@ def cell(tmp_path):
     return write_cell(tmp_path / "cell", ["one", "two"], 2)
 
 
-def test_results_are_read_back(tmp_path, run_export, cell):
+def test_results_are_read_back(tmp_path, run_main, cell):
     expected = {}
     for layout, (text, layout_figures) in RESULTS.items():
         (tmp_path / "r").write_text(text)
-        run_export("--layout", layout, "--results", tmp_path / "r", "--cell", cell)
+        run_main(main, "export", "--layout", layout, "--results", tmp_path / "r", "--cell", cell)
         expected |= layout_figures
     assert read_json(cell / "benchmarks.json") == pytest.approx(expected)
     (tmp_path / "r").write_text(PART["geneval"][0])
-    run_export("--layout", "geneval", "--results", tmp_path / "r", "--cell", cell)
+    run_main(main, "export", "--layout", "geneval", "--results", tmp_path / "r", "--cell", cell)
     figures = read_json(cell / "benchmarks.json")
     assert figures["geneval"] == 1
     assert "geneval_counting" not in figures

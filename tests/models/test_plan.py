@@ -79,11 +79,6 @@ def test_a_repository_that_no_table_has_is_assumed_and_named():
     assert rows["measure"].memory > 25_000
 
 
-def test_lines_of_one_remedy_are_one():
-    lines = ["a has no commit yet; pin it", "x: no such file", "b has no commit yet; pin it"]
-    assert plan.join_alike(lines) == ["a, b has no commit yet; pin it", "x: no such file"]
-
-
 def test_the_largest_batch_that_fits_is_named():
     config, all_cells = plan_of(batch=8)
     assert plan.check_batch(config, all_cells, 10**10) == []

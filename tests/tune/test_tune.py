@@ -5,12 +5,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity_decoders.discrete.jacobi import jacobi
-from parity_decoders.discrete.sjd import sjd
 
 import parity.tune.__main__ as command
 import parity.tune.bench as bench
@@ -18,7 +15,6 @@ from parity.base.errors import ParityError
 from parity.experiment import checks, tuned, weights
 from parity.experiment.options import claim, methods
 from parity.experiment.schema import ModelSpec
-from tests.tables import compute_law, compute_p_value, count_sequences, decode_table, make_table
 from tests.workflow.conftest import ROOT
 
 SPEC = ModelSpec(family="llamagen")
@@ -189,20 +185,3 @@ def test_nothing_is_written_if_timings_jump(tmp_path, monkeypatch, capsys):
     command.tune(fake, [make_case("discrete", "scenes", SPEC, revision="0")], 0.0, tmp_path / "tuned.yaml")
     assert "too busy to tell; nothing is written" in capsys.readouterr().out
     assert not (tmp_path / "tuned.yaml").exists()
-
-
-def choose_each(best, V, L, n):
-    """Decode n images by sjd and by jacobi; return tokens of jacobi where `best(results)` [n] is true, else those of
-    sjd."""
-    results = [decode_table(method, make_table(V, L), L, n, window=3) for method in (sjd, jacobi)]
-    second = best(results)
-    return torch.where(second[:, None], results[1].tokens, results[0].tokens)
-
-
-def test_a_choice_by_the_images_noise_changes_the_law():
-    V, L, n = 3, 5, 20_000
-    exact = compute_law(make_table(V, L), V, L)
-    fixed = choose_each(lambda results: torch.zeros(n, dtype=torch.bool), V, L, n)
-    assert compute_p_value(count_sequences(fixed, V), exact) > 1e-4
-    faster = choose_each(lambda results: results[1].nfe < results[0].nfe, V, L, n)
-    assert compute_p_value(count_sequences(faster, V), exact) < 1e-8
