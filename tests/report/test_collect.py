@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.base.files import read_json, write_json
+from parity.base.files import write_json
 from parity.experiment import paths
 from parity.metrics.estimates import Estimate
 from parity.report import summary_page
 from parity.report import tables as form
 from parity.report.collect import compute_changes, compute_critical_z, gather, list_moved, rank_row
 from parity.report.settings import make_labels
-from parity.report.tables import select_strongest
 from tests.report import made
 
 TEXT = {
@@ -26,18 +25,6 @@ def select_method(gathered, kind, method, role="method"):
     """Select the summary rows of a method in one role."""
     rows = gathered.select_rows(kind)
     return rows[(rows["method"] == method) & (rows["role"] == role)]
-
-
-def test_every_cell_has_one_row_with_its_figures_and_a_verdict(gathered):
-    assert sorted(gathered.summary["key"]) == sorted(c.key for c in gathered.files.cells if c.role != "again")
-    for kind in gathered.kinds:
-        assert gathered.select_rows(kind)["label"].is_unique
-    cell = gathered.map_cells("discrete")["gsd"]
-    row = gathered.summary.set_index("key").loc[cell.key]
-    assert row["fid"] == read_json(gathered.files.root / paths.folder(cell) / "metrics.json")["fid"]
-    assert (row["verdict_kind"], row["tv"]) == ("lossy", 0.2)
-    assert row["claim"] == "lossy"
-    assert not row["mismatch"]
 
 
 def test_a_cell_is_compared_with_its_own_reference(gathered):
@@ -167,14 +154,6 @@ def test_a_figure_is_never_rounded_by_more_than_its_error(value, error):
 def test_a_bound_still_holds_as_shown(value):
     shown = float(form.show_bound(value).text)
     assert value * (1 - 1e-5) <= shown <= 1.1 * value + 1e-7
-
-
-def test_a_layer_shows_its_strongest_test_and_any_rejection():
-    shared = {"layer": "exact", "label": "sjd", "test": "t", "repeat": 0, "p_holm": None, "verdict": "not rejected"}
-    best = {"p_value": 0.01, "test": "best"}
-    tests = [{"p_value": 0.2}, best, {"p_value": 0.5, "verdict": "rejected"}, {"p_value": 1e-9, "repeat": 1}]
-    (strongest,) = select_strongest(pd.DataFrame([shared | row for row in tests])).to_dict("records")
-    assert (strongest["test"], strongest["verdict"], strongest["tests"]) == ("best", "rejected", 3)
 
 
 def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn):

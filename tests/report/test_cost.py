@@ -8,7 +8,6 @@ import pytest
 
 from parity.report.cost import (
     FLAT,
-    draw_gains,
     find_fastest,
     find_plain_row,
     format_near,
@@ -40,21 +39,10 @@ def test_calls_of_a_companion_weigh_by_its_share():
     assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))
 
 
-def test_a_companion_of_the_targets_size_gains_nothing():
-    """Four calls for four tokens a pass: must be found slower than plain decoding."""
-    assert predict_gain({**DRAFTED, "draft_share": 1.0}, PLAIN, FLAT) <= 1
-
-
 def test_gain_falls_with_the_cost_of_nodes():
     gains = [predict_gain(ALONE, PLAIN, make_line_cost(x, 32)) for x in (1, 2, 4)]
     assert gains == pytest.approx([4, 2, 1])
     assert predict_gain(PLAIN, PLAIN, make_line_cost(9)) == 1
-
-
-def test_a_curve_goes_through_one_and_on_behind_its_last_point():
-    curve = make_line_cost(5, 33)
-    assert [curve.interpolate(n) for n in (1, 17, 33, 49)] == pytest.approx([1, 3, 5, 7])
-    assert FLAT.interpolate(64) == 1
 
 
 def test_a_measured_curve_rises_and_finds_its_cost():
@@ -136,12 +124,6 @@ def test_the_fastest_changes_where_lines_cross():
     assert gains == [pytest.approx(ends) for ends in ([8, 2], [2, 1], [1, 1])]
 
 
-def test_calls_of_a_companion_move_the_crossing():
-    """With 32 calls of half the target's size over one token an image takes 32 c + 16: as much as `narrow` at 2.5."""
-    drafted = {**WIDE, "draft_calls": 32.0, "draft_share": 0.5, "draft_nodes": 1.0}
-    assert list_stretches(drafted, NARROW)[0] == (1, pytest.approx(2.5), "wide")
-
-
 def test_a_method_that_is_never_the_fastest_has_no_stretch():
     assert [name for *_, name in list_stretches(WIDE, make_method("slow", 40.0, 64.0))] == ["wide", "plain decoding"]
     assert find_fastest(pd.DataFrame([WIDE])) == []  # no plain decoding to compare with
@@ -170,12 +152,3 @@ def test_a_tie_holds_for_the_costs_where_errors_reach():
     first = find_fastest(make_rows(WIDE, rough))[0]
     assert first.near == [(pytest.approx(2), pytest.approx(4), "narrow")]
     assert format_near(first, "<{}>") == "<narrow> from 2"
-
-
-def test_the_figure_has_a_line_for_each_method():
-    figure, data = draw_gains(make_rows(WIDE, DRAFTED), [make_line_cost(3, 64)])
-    assert set(data["label"]) == {"wide", "spec"}
-    assert data[data["x"] == 1].set_index("label")["gain"]["wide"] == 8
-    names = {text.get_text() for text in figure.axes[0].texts}
-    assert {"wide", "plain decoding"} <= names and "spec" not in names
-    assert draw_gains(make_rows()) is None

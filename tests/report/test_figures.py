@@ -1,7 +1,6 @@
 """Figures and pictures: what is drawn is what was measured, and every point of a study is where it belongs."""
 
 import json
-import math
 
 import numpy as np
 import pandas as pd
@@ -120,13 +119,6 @@ def test_maps_leave_out_cells_of_one_token_a_pass():
     assert maps.draw_acceptance_maps({"plain": plain}, {"plain": 4}) is None
 
 
-def test_an_interval_never_ends_on_the_wrong_side():
-    row = pd.Series({"x": 1.0, "x_low": 1.2, "x_high": 1.5, "y": 2.0, "y_se": 0.5, "z": 3.0})
-    assert figures.find_interval(row, "x") == (0.0, 0.5)
-    assert figures.find_interval(row, "y") == pytest.approx((0.98, 0.98))
-    assert figures.find_interval(row, "z") == (0.0, 0.0)
-
-
 def test_pictures_are_compared_within_a_model():
     """Cosines of a small model and of a large one lie apart; the difference that counts is within a model."""
     pixels, cosines = np.zeros((2, 8, 8, 3), dtype=np.uint8), ([0.9, 0.9], [0.9, 0.7], [0.2, 0.2], [0.1, 0.2])
@@ -148,16 +140,6 @@ def test_sheets_fill_their_room_and_hold_pictures_once():
     half, fewer = make_sheets([one, another, one], sum(map(len, all_of.uris)) // 2)
     assert 8 <= fewer < 64
     assert sum(map(len, half.uris)) <= sum(map(len, all_of.uris)) // 2
-
-
-def test_quality_is_drawn_where_it_was_measured():
-    fields = {"label": ["plain", "sjd"], "role": ["reference", "method"], "model": "m", "method": "x", "key": "k"}
-    rows = pd.DataFrame(fields)
-    assert figures.draw_quality(rows) is None
-    drawn = figures.draw_quality(rows.assign(fid=[10.0, 11.0], fid_se=0.5, perplexity=[4.0, math.nan]))
-    assert drawn is not None
-    assert len(drawn[0].axes) == 2
-    assert drawn[1]["fid_plain_band_low"].nunique() == 1
 
 
 def test_gains_are_sorted_and_coloured_by_verdict():

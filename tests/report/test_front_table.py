@@ -70,24 +70,7 @@ def test_passes_are_shown_at_each_budget_that_has_a_setting():
     assert heading.text == "At equal budgets"
     [line] = table.rows
     assert [entry.text for entry in line[2:]] == ["no such setting", "50", "20"]
-
-
-def test_one_setting_of_each_method_makes_no_table_of_budgets():
     assert front_table.show_budgets(make_budget_rows(20)) == []
-
-
-def test_the_first_screen_names_sizes_seeds_and_who_judges(gathered, undrawn):
-    rows = summary_page.order_methods(gathered, "discrete")
-    answers = dict(summary_page.answer_questions(gathered, "discrete", rows))
-    assert "target 3.2 million" in answers["Networks"]
-    assert "draft model 400 thousand" in answers["Networks"]
-    assert "trained here" in answers["Who judges it"]
-    assert answers["Plain decoding compiled"].startswith("one image at 1.50 times the speed of plain decoding")
-    assert front_table.find_reference(gathered, rows[0])["method"] == "ar"
-    best = max((r for r in rows if r["verdict_kind"] == "certified"), key=lambda r: r["speedup_single"])
-    assert answers["Fastest lossless, one image"].startswith(best["label"])
-    gallery = summary_page.make_gallery(gathered, rows)
-    assert [label for label, _, _ in gallery.strips][:2] == ["plain decoding, seed 0", "plain decoding, seed 1"]
 
 
 def test_only_intervals_above_its_own_beat_compiled_plain_decoding():

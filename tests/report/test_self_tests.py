@@ -34,20 +34,6 @@ def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
     assert "snakemake self_tests" in build_html(replace(passed, code="another"))
 
 
-@pytest.mark.parametrize(
-    ("change", "outcome"),
-    [
-        ({"fault": "", "hits": 0}, "correct, rejected in 0 of 2 samples"),
-        ({"fault": "", "hits": 1}, "correct, rejected in 1 of 2 samples: by chance, and not again on the other seed"),
-        ({"fault": "", "hits": 2, "as_required": False}, "correct, rejected in 2 of 2 samples: a false alarm"),
-        ({"hits": 1, "as_required": False}, "found in 1 of 2 samples"),
-        ({"hits": 1, "as_required": None}, "found in 1 of 2 samples: too few sequences for it"),
-    ],
-)
-def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(change, outcome):
-    assert self_tests.describe_outcome(FAULT | change) == outcome
-
-
 def test_the_first_screen_warns_of_a_fault_that_was_missed(passed):
     assert self_tests.warn_of_failures(passed) == ""
     missed = replace(passed, faults=[FAULT, FAULT | {"hits": 1, "as_required": False}])

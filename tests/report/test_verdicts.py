@@ -8,15 +8,14 @@ import pytest
 from parity_certify.result_rows import make_row
 from parity_certify.verdict import Verdict, judge_decoders, make_columns
 
-from parity.experiment import checks, options
+from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, front_table, shared_sections, summary_page
 from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, find_effect_of_interest, is_too_few, list_too_few
-from parity.report.page import build_page
-from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table, state_claim
+from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table
 from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # models and how many tokens each has
@@ -248,16 +247,6 @@ def test_quality_names_the_figures_that_did_not_change(gathered):
     assert "FID" in left_out
 
 
-def test_quality_of_one_prompt_is_not_unchanged(gathered):
-    """Its figures are known, and no change of them has an error."""
-    errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
-    summary = gathered.summary.drop(columns=errors).assign(moved="")
-    sentence, entries = describe_quality(replace(gathered, summary=summary))
-    assert "no change" not in sentence
-    assert "not compared: Scenes-FID" in sentence
-    assert "no change seen" not in entries
-
-
 def test_too_few_pictures_are_not_an_unchanged_quality(gathered):
     name = front_table.choose_main_figure(gathered, "discrete")
     for error, text in ((1e-6, "no change seen"), (1e6, "too few to tell")):
@@ -265,20 +254,3 @@ def test_too_few_pictures_are_not_an_unchanged_quality(gathered):
         g = replace(gathered, summary=gathered.summary.assign(**changes))
         row = next(r for r in summary_page.order_methods(g, "discrete"))
         assert front_table.show_change(g, "discrete", row).text == text
-
-
-def test_a_claim_says_whose_it_is():
-    claims = set()
-    for method, chosen in (("sjd", {}), ("mtj", {}), ("sjd_vp", {})):  # its paper's, ours, others' account
-        about = {"claim": options.claim("discrete", method, chosen)}
-        claims.add(state_claim(about | {"claimant": options.claimant("discrete", method, chosen)}))
-    assert len(claims) == 3
-
-
-def test_the_first_screen_marks_the_origin_of_methods(gathered, undrawn):
-    g = gathered
-    g.summary.loc[g.summary["method"] == "sjd", "origin"] = "project"
-    g.summary.loc[g.summary["method"] == "gsd", "origin"] = "account"
-    html = build_page("made", [summary_page.make_verdicts_section(g)])[0].partition('id="verdicts"')[2]
-    assert html.count('<i class="mark">ours</i>') == (g.summary["method"] == "sjd").sum()
-    assert html.count("from others&#39; account</i>") == 1

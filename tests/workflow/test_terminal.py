@@ -117,23 +117,6 @@ def test_a_job_writes_its_progress_beside_its_log(tmp_path, monkeypatch):
     command.find_progress_file.cache_clear()
 
 
-def test_a_log_gets_a_line_now_and_then(tmp_path, monkeypatch, capsys):
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(command.time, "monotonic", lambda: clock.now)
-    monkeypatch.setitem(command._noted, "line", clock.now)
-    for seconds in range(150):
-        clock.now = 1000.0 + seconds
-        command.note(f"pass {seconds}", line_interval=60)
-    assert capsys.readouterr().err.splitlines() == ["pass 60", "pass 120"]
-
-
-def test_a_terminal_gets_no_line_of_a_job(monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr(command.sys, "stderr", terminal)
-    command.note("pass 1", line_interval=0)
-    assert terminal.getvalue() == ""
-
-
 def test_a_file_gets_a_line_now_and_then_of_long_jobs(tmp_path):
     """Of those that have run longest, with what they note, or else the last line of their log."""
     stream = io.StringIO()
@@ -162,21 +145,6 @@ def test_plain_style_leaves_printing_to_snakemake():
     assert LogHandler(SETTINGS, LogHandlerSettings()).run is not None
     with pytest.raises(ValueError, match="allowed: auto, live, lines, plain"):
         LogHandler(SETTINGS, LogHandlerSettings(style="pretty"))
-
-
-def test_a_stopped_run_prints_one_line(tmp_path):
-    stream = io.StringIO()
-    log = tmp_path / "0.log"
-    run = Run(stream, False, logging.StreamHandler(stream))
-    run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
-    for number, reason in ((1, "KeyboardInterrupt"), (2, "stopped")):
-        log.write_text(f"Traceback (most recent call last):\n  File x\n{reason}\n")
-        run.take(make_job(number, log))
-        run.take(make_record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command"))
-        run.take(make_failure(number, log))
-    run.take(make_record(level=logging.ERROR, text=UNFINISHED))
-    run.end()
-    assert stream.getvalue().splitlines()[1:] == ["stopped; the same command continues"]
 
 
 def test_a_run_ended_by_sigterm_is_stopped_and_not_failed(tmp_path):
