@@ -5,7 +5,7 @@
 
 An op of tensors on two devices raises an error that names the line, as a GPU refuses it; a tensor without dimensions
 may be on the CPU. `reads` lists the lines that make the host wait for a GPU: they ask for a value, copy to the CPU or
-need a shape that depends on values (nonzero, an index of bools). `writes` lists the copies to the device. Random
+need a shape that depends on values (nonzero, an index of bools). Random
 numbers of the global generator raise an error, because a GPU draws others.
 """
 
@@ -75,10 +75,9 @@ class SimulatedDevice(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[str] = []
-        self.writes: list[str] = []
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
-        """Compute an op on the CPU tensors inside, and wrap its results. Notes reads and writes; raises AssertionError
+        """Compute an op on the CPU tensors inside, and wrap its results. Notes reads; raises AssertionError
         for tensors on two devices and for the global generator's random numbers."""
         kwargs = kwargs or {}
         flat = tree_flatten((args, kwargs))[0]
@@ -95,8 +94,6 @@ class SimulatedDevice(TorchDispatchMode):
         counts = args[1] if name == "repeat_interleave" and len(args) > 1 else None
         if isinstance(counts, DeviceTensor) and "output_size" not in kwargs:
             self.reads.append(find_caller())
-        if (not device_tensors and cpu_tensors) or (name == "copy_" and cpu_tensors):
-            self.writes.append(find_caller())
         unwrapped = tree_map(lambda x: x.inner if isinstance(x, DeviceTensor) else replace_device(x), (args, kwargs))
         out = func(*unwrapped[0], **unwrapped[1])
         if to_cpu:

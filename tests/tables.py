@@ -1,4 +1,4 @@
-"""Enumerable models of every kind, and the variants of every decoder."""
+"""Enumerable models of every kind, the variants of every decoder, and the columns of a shard."""
 
 import importlib
 from collections.abc import Callable, Iterator
@@ -16,11 +16,22 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from parity.decode.discrete import Decoded, record
+from parity.decode.shard_io import NEEDED
 from parity.experiment import options
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
+
+
+def make_shard_columns(n: int, length: int) -> dict[str, Any]:
+    """Make the columns that a shard of any kind has, of n rows of `length` tokens in one batch: each took a second, and
+    drafted nothing."""
+    columns = {name: np.ones(n) for name in NEEDED} | {"ids": np.array([str(i) for i in range(n)])}
+    columns |= {"tokens": np.zeros((n, length), np.int32), "step": np.tile(np.arange(1, length + 1), (n, 1))}
+    columns |= {name: np.zeros(n) for name in ("draft_calls", "draft_tokens")}
+    return columns | {"batch": np.full(n, n), "at_once": np.full(n, n), "passes": np.full(n, length)}
+
 
 # --- variants of decoders
 

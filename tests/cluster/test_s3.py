@@ -68,7 +68,7 @@ def run_snakemake(project, endpoint):
 @pytest.mark.long
 @pytest.mark.skipif(bool(find_missing()), reason=find_missing())
 def test_object_storage_holds_the_results_of_a_folder_once(tmp_path, endpoint):
-    """Up to the page, which shows no secret. No shard stays in the run's folder; a run from another folder finds all."""
+    """Up to the page, which shows no secret. No shard stays in the run's folder; another folder's run finds all."""
     client = make_client(endpoint)
     client.create_bucket(Bucket="parity")
     projects = [copy_project(tmp_path / name) for name in ("here", "elsewhere")]

@@ -11,26 +11,15 @@ from hypothesis import strategies as st
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays
 from parity.decode import shard_io
+from tests.tables import make_shard_columns
 
 
 def make_columns(n=3, L=4, passes=4, first=0):
     """Make all columns of a shard of n rows, numbered from `first`, with random tokens [n, L]."""
-    rng = np.random.default_rng(first)
-    one = np.ones(n)
-    return {
-        "ids": np.array([f"{first + i:05d}/000" for i in range(n)]),
-        "captions": np.array(["a <b> & c"] * n),
-        "tokens": rng.integers(0, 9, (n, L)).astype(np.int32),
-        "step": np.ones((n, L), np.int16),
-        "kept": np.ones((n, passes), np.int16),
-        "passes": np.full(n, passes),
-        "seconds": one / 2,
-        "network_seconds": one / 4,
-        **dict.fromkeys(shard_io.TIMES[2:], one * np.nan),
-        **dict.fromkeys(("draft_calls", "draft_tokens"), np.zeros(n, int)),
-        "batch": np.full(n, n),
-        "at_once": np.full(n, n),
-    }
+    columns = make_shard_columns(n, L) | dict.fromkeys(shard_io.TIMES[2:], np.full(n, np.nan))
+    columns |= {"ids": np.array([f"{first + i:05d}/000" for i in range(n)]), "captions": np.array(["a <b> & c"] * n)}
+    columns["tokens"] = np.random.default_rng(first).integers(0, 9, (n, L)).astype(np.int32)
+    return columns | {"kept": np.ones((n, passes), np.int16), "passes": np.full(n, passes)}
 
 
 HOW = {"device": "cpu", "spec": {"seed": 1}}

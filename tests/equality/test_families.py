@@ -1,11 +1,9 @@
 """The exact layer on published families' own networks: the same verdicts, grammar forced and at no pass."""
 
 import pytest
-import torch
 from parity_certify.verdict import judge_decoders
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.vvs import vvs
-from parity_decoders.steps import Step
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
@@ -38,33 +36,6 @@ def test_the_law_is_of_what_top_k_leaves(family_targets, name):
 def test_lossless_is_certified_and_a_fault_is_found(family_targets, name, decoder, verdict):
     rows = exact(decoder, [family_targets[name]], WINDOW, method="m", n=1500, draws=499)
     assert judge_decoders(rows, {}, 0.15)[0]["verdict"].startswith(verdict)
-
-
-def draw_picture(target, tokens):
-    """Draw two rows of a target by a decoder that writes `tokens` [L] at once, without asking the model."""
-
-    def decode(model, start, *, noise):
-        pictures = tokens.expand(len(start), -1)
-        yield Step(pictures, torch.full_like(start, pictures.shape[1]), start)
-
-    return target.draw(decode, 2, 0, {})
-
-
-def test_a_picture_that_keeps_the_grammar_is_drawn(family_targets):
-    target = family_targets["emu3"]
-    assert target.forced.tolist() == [-1, -1, 4, -1, -1, 4, 5, 6]
-    assert draw_picture(target, target.forced.clamp(min=0)).tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("position", "token", "allowed"), [(2, 5, "4, which the grammar forces"), (3, 4, "a code, 0 to 3")]
-)
-def test_a_picture_that_breaks_the_grammar_is_an_error(family_targets, position, token, allowed):
-    tokens = family_targets["emu3"].forced.clamp(min=0)
-    tokens[position] = token
-    message = f"model emu3, row 0, position {position}: token {token}; allowed: {allowed}"
-    with pytest.raises(ParityError, match=message):
-        draw_picture(family_targets["emu3"], tokens)
 
 
 def test_a_pass_for_what_is_forced_is_an_error(family_targets):

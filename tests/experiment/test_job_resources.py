@@ -56,21 +56,6 @@ def test_a_coupled_cell_is_measured_in_float64():
     assert coupled > job_resources.estimate_measuring(config, job, huge, shape, 4) + 10**9
 
 
-def test_a_cell_without_layers_is_measured_without_the_target():
-    raw = yaml.safe_load(ALL_KINDS)
-
-    def estimate_huge(forced: int) -> float:
-        config = checks.load(raw | {"continuous": raw["continuous"] | {"forced": forced}})
-        cell = next(c for c in cells.cells(config, []) if c.kind == "continuous" and c.spec["method"] == "cspd")
-        job = Job("measure", cell.kind, cell.spec["model"], cell)
-        networks, _ = job_resources.list_networks(ModelSpec(family="mar"))
-        huge = {name: n._replace(parameters=10**9) if name == "target" else n for name, n in networks.items()}
-        shape = job_resources.measure_shape(config, cell)
-        return job_resources.estimate_measuring(config, job, huge, shape, 4)
-
-    assert estimate_huge(20) > estimate_huge(0) + 10**9
-
-
 def test_a_large_batch_takes_longer_than_a_small_job():
     config, job = make_job("decode", prompts={"limit": 5000})
     small_config, small = make_job("decode", prompts={"limit": 4})

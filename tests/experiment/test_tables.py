@@ -2,7 +2,6 @@
 which nothing else of the experiment gives way to."""
 
 import copy
-import re
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,12 @@ from parity.experiment import checks, pins, stand_in
 ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "workflow/experiments").glob("*-table*.yaml"))
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
-NUMBERED = re.compile(r"(?P<paper>sjd|gsd|vvs|cspd|assd)-table(?P<number>\d+)(-[a-z0-9-]+)?")
-COUNTS = {"sjd": 11, "gsd": 1, "vvs": 6, "cspd": 9, "assd": 11}  # how many tables of each paper there are
 
 
 def make_plan(raw, make=None):
     """Plan a configuration as the rules do; return its checked form and its cells. `make` makes stand-ins."""
     plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
     return plan.config, plan.cells
-
-
-def test_every_table_of_every_paper_has_a_file():
-    numbers = {}
-    for file in TABLES:
-        name = NUMBERED.fullmatch(file.stem)
-        assert name, file.name
-        numbers.setdefault(name["paper"], set()).add(int(name["number"]))
-    assert numbers == {paper: set(range(1, count + 1)) for paper, count in COUNTS.items()}
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda p: p.stem)

@@ -138,11 +138,6 @@ def test_tiffs_of_unknown_grays_are_refused(tmp_path, tag, value, problem):
         open_picture(file)
 
 
-def test_16_bit_gray_pictures_are_turned_too(tmp_path):
-    Image.fromarray(DEEP).save(tmp_path / "a.png", exif=make_orientation(6))
-    assert np.array_equal(open_picture(tmp_path / "a.png")[..., 0], np.rot90(GRAY, 3))
-
-
 def save_pictures(folder, count=4):
     """Write `count` pictures to a new folder."""
     folder.mkdir()

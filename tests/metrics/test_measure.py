@@ -19,6 +19,7 @@ from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
 from tests.elsewhere import DEVICE, simulate_job_device
+from tests.tables import make_shard_columns
 
 N = 12  # images or texts of a cell
 MODELS = {
@@ -33,24 +34,15 @@ PUBLISHED = {"discrete": {"cmmd", "hps", "pickscore", "is"}, "continuous": {"cmm
 
 def make_columns(length: int) -> dict[str, np.ndarray]:
     """Make the columns that a shard of any kind has, of N rows in batches of 8 and 4, their clock made up."""
-    first = np.arange(N) < 8
+    first, alone = np.arange(N) < 8, np.arange(N) == 0
+    single = ("single_seconds", "plain_single_seconds", "compiled_speedup", "single_pass_cost")
+    in_two = {"seconds": (2, 1), "plain_seconds": (4, 1), "network_seconds": (1, 0.5), "passes": (length, length - 1)}
+    in_two |= {"draft_calls": (4, 2), "draft_tokens": (8, 4), "batch": (8, 4), "at_once": (8, 4)}
     return {
-        "ids": np.array([str(i) for i in range(N)]),
+        **make_shard_columns(N, length),
         "tokens": np.random.default_rng(0).integers(0, 9, (N, length)),
-        "step": np.tile(np.arange(1, length + 1), (N, 1)),
-        "seconds": np.where(first, 2.0, 1.0),
-        "plain_seconds": np.where(first, 4.0, 1.0),
-        "network_seconds": np.where(first, 1.0, 0.5),
-        "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
-        "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
-        "compiled_speedup": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
-        "single_pass_cost": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
-        "load": np.full(N, 1.5),
-        "draft_calls": np.where(first, 4, 2),
-        "draft_tokens": np.where(first, 8, 4),
-        "batch": np.where(first, 8, 4),
-        "at_once": np.where(first, 8, 4),
-        "passes": np.where(first, length, length - 1),
+        **{name: np.where(alone, 1.5, np.nan) for name in single},
+        **{name: np.where(first, *values) for name, values in in_two.items()},
     }
 
 

@@ -23,6 +23,7 @@ from parity.metrics.networks import published
 from parity.models import fetch
 from parity.stand_ins import metrics as stand_ins
 from parity.stand_ins import write
+from tests.tables import make_shard_columns
 
 CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on the mat " * 30, "blue", "a small ring"]
 
@@ -296,15 +297,8 @@ def write_cell(tmp_path, pixels):
     """Write a cell whose pictures are `pixels` and whose model declares no network of its own; return its folder."""
     n = len(pixels)
     ids = np.array([f"{i:05d}/000" for i in range(n)])
-    columns = {
-        "ids": ids, "captions": np.array(CAPTIONS[:n]), "tokens": np.zeros((n, 4), np.int32), "batch": np.full(n, n),
-        "at_once": np.full(n, n),
-        "step": np.tile(np.arange(1, 5, dtype=np.int16), (n, 1)), "seconds": np.ones(n), "network_seconds": np.ones(n),
-        "plain_seconds": np.ones(n), "single_seconds": np.ones(n), "plain_single_seconds": np.ones(n),
-        "single_pass_cost": np.ones(n), "compiled_speedup": np.ones(n),
-        "load": np.ones(n), "draft_calls": np.zeros(n), "draft_tokens": np.zeros(n),
-        "passes": np.full(n, 4), "nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16),
-    }  # fmt: skip
+    columns = make_shard_columns(n, 4) | {"ids": ids, "captions": np.array(CAPTIONS[:n])}
+    columns |= {"nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16)}
     folder = tmp_path / "xl/ar-00000000"
     write_json(folder / "spec.json", {"model": "xl", "method": "ar", "seed": 0, "options": {}, "prompts": "0"})
     write_shard(folder / "shards.npz", columns, {})

@@ -128,18 +128,6 @@ def test_a_missing_part_is_named_before_files_are_hashed(tmp_path, monkeypatch):
         add_model()
 
 
-def test_a_linked_text_encoder_is_found(tmp_path):
-    folder = write_llamagen(tmp_path / "m", SMALL)
-    (folder / "flan").symlink_to(write_t5(tmp_path / "elsewhere/t5"))
-    assert add.find_encoders(folder) == [folder / "flan"]
-    assert set(add.find_weights(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
-    (folder / "up").symlink_to(tmp_path)  # a link to a folder above, which must not be followed for ever
-    with pytest.raises(ParityError, match=r"text: both .*; give --text"):
-        (folder / "second").mkdir()
-        (folder / "second/config.json").write_text('{"model_type": "t5"}')
-        add.identify(str(folder))
-
-
 def test_what_is_damaged_is_named_and_what_is_left_out_is_counted(tmp_path, capsys):
     folder = write_llamagen(tmp_path / "m", SMALL)
     torch.save({"weight": torch.zeros(3)}, folder / "other.pt")

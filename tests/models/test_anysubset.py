@@ -173,16 +173,6 @@ def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, limit
     assert (-logp).exp().mean() < 30 < 300 < (-noise_logp).exp().mean()
 
 
-def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):
-    file = tmp_path / "judge.safetensors"
-    file.write_bytes(embedded.file("judge").read_bytes()[:-1] + b"x")
-    spoiled = embedded.manifest | {"files": embedded.manifest["files"] | {"judge": str(file)}}
-    with pytest.raises(ParityError, match=r"judge = .*SHA-256"):
-        assert load.load(spoiled).judge_words
-    with pytest.raises(ParityError, match="has no draft; allowed: xlnet, judge"):
-        load.load(spoiled, needs="draft")
-
-
 def test_the_cache_refuses_another_attention():
     net = xlnet(8, width=16, layers=1, heads=2)
     config = net.config.to_dict()

