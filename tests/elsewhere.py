@@ -120,24 +120,20 @@ class SimulatedDevice(TorchDispatchMode):
 
 
 def wrap(x: Tensor) -> DeviceTensor:
-    """Wrap a CPU tensor as one on the device, unless it is one."""
     return x if isinstance(x, DeviceTensor) else DeviceTensor(x)
 
 
 def is_boolean_index(name: str, args: tuple) -> bool:
-    """Return whether an op is an index of bools."""
     if name not in ("index", "index_put_", "index_put", "_index_put_impl_"):
         return False
     return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
 
 
 def replace_device(x: Any) -> Any:
-    """Replace a device by the CPU."""
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 
 def unwrap(x: Any) -> Any:
-    """Return a tree with the CPU tensors behind its device tensors."""
     return tree_map(lambda v: v.inner if isinstance(v, DeviceTensor) else v, x)
 
 

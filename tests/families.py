@@ -60,7 +60,6 @@ class FamilyPair:
 
     @property
     def nets(self) -> dict[str, Any]:
-        """Our networks by name."""
         return self.loaded.nets
 
     @property

@@ -37,7 +37,6 @@ def make_shard_columns(n: int, length: int) -> dict[str, Any]:
 
 
 def import_decoder(kind: str, method: str) -> Callable[..., Iterator[Any]]:
-    """Import the function of a method by its name."""
     return getattr(importlib.import_module(f"parity_decoders.{kind}.{method}"), method)
 
 
@@ -150,7 +149,6 @@ def compute_p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
 
 
 def make_text_model(vocab: int, length: int, seed: int = 0, scale: float = 1.5) -> TabularAnySubset:
-    """Make an any-subset model from a random table."""
     return TabularAnySubset(random_texts(vocab, length, torch.Generator().manual_seed(seed), scale))
 
 
@@ -169,7 +167,6 @@ def draw_prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str 
 
 
 def select_row(start: Any, b: int) -> Any:
-    """Select one row of a batch's start."""
     return type(start)(*(x[b : b + 1] for x in start))
 
 

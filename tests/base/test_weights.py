@@ -29,7 +29,6 @@ class Sizes:
 
 class Net(torch.nn.Module):
     def __init__(self, c: Sizes):
-        """Make a linear layer and a norm of random weights."""
         super().__init__()
         self.config = c
         self.linear = torch.nn.Linear(c.width, 2)

@@ -26,7 +26,6 @@ SUSPECTS = [fix_law(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
 
 
 def compute_tv(a, b):
-    """Compute the total variation between two laws, arrays of one shape."""
     return 0.5 * np.abs(a - b).sum()
 
 

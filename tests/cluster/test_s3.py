@@ -49,7 +49,6 @@ def endpoint():
 
 
 def make_client(endpoint):
-    """Make a client of the S3 server at an address."""
     import boto3
 
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}

@@ -106,7 +106,6 @@ def begin(loaded):
 
 
 def decode(model, steps):
-    """Run a decoder; return what `record` does of it."""
     start = torch.zeros(len(model.model.on) // 2, dtype=torch.int64)
     return loop.import_kind("discrete").record(model, start, steps)
 

@@ -67,7 +67,6 @@ ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] 
 
 
 def is_timed(column):
-    """List for each row whether its time was measured."""
     return np.isfinite(column).tolist()
 
 

@@ -119,15 +119,9 @@ def test_only_a_sampler_that_gives_up_is_inexact():
     assert p["zero"] < 1e-3
 
 
-@pytest.mark.parametrize("give_up", ["target", "zero", "error"])
-def test_giving_up_is_an_error_or_counted(give_up):
-    if give_up == "error":
-        with pytest.raises(DecodingError, match="none of 1 draws was accepted"):
-            decode_mixtures(50, tries=1, give_up=give_up)
-    else:
-        _, decoded = decode_mixtures(50, tries=1, give_up=give_up)
-        assert decoded.gave_up.sum() > 0
-        assert (decoded.tokens == 0).any() == (give_up == "zero")
+def test_giving_up_is_an_error_where_that_is_asked_for():
+    with pytest.raises(DecodingError, match="none of 1 draws was accepted"):
+        decode_mixtures(50, tries=1, give_up="error")
 
 
 @pytest.mark.parametrize(

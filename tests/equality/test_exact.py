@@ -31,7 +31,6 @@ FULL, SMALL = discrete.targets(), discrete.targets("small")
 
 
 def find_target(name):
-    """Find a discrete target of the full set by its name."""
     return next(t for t in FULL if t.name == name)
 
 
@@ -149,7 +148,6 @@ def test_a_sample_depends_on_the_seed_alone(monkeypatch):
 
 
 def draw_zeros(model, start, *, noise):
-    """Draw the token 0 at all positions in one step: a fault."""
     tokens = torch.zeros(len(start), model.length, dtype=torch.int64)
     yield Step(tokens, torch.full_like(start, model.length), torch.zeros_like(start))
 
@@ -171,7 +169,6 @@ def stop_early(model, start, *, noise):
 
 def test_a_decoder_that_stops_early_in_a_chunk_is_an_error(monkeypatch):
     def stop_early_in_last(model, start, *, noise):
-        """Stop early in chunks of fewer than 700 rows only."""
         return stop_early(model, start, noise=noise) if len(start) < 700 else sjd(model, start, noise=noise, window=2)
 
     monkeypatch.setattr(targets, "CHUNK", 700)

@@ -24,7 +24,6 @@ LONG = ("coupled: of drafts", "coupled: peeking", "coupled: inverted")  # those 
 
 
 def name_kind(module):
-    """Return the kind of a module of faults, such as "discrete"."""
     return module.__name__.rsplit(".", 1)[1]
 
 

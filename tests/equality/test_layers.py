@@ -108,7 +108,6 @@ def copy_changed(folder, name, change):
 
 
 def find_smallest_p(entries):
-    """Find the smallest p-value of a layer's rows after Holm's correction."""
     return min(r["p_holm"] for r in entries["rows"] if r["p_holm"] is not None)
 
 
@@ -336,7 +335,6 @@ def draw_pairs(n=300, d=4, shift=0.0, seed=0):
 
 
 def match_features(x, y, ids):
-    """Match features of two sides by their ids, as the layer does."""
     return paired.match_sides("features", x, y, ids, ids)
 
 

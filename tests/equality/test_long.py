@@ -77,7 +77,6 @@ def allow_all_words(model, *arguments):
 
 
 def allow_all_tokens(model, *arguments):
-    """Return flat logits in place of a model's."""
     return torch.zeros_like(model.logits(*arguments))
 
 

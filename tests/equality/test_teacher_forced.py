@@ -28,7 +28,6 @@ def draw_sample(decoder, n, seed=0, **options):
 
 
 def find_smallest_p(rows):
-    """Find the smallest p-value of result rows after Holm's correction."""
     return min(r["p_holm"] for r in rows if r["p_holm"] is not None)
 
 

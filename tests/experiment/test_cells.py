@@ -18,12 +18,10 @@ def list_cells(prompt="a red circle", repeat=False, **sections):
 
 
 def list_keys(prompt="a red circle", **sections):
-    """List the keys of the cells that `list_cells` makes, as a set."""
     return {c.key for c in list_cells(prompt, **sections)}
 
 
 def image(methods=METHODS, **section):
-    """Make a section on images."""
     return {"methods": methods, **section}
 
 

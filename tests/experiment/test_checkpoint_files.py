@@ -19,7 +19,6 @@ SECTIONS = {
     "mar": {"continuous": {"methods": {"mar": [{}], "cspd": [{}]}}},
     "xlnet": {"text": {"methods": {"sequential": [{}]}}},
 }
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 
 @pytest.fixture(scope="module")
@@ -94,21 +93,6 @@ def test_parts_that_are_swapped_are_refused(written, case):
 def test_a_folder_of_another_family_is_refused(written):
     with pytest.raises(ConfigError, match=r"files.model: .* a folder of model_type 'emu3'; allowed: janus"):
         plan(written, "janus", {"model": written["emu3"][0]["model"]})
-
-
-@pytest.mark.parametrize("fault", ["pointer", "page", "empty", "cut off"])
-@pytest.mark.parametrize("place", ["transformer", "network"])
-def test_a_file_that_is_not_whole_is_refused(written, tmp_path, place, fault):
-    content = Path(written["llamagen"][0]["transformer"]).read_bytes()
-    contents = {"pointer": POINTER.encode(), "page": b"<!DOCTYPE html>", "empty": b"", "cut off": content[:5000]}
-    file = tmp_path / "w.pt"
-    file.write_bytes(contents[fault])
-    message = {"page": "web page", "empty": "an empty file"}.get(fault, fault)
-    with pytest.raises(ConfigError, match=rf"(models.m.files.transformer|networks.inception.file): .*{message}"):
-        if place == "transformer":
-            plan(written, "llamagen", {"transformer": str(file)})
-        else:
-            plan(written, "llamagen", networks={"inception": {"file": str(file), "sha256": "0" * 64}})
 
 
 def test_a_target_without_an_autoencoder_needs_one(written):

@@ -26,7 +26,6 @@ def package(tmp_path, monkeypatch):
 
 
 def clear_caches():
-    """Forget all digests and imports that were computed before."""
     for name in ("find_file", "parse_source", "list_imports", "digest_module", "digest"):
         getattr(code_digest, name).cache_clear()
 

@@ -4,7 +4,6 @@ import yaml
 
 from parity.experiment import cells, checks, job_resources
 from parity.experiment.job_resources import Job
-from parity.experiment.schema import ModelSpec
 from tests.workflow.conftest import ALL_KINDS, TINY
 
 
@@ -42,18 +41,6 @@ def test_memory_grows_with_batch_guidance_dtype_and_window():
 
 def test_a_batch_has_no_more_rows_than_a_job():
     assert estimate("decode", batch=4096, prompts={"limit": 4}) == estimate("decode", batch=4, prompts={"limit": 4})
-
-
-def test_a_coupled_cell_is_measured_in_float64():
-    methods = {"ar": [{}], "sjd_coupled": [{}]}
-    other = {"ar": [{}], "sjd": [{}]}
-    config, job = make_job("measure", methods=methods)
-    networks, _ = job_resources.list_networks(ModelSpec(family="llamagen"))
-    huge = {name: network._replace(parameters=10**9) for name, network in networks.items()}
-    shape = job_resources.measure_shape(config, job.cell)
-    coupled = job_resources.estimate_measuring(config, job, huge, shape, 4)
-    config, job = make_job("measure", methods=other)
-    assert coupled > job_resources.estimate_measuring(config, job, huge, shape, 4) + 10**9
 
 
 def test_a_large_batch_takes_longer_than_a_small_job():

@@ -51,7 +51,6 @@ PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.
 
 
 def find_block(language):
-    """Find README's first block of code in a language."""
     return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
 
 

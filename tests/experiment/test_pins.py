@@ -25,7 +25,6 @@ def test_each_open_repository_alone_is_asked_for_once():
     names = []
 
     def pin(name):
-        """Note that a repository was asked for, and return a commit and a digest."""
         names.append(name)
         return {"commit": COMMIT, "sha256": SUM}
 

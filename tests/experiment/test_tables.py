@@ -60,28 +60,10 @@ def make_entries_of(requested):
     """Make a function that returns tiny LlamaGens as stand-ins' entries, and appends their names to `requested`."""
 
     def make(names, published):
-        """Note the names and return an entry for each."""
         requested.extend(names)
         return {name: copy.deepcopy(DRAFTER if name == "eagle_drafter" else ENTRY) for name in names}
 
     return make
-
-
-def test_stand_ins_of_published_size_keep_prompts_batch_and_options():
-    sizes = []
-
-    def make(names, published):
-        """Note which size is asked for, and return an entry for each name."""
-        sizes.append(published)
-        return make_entries_of([])(names, published)
-
-    raw = stand_in.use_stand_ins({**RAW, "stand_in": {"size": "published"}}, make)
-    assert sizes[0], "the models are of published size"
-    assert not sizes[1], "networks that judge are small"
-    assert raw["image"]["methods"] == RAW["image"]["methods"]
-    assert raw["image"]["prompts"]["limit"] == RAW["image"]["prompts"]["limit"]
-    assert raw["models"]["other"] == ENTRY
-    assert stand_in.use_stand_ins({**RAW, "stand_in": {"size": "small"}}, make)["image"]["batch"] == stand_in.FEW
 
 
 def test_published_models_give_way_and_the_embedded_one_stays():
@@ -101,13 +83,6 @@ def test_published_models_give_way_and_the_embedded_one_stays():
     )
     assert raw["image"]["study"][0]["where"] == {"window": [8, 16]}
     assert raw["image"]["prompts"] == {"file": "prompts/plain.txt", "limit": 2}
-
-
-def test_prompts_that_are_at_hand_stay_and_classes_are_numbers(tmp_path):
-    (tmp_path / "p.txt").write_text("a cat\n")
-    prompts = {"file": str(tmp_path / "p.txt"), "limit": 9, "shards": 4}
-    assert stand_in.shrink_prompts(prompts, False) == {"file": prompts["file"], "limit": 2, "repeats": 1, "shards": 1}
-    assert stand_in.shrink_prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
 
 
 def test_the_tests_are_as_small_as_the_schema_lets_them_be():

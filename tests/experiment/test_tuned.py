@@ -30,12 +30,10 @@ def write(tmp_path, monkeypatch):
 
 
 def load(methods, **section):
-    """Check a configuration on images with these methods."""
     return checks.load({"image": {"methods": methods, **section}})
 
 
 def keys(methods, **section):
-    """List the keys of the cells of a configuration on images, as a set."""
     return {cell.key for cell in cells(load(methods, **section), ["a red circle"])}
 
 

@@ -23,12 +23,10 @@ LITTLE = 20_000_000  # the bytes of memory that a refusal may take
 
 
 def read_text_rows(path):
-    """Read one row of a data file of texts."""
     return readers.read_rows(str(path), ("text",), 1)
 
 
 def read_pictures(path):
-    """Read all pictures of a file or folder."""
     return list(picture_files.read_pictures(path)[1])
 
 

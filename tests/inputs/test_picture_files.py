@@ -29,7 +29,6 @@ def write_16_bit_colours(file):
     """Write a PNG of 16 bits a channel, which Pillow cannot."""
 
     def chunk(name, data):
-        """Return a chunk of a PNG: its length, name, data and checksum."""
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     head = struct.pack(">IIBBBBB", 6, 4, 16, 2, 0, 0, 0)
@@ -139,7 +138,6 @@ def test_tiffs_of_unknown_grays_are_refused(tmp_path, tag, value, problem):
 
 
 def save_pictures(folder, count=4):
-    """Write `count` pictures to a new folder."""
     folder.mkdir()
     for k in range(count):
         Image.fromarray(COLOURS).save(folder / f"{k}.png")

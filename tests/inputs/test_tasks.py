@@ -15,7 +15,6 @@ WORDS = Words(list(stories.list_words()))
 
 
 def make_settings(**changes):
-    """Make settings that hold those of every task."""
     return {"rows": 4, "data": "", "length": 32, "masked": 0.95, "prompt": "scattered", "missing": 3} | changes
 
 

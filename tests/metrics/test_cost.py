@@ -25,24 +25,15 @@ def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleName
     noise = batch_noise(0, ids, "cpu", torch.float64)
     start = torch.zeros(rows, dtype=torch.int64)
     decoded = record(model, start, method(model, start, noise=noise, **options))
-    first = np.arange(rows) < 4
+    nan, number = np.nan, np.arange(rows)
     columns = {name: np.asarray(getattr(decoded, name)) for name in ("tokens", "step", "nfe", "nodes", "kept")}
-    columns |= {
-        "ids": np.array(ids),
-        "seconds": np.where(first, 2.0, 1.0),
-        "plain_seconds": np.where(first, 3.0, np.nan),
-        "network_seconds": np.where(first, 1.0, 0.5),
-        "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
-        "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
-        "single_pass_cost": np.where(np.arange(len(first)) == 0, 2.0, np.nan),
-        "compiled_speedup": np.where(np.arange(len(first)) < 2, [1.5, *[6.0] * (len(first) - 1)], np.nan),
-        "load": np.where(first, 1.5, np.nan),
-        "draft_calls": np.where(first, 10, 8),
-        "draft_tokens": np.where(first, 30, 24),
-        "batch": np.where(first, 4, rows - 4),
-        "at_once": np.where(first, 4, rows - 4),
-        "passes": np.where(first, 5, 4),
-    }
+    in_two = {"seconds": (2, 1), "plain_seconds": (3, nan), "network_seconds": (1, 0.5), "load": (1.5, nan)}
+    in_two |= {"draft_calls": (10, 8), "draft_tokens": (30, 24), "passes": (5, 4)}
+    in_two |= dict.fromkeys(("batch", "at_once"), (4, rows - 4))
+    columns |= {"ids": np.array(ids), **{name: np.where(number < 4, *values) for name, values in in_two.items()}}
+    alone = {"single_seconds": 0.5, "plain_single_seconds": 1.5, "single_pass_cost": 2.0}
+    columns |= {name: np.where(number == 0, value, nan) for name, value in alone.items()}
+    columns["compiled_speedup"] = np.where(number < 2, np.where(number == 0, 1.5, 6.0), nan)
     shard = Shard(columns, {"device": "cpu", "dtype": "float64"})
     return SimpleNamespace(shard=shard, groups=prompt_groups(shard.ids), forced=forced)
 

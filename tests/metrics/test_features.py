@@ -16,7 +16,6 @@ FILE = WEIGHTS / "discrete" / "clip.safetensors"
 
 @pytest.fixture(scope="module")
 def clip() -> networks.CLIP:
-    """The embedded CLIP."""
     return networks.load(FILE)
 
 

@@ -37,7 +37,6 @@ def write_cell(folder, captions, repeats):
 
 
 def read_greys(path):
-    """List the distinct values of a picture file's pixels."""
     return np.unique(np.asarray(Image.open(path))).tolist()
 
 
@@ -131,7 +130,6 @@ PART = {  # results that lack something of two prompts with two pictures each
 
 @pytest.fixture
 def cell(tmp_path):
-    """A cell of two prompts, two pictures each."""
     return write_cell(tmp_path / "cell", ["one", "two"], 2)
 
 

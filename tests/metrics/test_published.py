@@ -103,11 +103,9 @@ def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
-        """Compute the mean Gaussian kernel over all pairs of rows of a and b."""
         return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 200).mean()
 
     def cmmd(generated, real):
-        """Measure CMMD of features by the metric."""
         outputs = {"outputs": {"cmmd": generated}, "reference_outputs": {"cmmd": real}}
         sample = SimpleNamespace(**outputs, groups=np.arange(len(generated)))
         return fid.measure_cmmd(sample)["cmmd"].value

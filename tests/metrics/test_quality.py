@@ -31,7 +31,6 @@ def make_sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamesp
 
 
 def compute_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the mean and the covariance of features [n, d]."""
     return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
 
 

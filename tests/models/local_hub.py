@@ -32,7 +32,6 @@ class Hub(ThreadingHTTPServer):
         """Ignore a client that disconnects, which is tested."""
 
     def close(self):
-        """Stop the server and free its port."""
         self.shutdown()
         self.server_close()
 

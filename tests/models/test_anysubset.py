@@ -45,7 +45,6 @@ def start():
 
 
 def make_cached(net):
-    """Make a model with a cache from an XLNet of transformers."""
     return CachedXLNet(net.state_dict(), net.config.to_dict(), 0)
 
 
@@ -152,7 +151,6 @@ def test_an_unknown_word_is_named():
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    """The any-subset model that ships with the package."""
     folder = tmp_path_factory.mktemp("manifest")
     return load.load(fetch.make_manifest("anysubset", "xlnet", {"family": "xlnet"}, folder))
 

@@ -54,7 +54,6 @@ def test_compiled_passes_are_timed_only_where_they_compile(monkeypatch, tmp_path
         """Return the function uncompiled; it raises Unsupported when it is called, if `fails`."""
 
         def run(*arguments):
-            """Call the function, or fail as where nothing can be compiled."""
             if fails:
                 raise torch._dynamo.exc.Unsupported("no compiler")
             return function(*arguments)

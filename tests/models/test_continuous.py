@@ -238,21 +238,6 @@ def test_xar_walk_is_euler_maruyama():
         assert float(law.log_sigma[0]) == pytest.approx(log_sigma, rel=1e-5)
 
 
-def test_xar_guidance_grows_with_the_rank():
-    """The first rank has none, the last all of it."""
-    m = make_model("xar1")
-    tokens, order, _ = draw_inputs(m)
-    plain, constant = (
-        replace(m, sampling=HeadSampling(steps=4, guidance=g, guidance_schedule=s))
-        for g, s in ((1.0, "linear"), (2.0, "constant"))
-    )
-    ends = torch.tensor([[0, 15]]).expand(4, -1)
-    linear = draw_token(m, tokens, order, ends)
-    assert torch.allclose(linear[:, 0], draw_token(plain, tokens, order, ends)[:, 0], atol=1e-5)
-    assert torch.allclose(linear[:, 1], draw_token(constant, tokens, order, ends)[:, 1], atol=1e-5)
-    assert not torch.allclose(linear[:, 1], draw_token(plain, tokens, order, ends)[:, 1], atol=1e-3)
-
-
 def test_the_rotations_of_xar_are_the_authors_to_the_last_bit():
     c = XARConfig()
     dim = c.width // c.heads // 2
@@ -274,7 +259,6 @@ def test_guidance_has_the_dtype_of_the_tokens(name):
     x = torch.randn(4, m.dim, dtype=torch.float64)
 
     def predict(guidance, labels=m.labels):
-        """Predict clean tokens at noisy ones x."""
         model = replace(m, labels=labels, sampling=HeadSampling(steps=4, guidance=guidance))
         return model.chain(model.conditions(tokens.double(), order, ranks, ranks)).predict(x, 3)[:, : m.dim]
 
@@ -362,7 +346,6 @@ def test_only_settings_that_a_family_reads_change_its_law(embedded):
     tokens, order, ranks = tokens[:4], order[:4], ranks[:4]
 
     def law(**changes):
-        """Draw tokens with other settings; return them with density and deviation."""
         m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **changes}, False).target
         return draw_token(m, tokens, order, ranks)
 

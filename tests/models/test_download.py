@@ -150,7 +150,6 @@ def test_a_repository_in_transformers_layout_is_added(server, tmp_path):
 
 
 def read_files(folder):
-    """Read the bytes of a folder's files by name."""
     return {f.name: f.read_bytes() for f in folder.iterdir()}
 
 

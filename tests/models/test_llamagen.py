@@ -147,7 +147,6 @@ def test_padding_of_a_caption_is_masked(net, embedded_captions):
 
 @pytest.fixture(scope="module")
 def drafter():
-    """A small random drafter that continues features, in float64."""
     torch.manual_seed(2)
     return FeatureDrafter(SMALL).double().eval()
 

@@ -20,7 +20,6 @@ def make_pair(folder):
 
 
 def make_with(first, second, folder):
-    """Write a model and its companion; return its entry."""
     entries = [make_entry(name, folder / name) for name in (first, second)]
     return {**entries[0], **{key: entries[0][key] | entries[1][key] for key in ("files", "sha256")}}
 

@@ -194,22 +194,6 @@ def test_unfit_files_are_one_line_and_convert_to_nothing(written, tmp_path, name
         checks.load(make_config(model, str(tmp_path / "w"), tmp_path))
 
 
-def test_changed_converted_files_are_one_line(written, tmp_path):
-    files = written["mar"]
-    convert("mar", files["target"], files["draft"], files["kl"], tmp_path, tell=print)
-    file = tmp_path / "mar.safetensors"
-    spec = {"family": "mar", "source": "files", "folder": str(tmp_path)}
-    longer = {"mar": [{}], "cspd": [{"gamma": 256}]}
-    with pytest.raises(ConfigError, match=r"at most \d+ "):
-        checks.load(make_config("mar", str(tmp_path), tmp_path, methods=longer))
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(ParityError, match="SHA-256"):
-        fetch.make_manifest("continuous", "mar", spec, tmp_path)
-    save_file({"x": torch.zeros(1)}, file)  # a file without a header of this project
-    with pytest.raises(ConfigError, match="says nothing of its sizes"):
-        checks.load(make_config("mar", str(tmp_path), tmp_path))
-
-
 def test_captions_are_required_only_where_they_are_read(written, tmp_path):
     for model, changes, message in (
         ("harmon", {"captions": None}, "continuous.captions: harmon reads captions; needed"),

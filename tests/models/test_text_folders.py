@@ -39,13 +39,11 @@ def files(tmp_path_factory):
 
 
 def make_spec(files, source="files", **fields):
-    """Make a text model's entry in a configuration, with further fields."""
     return {"family": "xlnet", "source": source, "files": files, **fields}
 
 
 @pytest.fixture(scope="module")
 def loaded(files, tmp_path_factory):
-    """The random text model, loaded."""
     return load.load(fetch.make_manifest("anysubset", "xlnet", make_spec(files), tmp_path_factory.mktemp("m")))
 
 

@@ -41,12 +41,10 @@ def job(tmp_path):
 
 
 def copy_weights(recipe):
-    """Copy the weights of a recipe's network."""
     return [p.detach().clone() for p in recipe.net.parameters()]
 
 
 def are_equal(tensors, expected):
-    """Return whether two lists of tensors are equal."""
     return all(torch.equal(a, b) for a, b in zip(tensors, expected, strict=True))
 
 

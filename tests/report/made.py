@@ -117,7 +117,6 @@ def long(p: float) -> list[dict[str, Any]]:
 
 
 def make_ratios() -> dict[str, dict[str, float]]:
-    """Make the figures of ratios of densities that the layer `one-token` gives."""
     values = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
     return {name: {"mean": value, "median": value, "n": 100} for name, value in values.items()}
 
@@ -225,7 +224,6 @@ def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Gener
 
 
 def write_papers(file: Path) -> Path:
-    """Write three published numbers of one table to a CSV file; return it."""
     fields = {"kind": "discrete", "paper": "SJD", "table": "Table 1", "model": "Big"}
     fields |= {"conditions": '{"device": "A100"}'}
     random = '{"init": "random"}'

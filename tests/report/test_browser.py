@@ -38,7 +38,6 @@ SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => fo
 
 @pytest.fixture(scope="module")
 def browser():
-    """A headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (dependency group dev)")
     with playwright.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
@@ -102,16 +101,6 @@ def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
     with page.expect_console_message():  # the test does see what is fetched
         page.evaluate("document.body.append(Object.assign(new Image(), {src: 'https://localhost/picture.png'}))")
     assert page.complaints
-
-
-def test_the_page_reads_without_scripts_and_on_paper(open_page, written):
-    page = open_page(written, 420, scripts=False)
-    assert page.evaluate("document.querySelectorAll('.instead:not([hidden])').length") == 2
-    assert page.evaluate("document.querySelectorAll('table.grid img').length") > 8
-    assert page.evaluate(OUTSIDE) == []
-    page = open_page(written, 1000)
-    page.emulate_media(media="print")
-    assert page.evaluate(OUTSIDE) == []
 
 
 def test_the_script_sorts_filters_replays_and_keeps_text(open_page, written):

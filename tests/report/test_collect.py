@@ -22,7 +22,6 @@ TEXT = {
 
 
 def select_method(gathered, kind, method, role="method"):
-    """Select the summary rows of a method in one role."""
     rows = gathered.select_rows(kind)
     return rows[(rows["method"] == method) & (rows["role"] == role)]
 

@@ -9,12 +9,9 @@ import pytest
 from parity.report.cost import (
     FLAT,
     find_fastest,
-    find_plain_row,
-    format_near,
     make_line_cost,
     measure_cost,
     predict_gain,
-    predict_gains,
     read_gpu_cost,
     select_best_within,
 )  # fmt: skip
@@ -57,13 +54,6 @@ def test_a_measured_curve_rises_and_finds_its_cost():
     assert measure_cost(make_rows(ALONE)) is None
 
 
-def test_each_row_has_the_same_weight_in_the_curve():
-    """Two rows of 8 nodes and one of 16, whose costs fall, are pooled to the mean of the three."""
-    points = ((8.0, 4.0), (8.0, 4.0), (16.0, 1.0))
-    curve = measure_cost(make_rows(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
-    assert curve.interpolate(8) == pytest.approx(3)
-
-
 def test_points_close_together_do_not_say_how_costs_go_on():
     """Two methods of nearly as many nodes, whose times differ by chance."""
     points = ((31.0, 2.0), (31.1, 3.0))
@@ -84,12 +74,6 @@ def test_lossless_and_lossy_options_are_ranked_separately():
     assert len(select_best_within(make_rows({**ALONE, "claim": "lossless"}, lossy), 32)) == 2
 
 
-def test_plain_decoding_is_the_reference_before_its_control():
-    control = {**PLAIN, "role": "control", "label": "ar, seed 1"}
-    assert find_plain_row(pd.DataFrame([control, PLAIN, ALONE]))["label"] == "ar"
-    assert predict_gains(pd.DataFrame([ALONE]), FLAT)["gain"].isna().all()
-
-
 def test_a_gpus_curve_is_read_from_measured_forwards():
     measured = [(True, 1, 1, 2.0), (True, 1, 32, 3.0), (False, 1, 32, 90.0), (True, 8, 32, 70.0)]
     names = ("compiled", "batch", "window", "ms")
@@ -102,7 +86,6 @@ def test_a_gpus_curve_is_read_from_measured_forwards():
 
 
 def make_method(label, nfe, nodes, **more):
-    """Make the row of a lossless method."""
     return {**ALONE, "label": label, "method": label, "claim": "lossless", "nfe": nfe, "nodes_per_pass": nodes, **more}
 
 
@@ -144,11 +127,3 @@ def test_methods_within_the_error_are_ties():
     assert "far" not in ranges
     sharper = find_fastest(make_rows(best | {"nfe_se": 0.5}, near | {"nfe_se": 0.5}))[0]
     assert "near" not in {one.name for one in sharper.near}
-
-
-def test_a_tie_holds_for_the_costs_where_errors_reach():
-    """With an error of a quarter of its time, `narrow` may take 32 + 16 c, less than the 32 c of `wide` from c = 2."""
-    rough = NARROW | {"nfe_se": 16 / 1.96}
-    first = find_fastest(make_rows(WIDE, rough))[0]
-    assert first.near == [(pytest.approx(2), pytest.approx(4), "narrow")]
-    assert format_near(first, "<{}>") == "<narrow> from 2"

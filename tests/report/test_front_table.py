@@ -7,7 +7,7 @@ import pytest
 
 from parity.report import front_table, summary_page
 from parity.report.collect import follows_plain, group_same
-from parity.report.tables import doubt_speed, find_mark, show_speed
+from parity.report.tables import doubt_speed, show_speed
 
 TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "machine": "a processor, 2 cores"}
 
@@ -46,15 +46,6 @@ def test_methods_that_drew_the_same_are_named_once_and_why():
     assert "one figure" in line
     assert not follows_plain([rows[1]])
     assert not follows_plain([rows[0] | {"verdict_kind": "lossy"}])  # a lossy method does not follow plain decoding
-
-
-def test_calls_count_those_of_a_companion():
-    entry = front_table.show_calls({"calls": 245.0, "draft_calls": 210.0, "draft_share": 0.125})
-    assert entry.text == "245"
-    assert "210" in entry.detail
-    assert "12%" in entry.detail
-    assert front_table.show_calls({"calls": 94.0, "draft_calls": 0.0}).detail == ""
-    assert front_table.show_calls({}).text == "not run"
 
 
 def make_budget_rows(*nodes):
@@ -96,17 +87,3 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
     assert "one, 0.70 times" in answer
     assert answer.endswith("two")
     assert "two" not in summary_page.name_fastest([best, slow], [best, slow], "speedup")
-
-
-@pytest.mark.parametrize(
-    ("origin", "claimant", "claim", "mark"),
-    [
-        ("paper", "paper", "lossless", ""),
-        ("project", "project", "lossless", "ours"),
-        ("account", "account", "lossy", "from others' account"),
-        ("account", "project", "lossless", "lossless form ours; from others' account"),
-        ("paper", "project", "lossy", ""),
-    ],
-)
-def test_a_form_of_ours_is_marked_beside_whose_the_method_is(origin, claimant, claim, mark):
-    assert find_mark({"origin": origin, "claimant": claimant, "claim": claim}) == mark

@@ -37,7 +37,6 @@ class Page(HTMLParser):
     """Parse a page: its tags, addresses, handlers of events, visible text, sections, packed data and table rows."""
 
     def __init__(self, html: str):
-        """Parse a page's HTML."""
         super().__init__()
         self.tags, self.links, self.handlers, self.text = [], [], [], []
         self.feed(html)
@@ -47,7 +46,6 @@ class Page(HTMLParser):
         self.rows = [(style, re.findall(r"<t[dh] [^>]*>(.*?)</t[dh]>", line, re.S)) for style, line in lines]
 
     def handle_starttag(self, tag, attrs):
-        """Note a tag, its addresses and its handlers of events."""
         self.tags.append(tag)
         self.links += [v for k, v in attrs if k in ("src", "href", "srcset", "action", "data", "poster", "formaction")]
         self.handlers += [k for k, _ in attrs if k.startswith("on")]
@@ -62,7 +60,6 @@ def unpack(data):
 
 
 def build_html(gathered):
-    """Build the page of what was gathered; return its HTML."""
     return page.build_page(gathered.settings.experiment, page.list_sections(gathered))
 
 
@@ -73,12 +70,10 @@ def build_separate(gathered, name):
 
 @pytest.fixture(scope="module")
 def built(shared_gathered):
-    """The page of the made-up results."""
     return build_html(shared_gathered)
 
 
 def split_sections(html):
-    """Split a page's HTML into its sections, by id."""
     return {section.partition('"')[0]: section for section in html.split('<section id="')[1:]}
 
 
@@ -291,21 +286,6 @@ def test_a_baseline_without_tests_makes_a_page(tmp_path):
     g = gather(made.write_results(tmp_path, settings), [], root=tmp_path)
     g.equality = collect.tabulate_tests([])
     assert "no equality test" in build_html(g)[0]
-
-
-@pytest.mark.parametrize(("mar", "name"), [([{}], ""), ([{"iterations": 16}], "mar iterations=16")])
-def test_a_page_names_a_baseline_that_is_not_plain_decoding(tmp_path, undrawn, mar, name):
-    methods = {"mar": mar, "cspd": [{}]}
-    settings = made.write_results(tmp_path, {"experiment": "cheap", "continuous": VECTORS | {"methods": methods}})
-    g = gather(settings, [], root=tmp_path)
-    assert g.find_baseline("continuous") == name
-    html = page.build_page("cheap", page.list_sections(g))[0]
-    assert html.count(f"The baseline is {name}, in place of plain decoding") == (2 if name else 0)
-    assert f"times the speed of {name or 'plain decoding'}" in html
-    rows = g.select_rows("continuous")
-    plain = rows[rows["role"] != "method"]
-    assert ("verdict" not in rows or plain["verdict"].isna().all()) == bool(name)
-    assert rows.loc[rows["method"] == "cspd", "verdict_kind"].tolist() == ["certified"]
 
 
 def test_control_characters_are_escaped_and_captions_cut():

@@ -20,7 +20,6 @@ def passed():
 
 
 def build_html(tests):
-    """Build a page that shows results of self-tests alone; return its HTML."""
     return build_page("made", [self_tests.show_self_tests(tests)])[0]
 
 

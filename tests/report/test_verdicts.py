@@ -14,7 +14,7 @@ from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, front_table, shared_sections, summary_page
-from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, find_effect_of_interest, is_too_few, list_too_few
+from parity.report.collect import QUALITY, is_too_few, list_too_few
 from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table
 from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
 
@@ -128,7 +128,6 @@ def test_what_no_layer_tested_says_why():
 
 
 def make_run(kind, method, **figures):
-    """Make a summary row of a method at its default options, with these figures."""
     chosen = json.dumps(complete(kind, method, {}))
     return {"kind": kind, "method": method, "options": chosen, "nfe_ratio": 1.0} | figures
 
@@ -178,7 +177,6 @@ USUAL = EqualitySpec()
 
 
 def figures_of(n, **figures):
-    """Make a summary row of n images with these figures."""
     return {"kind": "discrete", "n": n, **figures}
 
 
@@ -203,16 +201,6 @@ def test_an_interval_too_wide_to_tell_is_grey():
     )  # a difference that is significant is not greyed
     text = add_too_few(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
     assert show_measured("perplexity")(text).style == "few"
-
-
-@pytest.mark.parametrize("name", [*list(EFFECTS)[:1], *list(MARGINS)[:1], *list(SHARES)[:1]])
-def test_half_an_interval_is_compared_with_the_effect(name):
-    effect = find_effect_of_interest(name, 2.0, USUAL)
-    for share, expected in ((0.9, False), (1.1, True)):
-        figures = {name: 2.0, f"{name}_se": share * effect / 1.96}
-        assert is_too_few(figures_of(64, **figures), name, USUAL) == expected
-        figures = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
-        assert is_too_few(figures_of(64, **figures), name, USUAL) == expected
 
 
 def drop_figures(g, names, reason):

@@ -77,13 +77,11 @@ def make_runner(project):
 
 @pytest.fixture
 def project(tmp_path):
-    """A copy of the project in a fresh folder."""
     return copy_project(tmp_path)
 
 
 @pytest.fixture
 def snakemake(project):
-    """A function that runs snakemake in the project's copy."""
     return make_runner(project)
 
 

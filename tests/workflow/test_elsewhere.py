@@ -35,7 +35,6 @@ def test_the_workflow_runs_as_a_module_of_another(tmp_path):
     elsewhere.mkdir()
 
     def run_snakemake(*arguments):
-        """Run snakemake in a process of its own and return its output."""
         command = [sys.executable, "-m", "snakemake", "--cores", "1", "--resources", "gpu=0", "--directory", elsewhere]
         command += ["--configfile", "config.yaml", *arguments]
         finished = subprocess.run(

@@ -55,7 +55,6 @@ class Clone:
         return {file.name: file.stat().st_ino for file in (self.folder / "results/store").glob("[!.]*.npz")}
 
     def list_shards(self):
-        """List the shards in the results folder."""
         return sorted((self.folder / "results/cells").rglob("shards/*.npz"))
 
 

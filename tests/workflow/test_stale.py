@@ -29,7 +29,6 @@ def project(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def snakemake(project):
-    """A function that runs snakemake in the project's copy."""
     return make_runner(project)
 
 
@@ -52,7 +51,6 @@ def read_reasons(text):
 
 
 def name_module(path):
-    """Return the name by which a file of the package is imported."""
     package = next(package for package in PACKAGES if path.is_relative_to(package))
     return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 

@@ -34,13 +34,11 @@ def make_record(event=None, level=logging.INFO, text="", **fields):
 
 
 def make_job(number, log):
-    """Make the record of a started job with a log file."""
     fields = {"rule_name": "decode", "rule_msg": f"decode m/sjd-{number}, part 0 of 1", "log": [str(log)]}
     return make_record(LogEvent.JOB_INFO, jobid=number, wildcards={}, output=["x"], **fields)
 
 
 def make_failure(number, log):
-    """Make the record of a failed job with a log file."""
     return make_record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)])
 
 

@@ -14,7 +14,6 @@ from tests.families import CAPTIONS, make_manifest
 
 
 def is_norm(name):
-    """Return whether a tensor's name is that of a norm of queries or keys."""
     return ".q_norm." in name or ".k_norm." in name
 
 

@@ -27,7 +27,6 @@ def copied(written, tmp_path):
 
 
 def assert_one_line(error, *fragments):
-    """Assert that a caught error is one line that holds all fragments."""
     text = str(error.value)
     assert all(fragment in text for fragment in fragments), text
 
@@ -36,7 +35,6 @@ def edit_file(name, old, new):
     """Make a function that replaces text in a folder's file."""
 
     def edit(folder):
-        """Replace the text in a folder's file; it must be there."""
         text = (folder / name).read_text()
         assert old in text
         (folder / name).write_text(text.replace(old, new))
@@ -51,7 +49,6 @@ def change_weights(change):
     """Make a function that applies `change` to the tensors of one layer, MLP, in a folder's weights."""
 
     def edit(folder):
-        """Change the layer's tensors and write their file again."""
         file = next(f for f in sorted(folder.glob("*.safetensors")) if any(MLP in name for name in read_shapes(f)))
         state = dict(tensors(file, dtype=None))
         save_weights({k: change(t) if MLP in k else t for k, t in state.items()}, file)
@@ -113,14 +110,3 @@ def test_impossible_sizes_are_one_line(sizes, fragments):
     with pytest.raises(ConfigError) as error:
         model_checks.check_network("lumina", spec)
     assert_one_line(error, *fragments)
-
-
-def test_an_unknown_part_or_embedded_model_is_one_line():
-    files = {"model": "/", "text": "/"}
-    spec = ModelSpec(family="janus", source="files", files=files, sha256=dict.fromkeys(files, "0" * 64))
-    with pytest.raises(ConfigError) as error:
-        model_checks.check_files("pro", spec)
-    assert_one_line(error, "files.text", "allowed: model")
-    with pytest.raises(ConfigError) as error:
-        model_checks.check_trained("pro", ModelSpec(family="janus"))
-    assert_one_line(error, "'janus'", "no model of it is embedded")
