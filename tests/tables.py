@@ -173,6 +173,11 @@ def select_row(start: Any, b: int) -> Any:
 # --- models of vectors
 
 
+def keep_drafts(models: Pair, start: Any, *, noise: Noise) -> Iterator[Any]:
+    """Decode vectors by the draft model alone, without verification: a fault."""
+    return import_decoder("continuous", "mar")(Pair(models.draft), start, noise=noise)
+
+
 def make_mixtures(rows: int, length: int = 5, dim: int = 2) -> Pair:
     """Make a target and a draft model of vectors [length, dim], Gaussian mixtures, whose drafts are often wrong."""
     laws = (random_mixture(np.random.default_rng(seed), 3, length, dim) for seed in (0, 1))

@@ -1,17 +1,13 @@
 """Every decoder on a CUDA device: the tokens of the CPU. Skipped where there is none, but for the steps of diffusion
 heads, which run on pretended tensors."""
 
-import math
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from parity_decoders.discrete import ar
-from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.noise import counted_noise
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parity.decode import captured, loop
@@ -135,38 +131,6 @@ def test_noise_on_cuda_is_that_of_the_cpu(dtype):
     torch.testing.assert_close(cuda.exponential("sample", index.cuda(), V).cpu(), expected, **close)
     compiled = torch.compile(fused.exponential, dynamic=False)("sample", index.cuda(), V)  # with its counters
     torch.testing.assert_close(compiled.cpu(), expected, **close)
-
-
-class Coarse(Noise):
-    """Noise whose exponentials are of uniforms of 24 bits (a fault)."""
-
-    def exponential(self, use, index, n):
-        leading = self._draw(use, index, n, torch.float64, lambda x: (x - x.floor()).mul_(2**24).floor_()).float()
-        return leading.add_(0.5).mul_(2.0**-24).log_().neg_().clamp_(min=torch.finfo(torch.float32).tiny)
-
-
-def count_rest(device, dtype, noise):
-    """Draw 2,048 tokens of a law over 65,536 of which two have one half each; count those of the others, and how many
-    more than half the first has."""
-    law = torch.full((V,), math.log(1e-9 / (V - 2)), dtype=dtype, device=device)
-    law[[0, -1]] = math.log(0.5)
-    forced = torch.full((1024,), -1, device=device)
-    model = SimpleNamespace(vocab=V, length=1024, width=32, forced=forced, grammar=False)
-    model.logits = lambda tokens, positions: law.expand(*tokens.shape, -1)
-    steps = ar.ar(Sampled(model, TokenSampling(1.0)), forced.new_zeros(2), noise=noise)
-    tokens = torch.cat([step.tokens for step in steps], 1)
-    first, last = ((tokens == token).sum().item() for token in (0, V - 1))
-    return tokens.numel() - first - last, first - tokens.numel() // 2
-
-
-@needs_cuda
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_no_token_of_no_probability_is_drawn_over_a_real_vocabulary(dtype):
-    """Must fail: exponentials of 24 bits."""
-    noise = counted_noise(1, range(2), torch.float32, "cuda")
-    rest, more = count_rest("cuda", dtype, noise)
-    assert (rest, abs(more) < 4 * 2048**0.5 / 2) == (0, True)
-    assert count_rest("cuda", dtype, Coarse(noise.keys, noise.dtype))[0] > 0
 
 
 @pytest.mark.parametrize("family", ["mar", "xar"])

@@ -71,6 +71,9 @@ def test_a_step_calls_the_target_once():
     decode(models, ["a", "b"])
     assert models.target.counts["conditions"] == 32
     assert models.target.counts["passes"] == 16
+    steps = SAMPLING.steps  # of the head, for each of the 16 tokens
+    assert (models.target.counts["head_calls"], models.target.depth.tolist()) == (16 * steps, [16 + 16 * steps] * 2)
+    assert all(models.target.counts[f"{name}_seconds"] > 0 for name in ("network", "head"))
     models = make_pair(TARGET, 2)
     decode(models, ["a", "b"], cspd, gamma=4, prefill=0.0)
     assert models.target.counts["passes"] == 4  # four passes give 5 + 5 + 5 + 1 tokens

@@ -13,7 +13,6 @@ from parity_decoders.continuous.cspd import cspd
 from parity_decoders.continuous.mar import mar
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
-from parity_decoders.protocols.continuous import Pair
 from parity_decoders.steps import Step
 
 from parity.base.errors import ParityError
@@ -26,18 +25,13 @@ from parity.experiment.options import measure_reach
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
 from parity.report.verdicts import find_undrafted
+from tests.tables import keep_drafts
 
 FULL, SMALL = discrete.targets(), discrete.targets("small")
 
 
 def find_target(name):
     return next(t for t in FULL if t.name == name)
-
-
-def test_the_law_is_the_models_joint():
-    t = find_target("random-1 3x4")
-    joint = tabular.compute_joint(tabular.TabularModel(t.table, 4, 81), 3, 4)
-    np.testing.assert_allclose(t.law, joint.numpy(), atol=1e-15)
 
 
 def test_the_rosenblatt_transform_inverts_the_sampler():
@@ -94,11 +88,6 @@ def test_a_law_that_is_none_is_an_error_that_names_its_position():
     table[2, 1] = float("nan")
     with pytest.raises(ParityError, match=r"model broken, row 27, position 1: p is not a law"):
         _ = discrete.Target("broken", table, 4, 4).law
-
-
-def keep_drafts(models, start, *, noise):
-    """Decode vectors by the draft model alone, without verification: a fault."""
-    return mar(Pair(models.draft), start, noise=noise)
 
 
 RIGHT = {

@@ -24,14 +24,10 @@ from parity.experiment.options import claim, options
 from parity.inputs import tasks
 from parity.models import fetch
 from parity.models.continuous.tabular import TabularMixture, random_mixture
+from tests.decode.conftest import MODELS, SAMPLING
 from tests.elsewhere import DEVICE, simulate_job_device
+from tests.tables import keep_drafts
 
-MODELS = {
-    "discrete": {"family": "llamagen", "grid": 8},
-    "anysubset": {"family": "xlnet"},
-    "continuous": {"family": "gmm"},
-}
-SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 SHARED = {
     "discrete": {"model": "scenes", "sampling": SAMPLING, "dtype": "float32"},
     "anysubset": {"model": "xlnet", "task_kind": "infilling", "cache": True},
@@ -300,11 +296,6 @@ def conditions():
     pair = Pair(*(TabularMixture(random_mixture(np.random.default_rng(s), 3, 3, 2), 1) for s in (0, 1)))
     image = torch.from_numpy(np.random.default_rng(5).standard_normal((3, 2))), torch.tensor([2, 0, 1])
     return [(pair, (*image, rank)) for rank in (0, 2)]
-
-
-def keep_drafts(models, start, *, noise):
-    """Decode vectors by the draft model alone, without verification: a fault."""
-    return mar(Pair(models.draft), start, noise=noise)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.spec import spec
-from parity_decoders.protocols.continuous import Pair
 from parity_decoders.protocols.discrete import FINAL
 from scipy import stats
 
@@ -28,6 +27,7 @@ from parity.equality.targets.discrete import make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
+from tests.tables import keep_drafts
 
 
 def make_targets(kind, options, size, start=""):
@@ -282,10 +282,6 @@ def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
 
 
 def test_unverified_drafts_are_found_on_every_model():
-    def keep_drafts(models, start, *, noise):
-        """Decode vectors by the draft model alone, without verification: a fault."""
-        return mar(Pair(models.draft), start, noise=noise)
-
     for t in make_targets("continuous", {}, 6_400):
         assert any(r["verdict"] == "rejected" for r in run_long(keep_drafts, [t], {}, seeds=[0])), t.name
 

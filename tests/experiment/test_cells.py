@@ -167,23 +167,6 @@ def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch)
     assert options.measure_reach("discrete", "newest", chosen) == {"positions": 16, "lag": 0, "steps": 0}
 
 
-def test_defaults_of_the_code_are_what_the_options_say():
-    assert options.cap_small("discrete", "zipar", {"ahead": 8}) == {"ahead": 1}
-    assert options.cap_small("discrete", "sjd", {"window": 16, "init": "random"}) == {"window": 3, "init": "random"}
-    for method, chosen, claim in (
-        ("zipar", {}, "lossy"),
-        ("sjd", {"window": 4, "tolerance": 0.0}, "lossless"),
-        ("sjd", {"tolerance": 0.1}, "lossy"),
-        ("sjd_coupled", {"store": "q"}, "lossy"),
-    ):
-        assert options.claim("discrete", method, chosen) == claim
-    assert options.is_coupled("discrete", "mtj", {})
-    assert options.is_coupled("discrete", "jacobi", {"coupling": "shared"})
-    assert not options.is_coupled("discrete", "sjd", {})
-    assert not options.is_coupled("discrete", "sjd_coupled", {"coupling": "maximal"})
-    assert [options.is_plain_decoding("continuous", "mar", {"iterations": i}) for i in (0, 4)] == [True, False]
-
-
 def test_variants_of_any_window_share_an_exact_test():
     config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
     test_keys = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from parity.base.errors import ConfigError
 from parity.experiment import checks
@@ -111,9 +110,3 @@ def test_a_folder_with_spiece_model_alone_is_refused(written, tmp_path, family, 
     (folder / "spiece.model").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"needs a tokenizer; allowed: a folder with tokenizer\.json of its spiece"):
         plan(written, family, {component: str(folder)})
-
-
-def test_a_pickle_that_cannot_be_read_is_left_to_its_job(written, tmp_path):
-    """Its reader, which needs torch, says what is wrong."""
-    torch.save(torch.ones(3), tmp_path / "w.pt")
-    plan(written, "llamagen", {"transformer": str(tmp_path / "w.pt")})

@@ -13,7 +13,6 @@ from docs.reference import make_schema
 from parity.base.errors import ConfigError
 from parity.experiment import checks, paths, weights
 from parity.experiment.cells import cells, list_text_tasks
-from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from tests.benchmarks.conftest import load_script
 
@@ -129,15 +128,6 @@ def test_wrong_configuration_is_one_clear_line(raw, words):
     assert_refused(words, lambda: cells(checks.load(raw), ["a"]))
 
 
-@pytest.mark.parametrize("kind", ["image", "text", "continuous"])
-def test_no_section_is_required(kind):
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
-    models = {n: m for n, m in raw["models"].items() if KINDS[weights.find_kind(m["family"])] == kind}
-    one_section = checks.load({kind: raw[kind], "models": models})
-    all_sections = checks.load(raw)
-    assert {c.key for c in cells(one_section, ["a"])} < {c.key for c in cells(all_sections, ["a"])}
-
-
 def test_the_schema_takes_what_we_ship_and_no_unknown_option():
     validator, raw = Draft202012Validator(make_schema()), yaml.safe_load((ROOT / "config.yaml").read_text())
     validator.validate(raw)
@@ -207,20 +197,6 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, he
     checks.load(add(**{method: [{}] for method in methods}))
     with pytest.raises(ConfigError, match=r"methods.vvs.0.k = 1024: allowed: at most 1023 with models.scenes"):
         checks.load(add(vvs=[{"k": 1024}]))
-
-
-def test_published_files_need_a_drafter_of_their_own(tmp_path):
-    digest, methods = "0" * 64, {"ar": [{}], "eagle": [{}]}
-    named = {component: str(tmp_path / component) for component in THREE}
-    for file in named.values():
-        Path(file).write_bytes(b"weights")
-    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
-    with pytest.raises(ConfigError, match="needs a drafter"):
-        checks.load(image(methods, models={"m": model}))
-    write_companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
-    named = {**named, "drafter": str(tmp_path / "d.safetensors")}
-    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
-    checks.load(image(methods, models={"m": model}))
 
 
 def test_sizes_of_the_embedded_model(all_weights):

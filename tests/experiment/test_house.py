@@ -1,12 +1,16 @@
-"""The house: imports run downwards, and planning needs no torch."""
+"""Imports run downwards, planning needs no torch, packages have one version wherever they are named, links lead
+somewhere."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from types import SimpleNamespace
 
 import pytest
 
 from parity.experiment import code_digest
+from tests.workflow.conftest import ROOT
 
 STAGES = (  # stages from the top: a module may import from its own stage and from those listed after it
     "recipes", "new", "generate", "tune", "compare", "report", "certify", "measure", "equality", "stand_ins", "metrics",
@@ -56,3 +60,64 @@ def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypat
     with monkeypatch.context() as patch, pytest.raises(pytest.fail.Exception if fails else StopIteration):
         patch.setattr(suite, "LIMIT", limit)
         wrapper.send(None)
+
+
+LOCK = ROOT / "envs/requirements.txt"
+PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[a-z,]+\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+def normalise_name(name):
+    """Write a package's name as pip compares it: lower case, single hyphens."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_lock():
+    """Read the versions of the lock file by the package's normalised name."""
+    return {normalise_name(name): version for name, version in PINNED.findall(LOCK.read_text())}
+
+
+def test_the_lock_has_the_versions_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = project["project"]["dependencies"] + project["tool"]["uv"]["constraint-dependencies"]
+    pinned = {normalise_name(name): version for name, version in PINNED.findall("\n".join(lines))}
+    lock = read_lock()
+    assert {normalise_name(n) for n, _ in PINNED.findall("\n".join(project["project"]["dependencies"]))} <= set(lock)
+    assert {name: v for name, v in lock.items() if pinned.get(name) != v} == {}, "run .ci/lock"
+
+
+def test_every_package_of_the_lock_has_hashes_and_no_address():
+    text = LOCK.read_text()
+    entries = re.split(r"\n(?=[A-Za-z0-9])", text)
+    assert len(entries) == len(read_lock()) > 100
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry.splitlines()[0]
+    assert "://" not in text
+    assert "--index" not in text
+
+    pinned = dict(PINNED.findall("\n".join(re.findall(r"- (\S+==\S+)", (ROOT / "envs/parity.yaml").read_text()))))
+    assert len(pinned) > 100  # the conda environment does pin its packages
+    assert {name: v for name, v in pinned.items() if read_lock().get(normalise_name(name), v) != v} == {}
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+
+
+def find_block(language):
+    return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize(("law", "verdict"), [("p=P", "certified lossless"), ("p=[0.6, 0.2, 0.2]", "lossy")])
+def test_its_lines_of_python_judge(law, verdict, capsys):
+    """As they stand, and with a sampler that draws token 0 too often."""
+    lines = find_block("python")
+    assert "p=P" in lines
+    exec(lines.replace("p=P", law), {})
+    assert capsys.readouterr().out.startswith(f"my_sampler: {verdict}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target, _ in LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+        assert "://" in target or ((ROOT / page).parent / target).exists(), target

@@ -1,4 +1,4 @@
-"""An experiment may name repositories alone: their commits and digests come from pins.yaml, or none from a plan."""
+"""Commits and digests come from pins.yaml, the variant of `auto` from tuned.yaml."""
 
 import copy
 
@@ -6,7 +6,10 @@ import pytest
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment import pins
+from parity.experiment import checks, pins, stand_in, tuned
+from parity.experiment.cells import cells
+from parity.experiment.options import KINDS, find_plain_method
+from parity.experiment.schema import ModelSpec
 
 COMMIT, SUM = "a" * 40, "b" * 64
 RAW = {
@@ -64,3 +67,131 @@ def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "pins.yaml").write_text(text)
     with pytest.raises(ConfigError, match="allowed: to delete it and pin again"):
         pins.read(tmp_path / "pins.yaml")
+
+
+SPEC = ModelSpec(family="llamagen")
+CONTINUOUS = {"methods": {"mar": [{}], "auto": [{}]}, "batch": [2, 4]}
+TEXT = {"methods": {"sequential": [{}], "auto": [{}]}, "batch": 4}
+ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds": 0.2, "times": 1.5}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """A function that writes a tuned.yaml to the current folder: an entry for a batch of 32 on this machine."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_entry(**changes):
+        """Write tuned.yaml with the entry's fields, some of them changed."""
+        (case,) = tuned.list_cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
+        entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
+        (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
+
+    return write_entry
+
+
+def load(methods, **section):
+    return checks.load({"image": {"methods": methods, **section}})
+
+
+def keys(methods, **section):
+    return {cell.key for cell in cells(load(methods, **section), ["a red circle"])}
+
+
+def test_auto_is_an_ordinary_cell_with_an_ordinary_key(write, capsys):
+    write()
+    assert keys({"ar": [{}], "auto": [{}]}) == keys({"ar": [{}], "sjd": [{"window": 8}]})
+    assert "image.methods.auto: sjd" in capsys.readouterr().err
+    assert keys({"ar": [{}], "auto": [{}], "sjd": [{"window": 8}]}) == keys({"ar": [{}], "sjd": [{"window": 8}]})
+
+
+def test_without_an_entry_auto_is_coupled_jacobi(write, monkeypatch, capsys):
+    write()
+    for batch, problem in ((4, "no entry for this machine"), (32, "another machine or version is ignored")):
+        monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
+        assert keys({"ar": [{}], "auto": [{}]}, batch=batch) == keys({"ar": [{}], "sjd_coupled": [{}]})
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert "`parity tune`" in line
+        assert problem in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"method": "gone"}, "unknown method"),
+        ({"options": {"window": 0}}, "greater than or equal to 1"),
+        ({"options": {"window": 257}}, "at most 256"),
+        ({"options": {"widow": 8}}, "unknown key"),
+        ({"options": {"tolerance": 0.1}}, "not lossless"),
+        ({"method": "gsd", "options": {}}, "not lossless"),
+        ({"options": 3}, "sjd"),
+        ({"method": ["sjd"]}, "unknown method"),
+        ({"method": "assd", "options": {}}, "unknown method"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_ignored_in_one_line(write, capsys, changes, problem):
+    write(**changes)
+    assert load({"ar": [{}], "auto": [{}]}).image.methods == load({"ar": [{}], "sjd_coupled": [{}]}).image.methods
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "its entry is ignored" in line
+    assert problem in line
+
+
+@pytest.mark.parametrize("text", ["[1]", "a: 1", "a: {method: sjd}", "\tx", "a: b: c"])
+def test_a_file_that_is_no_choice_is_refused(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"tuned.yaml: .*allowed: to delete it and tune again"):
+        load({"ar": [{}], "auto": [{}]})
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"image": {"methods": {"ar": [{}], "auto": [{"window": 3}]}}}, "has no options; allowed: [{}]"),
+        ({"image": {"methods": {"ar": [{}], "auto": []}}}, "has no options"),
+        ({"image": {"methods": {"auto": [{}]}}}, "needs ar"),
+        ({"text": {**TEXT, "tasks": {"infilling": [], "choice": [{}]}}}, "text.methods.auto: no task is decoded"),
+        (
+            {"models": {n: {"family": "llamagen"} for n in "ab"}, "image": {"methods": {"ar": [{}], "auto": [{}]}}},
+            "2 models (a, b); allowed: with one",
+        ),
+    ],
+)
+def test_auto_is_for_one_model_and_has_no_options(raw, problem):
+    with pytest.raises(ConfigError) as error:
+        checks.load(raw)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "content", "method", "tuned_to", "untuned"),
+    [("continuous", CONTINUOUS, "coupled", {"window": 4}, "spec_head"), ("text", TEXT, "assd_ngram", {"k": 3}, "assd")],
+)
+def test_every_section_has_auto_at_its_first_batch(
+    tmp_path, monkeypatch, capsys, section, content, method, tuned_to, untuned
+):
+    monkeypatch.chdir(tmp_path)
+    (method_used,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
+    assert method_used == untuned
+    assert f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
+    kind = next(kind for kind, name in KINDS.items() if name == section)
+    plain = {**content, "methods": {find_plain_method(kind): [{}]}}
+    (case,) = tuned.list_cases(checks.load({section: plain}), kind)
+    (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({case.key: {**ENTRY, "method": method, "options": tuned_to}}))
+    (chosen,) = checks.load({section: content}).model_dump()[section]["methods"][method]
+    assert chosen.items() >= tuned_to.items()
+    assert "as tuned.yaml has it" in capsys.readouterr().err
+
+
+def test_an_entry_is_of_its_number_of_steps():
+    sections = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
+    cases = [tuned.list_cases(checks.load({"continuous": section}), "continuous")[0] for section in sections]
+    assert len({case.key for case in cases}) == 2
+
+
+def test_a_stand_in_keeps_auto():
+    section = {"methods": {"ar": [{}], "sjd": [{"window": 100}], "auto": [{}]}}
+    stand_in.cap_options("discrete", section, [ModelSpec(family="llamagen", grid=8)])
+    assert section["methods"] == {"ar": [{}], "sjd": [{"window": 64}], "auto": [{}]}

@@ -29,26 +29,10 @@ def sampler(law, models, temperature=1.0, accepted=1):
         return Sampled(out, len(out), accepted)
     return sample
 """
-TEXTS = """
-import numpy as np
-from parity_certify import models
-from parity_certify.adapters import transformers
-
-def texts(folder, temperature=1.0):
-    target = models.write_model("llama", folder / "toy")
-    def draw(n, seed, is_plain=False):
-        options = {"temperature": 1.0 if is_plain else temperature}
-        sample = transformers.Generate(transformers.load_model(target), 8, options)
-        rows = [(prompt, sample(np.array([prompt]), n * seed + i)[0]) for i in range(n) for prompt in [[i % 4, 1]]]
-        return [{"prompt": prompt, "tokens": row.tolist()} for prompt, row in rows], n, 1
-    return target, draw
-"""
 FOLDERS = {
     "right": ("{level: verifier, shape: batch, n: 2000, margin: 0.2}", VERIFIER),
     "faulty": ("{level: verifier, shape: batch, n: 2000, options: {fault: residual not subtracted}}", VERIFIER),
     "sampler": ("{level: sampler, model: table, vocab: 3, length: 2, n: 2000, margin: 0.2}", SAMPLER),
-    "texts": ("{level: texts, n: 100}", TEXTS),
-    "cold texts": ("{level: texts, n: 100, options: {temperature: 0.4}}", TEXTS),
     "undrafted": ("{level: sampler, model: table, vocab: 3, length: 2, n: 500, options: {accepted: 0}}", SAMPLER),
     "crashes": ("{level: verifier}", "raise OSError('the <engine> is gone')"),
     "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(60)"),
@@ -111,15 +95,6 @@ def test_a_fault_is_rejected_on_two_seeds_and_reproduced(judged: Path) -> None:
     assert row["verdict"]["interval"][0] > 0
     assert row["reproduction"]["shows"]
     assert row["reproduction"]["prints"] == "TV .2 & more"
-
-
-@pytest.mark.long
-def test_texts_are_judged_without_a_bound(judged: Path) -> None:
-    row = read_row(judged, "texts")
-    assert (row["error"], row["verdict"]["kind"], row["verdict"]["bound"]) == ("", "consistent", None)
-    assert row["controls"] == {"right": "consistent", "wrong": "lossy"}
-    assert read_row(judged, "cold texts")["seeds"] == [0, 1]
-    assert read_row(judged, "cold texts")["verdict"]["kind"] == "lossy"
 
 
 @pytest.mark.long

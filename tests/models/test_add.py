@@ -1,8 +1,9 @@
-"""`parity models add` identifies files by their tensors, and reads digests and sizes."""
+"""`parity models add` identifies files by their tensors; a file replaced under its path stops the jobs that follow."""
 
 import argparse
 import hashlib
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import yaml
 from parity_decoders.discrete.sjd import sjd
 from safetensors.torch import save_file
 
+from parity.base.digests import parts, read_manifest, sha256
 from parity.base.errors import ConfigError, ParityError
+from parity.base.files import write_json
 from parity.base.row_noise import batch_noise
-from parity.base.weights import sha256, tensors
+from parity.base.weights import tensors
 from parity.decode.discrete import record
 from parity.experiment import checks
 from parity.experiment.prompt_files import read_prompts
@@ -26,6 +29,7 @@ from parity.models.discrete import vq
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import make_t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
+from parity.stand_ins import make_entry, write
 from parity.stand_ins.discrete import chameleon, emu3, janus, write_tokenizer
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
@@ -254,3 +258,55 @@ def test_a_model_that_would_not_load_is_not_added(tmp_path, fault):
         save_file({k: t for k, t in state.items() if k != name} | spoiled, shard)
     with pytest.raises(ParityError, match=message):
         add.find(str(files["model"]), None, None, pixels=96)
+
+
+def make_pair(folder):
+    """Write a published continuous pair, which is converted when it is fetched; return its entry."""
+    files = {name: str(folder / path) for name, path in write("mar", folder).items()}
+    digests = {name: sha256(Path(file)) for name, file in files.items()}
+    return {"files": files, "sha256": digests, "network": {"grid": 4}}
+
+
+def make_with(first, second, folder):
+    entries = [make_entry(name, folder / name) for name in (first, second)]
+    return {**entries[0], **{key: entries[0][key] | entries[1][key] for key in ("files", "sha256")}}
+
+
+def make_judge(folder):
+    """Write a file that stands for Inception's; return its entry."""
+    folder.mkdir()
+    (folder / "inception.pth").write_bytes(bytes(100))
+    return {"file": str(folder / "inception.pth"), "sha256": sha256(folder / "inception.pth")}
+
+
+MADE = {  # kind, family, and a function of a folder that writes files and returns the entry of a configuration
+    "transformer, tokenizer, text encoder, drafter": (
+        "discrete", "llamagen", lambda folder: make_with("llamagen", "eagle_drafter", folder),
+    ),
+    "a folder": ("discrete", "janus", lambda folder: make_entry("janus", folder)),
+    "a pair": ("continuous", "mar", make_pair),
+    "a converted pair": ("continuous", "mar", lambda folder: make_entry("mar", folder)),
+    "text": ("anysubset", "xlnet", lambda folder: make_with("xlnet", "gpt2", folder)),
+    "a judge": ("networks", "inception", make_judge),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_replaced_file_stops_what_follows(tmp_path, case):
+    kind, family, make = MADE[case]
+    entry = make(tmp_path / "files") | ({} if kind == "networks" else {"family": family, "source": "files"})
+    write_json(tmp_path / "manifest.json", fetch.make_manifest(kind, family, entry, tmp_path / "out"))
+    manifest = read_manifest(tmp_path / "manifest.json")
+    verified = manifest["verified"]
+    digests = entry.get("sha256", manifest["sha256"])
+    assert set(digests.values() if isinstance(digests, dict) else [digests]) <= {digest for *_, digest in verified}
+    for key, path, digest in verified:
+        file = parts(Path(path))[0]
+        content, status = file.read_bytes(), file.stat()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # size, time and inode are as before
+        with pytest.raises(ParityError) as error:
+            read_manifest(tmp_path / "manifest.json")
+        assert all(word in str(error.value) for word in (key, path, digest, sha256(Path(path)), "put the former file"))
+        file.write_bytes(content)
+    assert read_manifest(tmp_path / "manifest.json") == manifest

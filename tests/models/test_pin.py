@@ -1,14 +1,15 @@
-"""`parity models pin` gets commits and digests from the hub without downloading weights."""
+"""The plan of an experiment; commits and digests that `parity models pin` gets without downloading weights."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import yaml
 
 from parity.base.digests import sha256
 from parity.base.errors import ConfigError, ParityError
-from parity.experiment import pins
-from parity.models import pin
+from parity.experiment import absent_data, cells, checks, pins
+from parity.models import pin, plan
 
 COMMIT = "a" * 40
 SHARDS = ("model-1-of-2.safetensors", "model-2-of-2.safetensors")
@@ -48,15 +49,6 @@ def test_a_missing_path_is_named(repository):
         pin.digest(list_folder(repository), "other")
 
 
-def test_only_files_on_the_hub_are_weighed(repository, monkeypatch):
-    monkeypatch.chdir(repository)
-    monkeypatch.setattr(pin, "list_files", lambda repo, commit: list_folder(repository))
-    elsewhere = f"hub:x/y@{COMMIT}:vq.ckpt"
-    assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
-    assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("".join(SHARDS))
-    assert pin.weigh("o/n", COMMIT, {"model": ".", "text": "note.txt"}) == pin.weigh("o/n", COMMIT, {"model": "."})
-
-
 def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch):
     """A text encoder in a folder beside a repository needs no hub, and a run without its pin is refused in one line."""
     monkeypatch.chdir(tmp_path)
@@ -75,3 +67,118 @@ def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch)
         assert pinned["revision"] == COMMIT
         assert pinned["files"] == model["files"]
         assert pinned["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}
+
+
+RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "prompts": {"limit": 8}}}
+EXPERIMENTS = Path(__file__).parents[2] / "workflow/experiments"
+TABLES = sorted(file.stem for file in EXPERIMENTS.glob("*table*.yaml"))
+
+
+def plan_of(**image) -> tuple:
+    """Make the configuration RAW with other keys in its image section, and its cells."""
+    config = checks.load({"image": RAW["image"] | image})
+    return config, cells.cells(config, [])
+
+
+def test_each_rule_of_a_model_is_a_row():
+    rows = plan.list_rows(*plan_of())
+    assert [row.rule for row in rows] == ["checkpoint", "captions", "decode", "measure", "reference", "test", "report"]
+    assert {row.model for row in rows[:5]} == {"scenes"}
+    assert rows[2].jobs == 3, "plain decoding has a control"
+
+
+def test_shards_are_jobs():
+    rows = {row.rule: row for row in plan.list_rows(*plan_of(prompts={"limit": 8, "shards": 4}))}
+    assert rows["decode"].jobs == 3 * 4
+    assert rows["captions"].jobs == 4
+    assert rows["measure"].jobs == 3
+
+
+def test_an_embedded_model_downloads_nothing():
+    config, all_cells = plan_of()
+    assert plan.list_downloads(config, {}) == []
+    assert "before a run" not in " ".join(plan.describe(config, all_cells, {}, [], False))
+
+
+def load_table(name: str) -> tuple:
+    """Load a paper's table without its data and commits: configuration, cells, and lines of what is missing."""
+    unpinned: list[str] = []
+    raw, absent = absent_data.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
+    config = checks.load(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
+    return config, cells.cells(config, []), [*absent, *dict.fromkeys(unpinned)]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_papers_table_is_planned_without_its_data(name, monkeypatch):
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    config, all_cells, missing = load_table(name)
+    lines = plan.describe(config, all_cells, {}, missing, False)
+    text = "\n".join(lines)
+    assert "not known" not in text
+    assert "nothing says" not in text
+    assert all(row.memory > 700 for row in plan.list_rows(config, all_cells))
+    assert "before a run:" in lines
+
+
+def test_a_download_has_the_hubs_bytes_where_they_are_known(monkeypatch):
+    monkeypatch.chdir(EXPERIMENTS.parents[1])
+    config, _, _ = load_table("sjd-table10")
+    assert "download lumina: about 14.4 GB" in plan.list_downloads(config, {})
+    assert "download lumina: 15.0 GB" in plan.list_downloads(config, {"lumina": 15 * 10**9})
+
+
+def test_a_repository_that_no_table_has_is_assumed_and_named():
+    """Its jobs ask for what 7 billion parameters take."""
+    model = {"family": "janus", "source": "hub", "repo": "me/mine", "revision": "b" * 40, "files": {"model": "."}}
+    config = checks.load({**RAW, "models": {"m": model | {"sha256": {"model": "a" * 64}}}})
+    all_cells = cells.cells(config, [])
+    lines = plan.describe(config, all_cells, {}, [], False)
+    assert sum("nothing says the sizes of model; 7 billion parameters are assumed" in line for line in lines) == 1
+    rows = {row.rule: row for row in plan.list_rows(config, all_cells)}
+    assert rows["decode"].memory > 25_000
+    assert rows["measure"].memory > 25_000
+
+
+def test_the_largest_batch_that_fits_is_named():
+    config, all_cells = plan_of(batch=8)
+    assert plan.check_batch(config, all_cells, 10**10) == []
+    with pytest.raises(ParityError, match=r"image.batch = 8: scenes needs .* allowed: at most [1-7]"):
+        plan.check_batch(config, all_cells, 55 * 10**6)
+
+
+def test_a_machine_that_holds_not_one_image_is_told_and_no_error():
+    """The plan is for another machine."""
+    config, all_cells = plan_of(batch=8)
+    (line,) = plan.check_batch(config, all_cells, 10**6)
+    assert "scenes needs" in line
+
+
+def plan_prompts(folder, monkeypatch, count, **changes):
+    """Plan RAW with `count` prompts in a file, in `folder`, which becomes the current one; `changes` replace keys."""
+    scene = "a large striped red circle left of a small blue square on a cloudy green background"
+    monkeypatch.chdir(folder)
+    (folder / "mine.txt").write_text(f"{scene}\n" * count)
+    raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **changes.pop("prompts", {})}}, **changes}
+    return checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "images"),
+    [
+        (2, {}, 2),
+        (2, {"prompts": {"repeats": 3}}, 6),
+        (100, {}, 64),
+        (100, {"prompts": {"limit": 70}}, 70),
+        (40, {"scale": 0.1}, 4),
+    ],
+)
+def test_images_are_counted_from_the_prompts_in_the_file(tmp_path, monkeypatch, count, changes, images):
+    made = plan_prompts(tmp_path, monkeypatch, count, **changes)
+    assert f"3 cells, {images * 3} images" in plan.describe(made.config, made.cells, {}, [], False)[0]
+
+
+def test_a_default_limit_reports_the_prompts_it_leaves_out(tmp_path, monkeypatch):
+    line = "64 of the 1,632 prompts of mine.txt are used; image.prompts.limit takes more"
+    assert plan_prompts(tmp_path, monkeypatch, 1632).notes == [line]
+    for count, changes in ((64, {}), (1632, {"prompts": {"limit": 64}})):
+        assert plan_prompts(tmp_path, monkeypatch, count, **changes).notes == []

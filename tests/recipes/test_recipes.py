@@ -1,17 +1,26 @@
-"""Every recipe: a few steps on a few examples make weights that its model's loader takes, and a whole log."""
+"""Every recipe makes weights that its model loads; a card and digests are installed; the workflow trains in order."""
 
+import hashlib
 import math
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from parity.base.files import header
+from parity.base.command import run_command
+from parity.base.errors import ParityError
+from parity.base.files import header, sums, write_json
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
+from parity.experiment import code_digest
 from recipes import data
+from recipes.__main__ import main
 from recipes.loop import Job, train
-from recipes.runs import RUNS
+from recipes.runs import INSTALLS, RUNS, install, list_runs
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
 HELD_OUT = {
@@ -82,3 +91,73 @@ def test_a_recipe_learns_in_a_few_steps(work):
     log, _ = run_recipe(work, "judge", steps=16)
     assert log[-2]["step"] == 16
     assert log[-2]["loss"] < 0.9 * math.log(len(header(find_shipped("judge"))["words"]))
+
+
+RECORD = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, "steps": 1200, "batch": 32}
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A folder with weights and records of all discrete recipes, as after training; the weights are their names."""
+    for run in list_runs("discrete"):
+        (tmp_path / f"{run.name}.safetensors").write_bytes(run.name.encode())
+        write_json(tmp_path / f"{run.name}.json", RECORD | {"examples": run.examples, "seed": 7})
+    return tmp_path
+
+
+def test_weights_are_installed_with_their_cards_and_digests(trained):
+    out = trained / "package"
+    install("discrete", trained, out)
+    digests = sums(out)
+    assert set(digests) == {f"{run.weights_name}.safetensors" for run in list_runs("discrete")}
+    for name, digest in digests.items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    assert (out / "t5.safetensors").read_bytes() == b"text"
+    assert "text.safetensors" not in digests
+    card = (out / "t5.md").read_text()
+    for text in ("# t5\n", "taught to describe captions", "- data: Scenes, 20,000 procedural pictures", "seed 7"):
+        assert text in card
+    assert "- steps: 1,200 of batch 32" in card
+    assert "- held_out: 0.25" in card
+    assert "| 0.5 | 50 |" in card
+
+
+def test_nothing_is_installed_if_a_recipe_has_not_run(trained):
+    (trained / "drafter.json").unlink()
+    with pytest.raises(ParityError, match=r"drafter\.json: no such file; run recipe drafter first"):
+        install("discrete", trained, trained / "package")
+    assert not (trained / "package").exists()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_code_of_a_recipe_is_what_it_imports():
+    code = code_digest.list_closure("recipes.__main__", "recipes.discrete")
+    assert {"recipes.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
+    assert "recipes.continuous" not in code
+
+
+@pytest.mark.long
+def test_targets_train_recipes_in_the_order_of_their_needs(tmp_path):
+    (tmp_path / "prompts").symlink_to(ROOT / "prompts")
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
+    command += ["--configfile", str(ROOT / "config.yaml"), "--nocolor", "-np", *INSTALLS.values()]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    plan = finished.stdout + finished.stderr
+    started = re.findall(r"python -m recipes (\S+) (\S+)", plan)
+    jobs = [recipe for recipe, _ in started]
+    assert sorted(jobs) == sorted([*RUNS, *["install"] * len(INSTALLS)])
+    assert {kind for job, kind in started if job == "install"} == set(INSTALLS)
+    for run in RUNS.values():
+        assert all(jobs.index(needed) < jobs.index(run.name) for needed in run.reads)
+        assert f"--steps {run.steps} " in plan
+        assert f"--batch {run.batch} " in plan
+
+
+def test_a_recipe_refuses_a_device_that_it_cannot_use(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["recipes", "vq", "--work", str(tmp_path), "--device", "cuda"])
+    with pytest.raises(SystemExit):
+        run_command(main)
+    assert capsys.readouterr().err == "error: --device cuda: allowed: cpu, for vq\n"

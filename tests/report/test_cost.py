@@ -26,10 +26,6 @@ def make_rows(*rows):
     return pd.DataFrame([PLAIN, *rows])
 
 
-def test_gain_at_flat_cost_is_the_ratio_of_passes():
-    assert predict_gain(ALONE, PLAIN, FLAT) == 256 / 64
-
-
 def test_calls_of_a_companion_weigh_by_its_share():
     assert predict_gain(DRAFTED, PLAIN, FLAT) == pytest.approx(256 / (64 + 192 / 4))
     # Calls of unknown cost are not counted as free.

@@ -6,11 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parity.base.errors import ParityError
 from parity.experiment.schema import FigureSpec
-from parity.report import figures, maps, study_figures
+from parity.report import maps, study_figures
 from parity.report.collect import RELATIVE
-from parity.report.figures import Extra
 from parity.report.pictures import Column, make_sheets, order_worst_first
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -92,23 +90,6 @@ def test_a_setting_of_three_values_is_swept():
     assert not list(study_figures.find_sweeps(make_sweep((4, 8, 16)), windows, {"window"}))
 
 
-EXTRAS = {
-    "line": pd.DataFrame({"x": [1, 2, 3], "y": [0.9, 0.8, 0.7], "low": [0.8, 0.7, 0.6], "high": [1, 0.9, 0.8]}),
-    "histogram": pd.DataFrame({"value": [0.1, 0.2, 0.2, 0.9], "label": ["a", "a", "b", "b"]}),
-}
-
-
-@pytest.mark.parametrize("kind", EXTRAS)
-def test_an_extra_figure_is_drawn_or_names_its_missing_column(kind):
-    data = EXTRAS[kind]
-    ax = figures.draw_extra(Extra("e", "E", "", data, kind, x="across")).axes[0]
-    assert ax.get_xlabel() == "across"
-    assert ax.lines or ax.collections
-    needed = figures.NEEDS[kind][-1]
-    with pytest.raises(ParityError, match=f"figure 'e': no column '{needed}'"):
-        figures.draw_extra(Extra("e", "E", "", data.drop(columns=needed), kind))
-
-
 def test_maps_leave_out_cells_of_one_token_a_pass():
     plain, quick = np.tile(np.arange(1, 17), (3, 1)), np.tile(np.repeat(np.arange(1, 9), 2), (3, 1))
     drawn = maps.draw_acceptance_maps({"plain": plain, "quick": quick}, {"plain": 4, "quick": 4})
@@ -140,13 +121,3 @@ def test_sheets_fill_their_room_and_hold_pictures_once():
     half, fewer = make_sheets([one, another, one], sum(map(len, all_of.uris)) // 2)
     assert 8 <= fewer < 64
     assert sum(map(len, half.uris)) <= sum(map(len, all_of.uris)) // 2
-
-
-def test_gains_are_sorted_and_coloured_by_verdict():
-    rows = {"label": ["a", "b", "c"], "gain": [1.0, 3.0, 2.0], "gain_se": [0.1, None, 0.0]}
-    rows |= {"verdict_kind": ["lossy", "certified", None], "pill": ["lossy, TV = 0.2", "certified, TV ≤ 0.01", None]}
-    figure, data = figures.draw_gain_bars(pd.DataFrame(rows), "passes")
-    [ax] = figure.axes
-    assert data["label"].tolist() == [t.get_text() for t in ax.get_yticklabels()] == ["b", "c", "a"]
-    assert {t.get_text() for t in ax.texts} == {"3.0×, TV ≤ 0.01", "2.0×", "1.0×, TV = 0.2"}
-    assert len({bar.patches[0].get_facecolor() for bar in ax.containers if hasattr(bar, "patches")}) == 3

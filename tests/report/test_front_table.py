@@ -1,12 +1,15 @@
-"""The first table: what a method spends, how sure its speed is, which methods drew the same, what fits a budget."""
+"""The first table: how sure a speed is, which methods drew the same, what fits a budget; and the self-tests."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from parity.report import front_table, summary_page
+from parity.equality.self_tests import SelfTests, digest_code
+from parity.report import front_table, self_tests, summary_page
 from parity.report.collect import follows_plain, group_same
+from parity.report.page import build_page
 from parity.report.tables import doubt_speed, show_speed
 
 TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "machine": "a processor, 2 cores"}
@@ -87,3 +90,30 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
     assert "one, 0.70 times" in answer
     assert answer.endswith("two")
     assert "two" not in summary_page.name_fastest([best, slow], [best, slow], "speedup")
+
+
+FAULT = {"kind": "discrete", "layer": "long", "decoder": "it", "fault": "stale", "model": "m", "test": "rows", "n": 9}
+FAULT |= {"samples": 2, "hits": 2, "as_required": True, "largest_p": 1e-9, "effect": 0.1}
+SIZE = {"test": "pairs", "n": 400, "effect": 0.05, "low": 0.03, "high": 0.07, "verdict": "size ok"}
+
+
+@pytest.fixture(scope="module")
+def passed():
+    """Results of self-tests of today's code in which nothing was missed."""
+    return SelfTests(digest_code(), "2026-11-25", 300.0, [FAULT], [SIZE])
+
+
+def build_html(tests):
+    return build_page("made", [self_tests.show_self_tests(tests)])[0]
+
+
+def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
+    assert "2026-11-25" in build_html(passed)
+    assert "snakemake self_tests" not in build_html(passed)
+    assert "snakemake self_tests" in build_html(replace(passed, code="another"))
+
+
+def test_the_first_screen_warns_of_a_fault_that_was_missed(passed):
+    assert self_tests.warn_of_failures(passed) == ""
+    missed = replace(passed, faults=[FAULT, FAULT | {"hits": 1, "as_required": False}])
+    assert self_tests.warn_of_failures(missed).startswith("1 self-test failed")

@@ -12,10 +12,9 @@ from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
-from parity.metrics.export import FIGURES
-from parity.report import discrete, front_table, shared_sections, summary_page
+from parity.report import front_table, summary_page
 from parity.report.collect import QUALITY, is_too_few, list_too_few
-from parity.report.tables import ABSENT, FEW, Column, show_measured, show_table
+from parity.report.tables import FEW, Column, show_measured, show_table
 from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # models and how many tokens each has
@@ -94,24 +93,6 @@ def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     assert judge([*exact(), *FAR], options, CUT)["own_options"] == "tested"
     assert "64 to 256 tokens" in judge(rows, W, CUT, tokens=256)["scope"]
     assert "64 of 256 tokens" in judge([*exact(), *long()], W, CUT, tokens=256)["scope"]
-
-
-ROW = {
-    "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
-    "clip_score": 0.3, "clip_score_se": 0.001, "fid_why": "no network: networks.inception",
-    "hps_why": "no network: networks.hps", "protocol": "sjd 04de33dc",
-}  # fmt: skip
-
-
-def test_a_column_says_which_network_is_missing():
-    assert show_measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
-    assert show_measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
-    assert show_measured("recall")(ROW) == ABSENT  # a figure that is missing without a reason
-    blocks = list(shared_sections.show_other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
-    [table] = [block for details in blocks for block in details.body]
-    lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
-    assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
-    assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
 
 
 def test_what_no_layer_tested_says_why():
@@ -224,15 +205,6 @@ def test_quality_that_nothing_measured_is_not_unchanged(gathered):
     assert sentence.startswith("not measured")
     assert "networks.clip" in sentence
     assert set(entries) == {"no network"}
-
-
-def test_quality_names_the_figures_that_did_not_change(gathered):
-    lacking = [name for name in QUALITY if name not in ("perplexity", "logp_mean")]
-    sentence, _ = describe_quality(drop_figures(gathered, lacking, "no network: networks.clip"))
-    unchanged, _, left_out = sentence.partition("not measured")
-    assert "no change seen in perplexity" in unchanged
-    assert "FID" not in unchanged
-    assert "FID" in left_out
 
 
 def test_too_few_pictures_are_not_an_unchanged_quality(gathered):

@@ -3,7 +3,7 @@
     python forked.py        reads requests from its stdin, a line of JSON each; answers each with the run's exit code
 
 Nothing of the package is imported before the fork: a run finds what lies in its own copy of the project, as a fresh
-process does. Fresh processes are what tests/workflow/test_elsewhere.py, the killed runs and CI start.
+process does. Fresh processes are what the runs of tests/workflow/test_runs.py and CI start.
 """
 
 import json

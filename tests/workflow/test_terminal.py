@@ -2,7 +2,6 @@
 
 import io
 import logging
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -113,28 +112,6 @@ def test_a_job_writes_its_progress_beside_its_log(tmp_path, monkeypatch):
     command.note("nobody reads this", interval=0)
     assert [p.name for p in tmp_path.iterdir()] == ["0.log.now"]
     command.find_progress_file.cache_clear()
-
-
-def test_a_file_gets_a_line_now_and_then_of_long_jobs(tmp_path):
-    """Of those that have run longest, with what they note, or else the last line of their log."""
-    stream = io.StringIO()
-    run = Run(stream, False, logging.NullHandler(), every=0.05)
-    for number in range(5):
-        log = tmp_path / f"{number}.log"
-        log.write_text(f"a line before\nstep {number}\n")
-        LogHandler.emit(SimpleNamespace(run=run, plain=None), make_job(number, log))
-    (tmp_path / "1.log.now").write_text("16 of 64 done, pass 12")
-    deadline = time.monotonic() + 20
-    while stream.getvalue().count("sjd-0") < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    run.end()
-    lines = [line.split("  ") for line in stream.getvalue().splitlines()]
-    assert lines[:3] == [
-        ["...", "decode m/sjd-0", "step 0", "0 s"],
-        ["...", "decode m/sjd-1", "16 of 64 done, pass 12", "0 s"],
-        ["...", "decode m/sjd-2", "step 2", "0 s"],
-    ]
-    assert lines[3][1] == "decode m/sjd-0"
 
 
 def test_plain_style_leaves_printing_to_snakemake():

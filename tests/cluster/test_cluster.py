@@ -1,5 +1,6 @@
-"""Results in object storage: an S3 server on this machine; a second run finds nothing to do there."""
+"""Slurm's profiles are read whole; results in object storage: a second run finds nothing to do there."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -84,3 +85,18 @@ def test_object_storage_holds_the_results_of_a_folder_once(tmp_path, endpoint):
     for project in projects:
         again = run_snakemake(project, endpoint)
         assert count_jobs(again) == 0, again.stderr
+
+
+@pytest.mark.parametrize("profile", ["slurm", "slurm-site"])
+def test_a_dry_run_accepts_the_profile(profile, tmp_path):
+    pytest.importorskip("snakemake_executor_plugin_slurm", reason="no executor plugin: uv run --extra cluster")
+    flags = ["--profile", f"profiles/{profile}", "--configfile", "tiny.yaml", "--dry-run"]
+    command = [sys.executable, "-m", "snakemake", *flags]
+    finished = subprocess.run(command, cwd=copy_project(tmp_path), capture_output=True, text=True, check=False)
+    output = finished.stdout + finished.stderr
+    assert finished.returncode == 0, output[-2000:]
+    rules = re.findall(r"^rule (\w+):.*?resources: (.*?)$", output, re.MULTILINE | re.DOTALL)
+    assert "decode" in dict(rules)
+    if profile == "slurm-site":
+        for rule, resources in rules:
+            assert f"slurm_partition={'gpu' if 'gpu=' in resources else 'cpu'}" in resources, rule

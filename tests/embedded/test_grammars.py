@@ -1,4 +1,4 @@
-"""Scenes: a picture is its seed's, a caption says what is fixed, and what is held out is held out."""
+"""Scenes and stories: a picture is its seed's, words are known, what is held out is held out."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import ParityError
-from parity.embedded import classes, scenes
+from parity.embedded import classes, scenes, stories
 from recipes import captions
 
 PROMPTS = Path(__file__).parents[2] / "prompts"
@@ -59,3 +59,16 @@ def test_prompt_sets_are_held_out_captions_of_one_kind(kind, opposite):
         assert scenes.is_held_out(line)
         assert captions.KINDS[kind](scene)
         assert not captions.KINDS[opposite](scene)
+
+
+def test_texts_use_listed_words_and_hold_out_pairs():
+    words = set(stories.list_words())
+    for seed in range(150):
+        for test in (False, True):
+            assert set(stories.draw_text(seed, test)) <= words
+            story = stories.draw_story(seed, test)
+            assert stories.is_held_out(story.happening, story.thing) == test
+            assert len(story.sentences) == 5
+            assert story.thing in story.sentences[4]
+            assert stories.is_held_out(*stories.draw_snippet(seed, test).steps) == test
+    assert stories.draw_text(3) == stories.draw_text(3) != stories.draw_text(4)
