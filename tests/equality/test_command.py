@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from parity.base.errors import ParityError
 from parity.equality import __main__ as command
 
 LEVELS = (0.05, 0.01)
@@ -75,8 +74,3 @@ def test_a_monte_carlo_null_can_reject_at_a_lower_level(rows_at_levels):
         alpha: min(r["p_value"] for r in rows_at_levels["gsd", alpha] if r["test"] == "all four") for alpha in LEVELS
     }
     assert smallest[0.01] / 0.01 == pytest.approx(smallest[0.05] / 0.05, rel=1e-3)
-
-
-def test_an_unknown_method_is_one_line(tmp_path, run_main):
-    with pytest.raises(ParityError, match=r"parity_decoders.discrete.nothing: no such module"):
-        run_main(command.main, "exact", "--kind", "discrete", "--method", "nothing", "--out", tmp_path / "x.json")

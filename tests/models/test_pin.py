@@ -44,11 +44,6 @@ def test_the_hubs_digest_equals_that_of_the_files(repository, path):
     assert sha256(repository / path) != digest
 
 
-def test_a_missing_path_is_named(repository):
-    with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1-of-2"):
-        pin.digest(list_folder(repository), "other")
-
-
 def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch):
     """A text encoder in a folder beside a repository needs no hub, and a run without its pin is refused in one line."""
     monkeypatch.chdir(tmp_path)
