@@ -121,6 +121,4 @@ def finish_workflow(project, snakemake, config="every.yaml"):
                 path.write_text("{}")
     finished = snakemake("--touch", "--forceall", config=config)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    planned = snakemake("-n", config=config)
-    assert not read_jobs(planned), read_jobs(planned)
     return jobs
