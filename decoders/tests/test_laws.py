@@ -44,10 +44,8 @@ class Sampler:
         self.keywords = make_keywords(options, LENGTH, end) | {"custom_generate": getattr(decoders, method)}
         if method == "spec":
             self.keywords["draft_model"] = make_model("llama", VOCAB)
-        elif method == "mtj":
-            self.keywords |= {"window": 3, "branches": 6}
-        elif method != "sjd_pac":
-            self.keywords["window"] = 3
+        else:
+            self.keywords |= {"window": 3} | ({"branches": 6} if method in ("mtj", "sjd_pac") else {})
 
     def __call__(self, prompts, seed):
         """Draw tokens [n, LENGTH] behind prompts [n, tokens]; rows that end early are filled with the end token."""

@@ -109,7 +109,7 @@ def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
         defaults = options(kind, method, {})
         if not runs_on_enumerable(kind, method, defaults):
             continue
-        long = models.long_targets(measure_reach(kind, method, defaults), 2000, which=getattr(module, "TARGETS", ""))
+        long = models.long_targets(measure_reach(kind, method, defaults), 1000, which=getattr(module, "TARGETS", ""))
         (target,) = (t for t in long if t.tests_batches)
         rows = target.make_rows(target.draw(getattr(module, method), 0, 5, defaults), "long", 5, 0)
         assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method

@@ -30,7 +30,11 @@ def gathered(shared_gathered) -> Gathered:
     return copy.deepcopy(shared_gathered)
 
 
+def leave_undrawn(patch):
+    """Write empty figures in place of drawings, which take most of a page's time, for tests of what a page says."""
+    patch.setattr(Figure, "savefig", lambda figure, stream, **options: stream.write(b"<svg/>"))
+
+
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Write empty figures in place of drawings, which take most of a page's time, for tests of what a page says."""
-    monkeypatch.setattr(Figure, "savefig", lambda figure, stream, **options: stream.write(b"<svg/>"))
+    leave_undrawn(monkeypatch)

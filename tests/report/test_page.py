@@ -23,6 +23,7 @@ from parity.report.blocks import Section, cut_caption, escape_controls
 from parity.report.collect import gather
 from parity.report.figures import Extra
 from tests.report import made
+from tests.report.conftest import leave_undrawn
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -70,7 +71,9 @@ def build_separate(gathered, name):
 
 @pytest.fixture(scope="module")
 def built(shared_gathered):
-    return build_html(shared_gathered)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_undrawn(patch)
+        return build_html(shared_gathered)
 
 
 def split_sections(html):
@@ -205,7 +208,7 @@ def test_a_page_of_some_kinds_reads_no_files_of_the_others(tmp_path, undrawn):
 
 
 @pytest.mark.long
-def test_the_command_writes_the_same_page_and_every_file(results, built, tmp_path, monkeypatch):
+def test_the_command_writes_the_same_page_and_every_file(results, built, undrawn, tmp_path, monkeypatch):
     """Every section is the other page's, figures and all, but those that name the command and its further figure."""
     from parity.report.__main__ import main
 
@@ -262,7 +265,7 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_few_images_and_texts_make_a_page(tmp_path, count):
+def test_few_images_and_texts_make_a_page(tmp_path, undrawn, count):
     image = IMAGES | {"prompts": IMAGES["prompts"] | {"limit": count}}
     settings = made.write_results(tmp_path, {"experiment": "few", "image": image, "text": TEXTS, "continuous": VECTORS})
     g = gather(settings, [], root=tmp_path)
@@ -272,7 +275,7 @@ def test_few_images_and_texts_make_a_page(tmp_path, count):
     assert ("gain_se" in row and row["gain_se"] >= 0) == (count > 1)
 
 
-def test_a_baseline_without_tests_makes_a_page(tmp_path):
+def test_a_baseline_without_tests_makes_a_page(tmp_path, undrawn):
     settings = {"experiment": "few", "continuous": VECTORS | {"methods": {"mar": [{"iterations": 8}]}}}
     g = gather(made.write_results(tmp_path, settings), [], root=tmp_path)
     g.equality = collect.tabulate_tests([])
