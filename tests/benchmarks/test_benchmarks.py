@@ -82,13 +82,3 @@ def test_the_figures_of_a_run_are_collected(tmp_path):
     assert image.waits == pytest.approx(1 - 9 / 11)
     assert image.waits_long == pytest.approx(1 - 8 / 11)  # 2 + 5 + ... in 2 slots
     assert (vectors.places, vectors.rejected, vectors.runs) == (2, 1, 2)
-
-
-def test_a_verdict_is_written_from_its_fields():
-    """The corrected estimate and its interval, whatever the sentence says; an older table has no interval."""
-    lossy = pd.Series({"verdict": "certified", "verdict_kind": "lossy", "tv": 0.0604, "tv_low": 0.02, "tv_high": 0.1})
-    assert script.format_verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"
-    assert script.format_verdict(lossy.drop(["tv_low", "tv_high"]).reindex(script.COLUMNS)) == "lossy: TV = 0.06"
-    sure = pd.Series({"verdict": "certified lossless", "verdict_kind": "certified", "tv_bound": 0.0149})
-    assert script.format_verdict(sure.reindex(script.COLUMNS)) == "certified lossless, TV ≤ 0.015"
-    assert script.format_verdict(pd.Series(index=script.COLUMNS, dtype=float)) == "not tested"

@@ -340,8 +340,3 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
     limited = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
     assert paths.reference_pictures(limited, "discrete", True)[1] == 64
-
-
-def test_only_embedded_models_bound_the_words_of_a_prompt(config):
-    assert checks.count_allowed_words(checks.load(config(False))) == 23
-    assert checks.count_allowed_words(checks.load(config(True))) is None

@@ -28,7 +28,6 @@ from parity.models.discrete.load import load_networks
 from parity.models.fetch import make_manifest
 from tests.workflow.conftest import ALL_KINDS, TINY
 
-L = {"width": 1024, "encoder": 16, "decoder": 16, "heads": 16}
 H = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16}
 HEAD_H = {"head_width": 1536, "head_depth": 12}
 QWEN = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "key_value_heads": 2}
@@ -50,13 +49,9 @@ NETWORKS = {
     "peizesun/llamagen_t2i:vq_ds16_t2i.pt": lambda: vq.VQ(vq.VQConfig()),
     "google/flan-t5-xl:.": lambda: T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu")),
     "jadohu/llamagen_drafter:.": lambda: llamagen.CaptionedDrafter(replace(XL, layers=1)),
-    "jadechoghari/mar:mar-base.safetensors": lambda: mar.MARNet(mar.MARConfig()),
-    "jadechoghari/mar:mar-large.safetensors": lambda: mar.MARNet(mar.MARConfig(**L, head_width=1280, head_depth=8)),
     "jadechoghari/mar:mar-huge.safetensors": lambda: mar.MARNet(mar.MARConfig(**H, **HEAD_H)),
     "jadechoghari/mar:kl16.safetensors": lambda: kl.KL(kl.KLConfig()),
-    "OliverRen/xAR:xAR-B.pth": lambda: xar.XARNet(xar.XARConfig()),
     "OliverRen/xAR:xAR-H.pth": lambda: xar.XARNet(xar.XARConfig(**H)),
-    "wusize/harmon:harmon_0.5b.pth": lambda: harmon.HarmonNet(harmon.HarmonConfig(grid=32)),
     "wusize/harmon:harmon_1.5b.pth": lambda: harmon.HarmonNet(harmon.HarmonConfig(grid=32, **H, **HEAD_H, **QWEN)),
     "therealgabeguo/ASARM:.": lambda: XLNetLMHeadModel(
         XLNetConfig(vocab_size=32000, d_model=768, n_layer=12, n_head=12, d_inner=3072)

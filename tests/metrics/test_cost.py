@@ -93,17 +93,6 @@ def test_a_mean_ratio_is_geometric_with_students_interval():
     assert mean_ratio(np.array([]), np.array([])).missing
 
 
-def test_intervals_of_a_ratio_have_their_coverage():
-    """Pairs share the machine's load, which cancels in a ratio."""
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(1000):
-        load, noise = np.exp(rng.normal(0, 1, 4)), np.exp(rng.normal(0, 0.2, (2, 4)))
-        ratio = mean_ratio(3 * load * noise[0], load * noise[1])
-        hits += ratio.low < 3 < ratio.high
-    assert 0.93 < hits / 1000 < 0.97
-
-
 def test_calls_of_a_companion_are_added_to_passes():
     cell = decode_cell()
     figures = columns_of(passes.measure(cell))
@@ -200,13 +189,6 @@ def test_slot_shares_are_estimated():
     assert estimated == pytest.approx(shares, abs=0.03)
     # The estimate depends on the order of the slots.
     assert passes.compute_slot_shares(draw_kept(shares[::-1], 200, 150))[0] < 0.4
-
-
-def test_the_pass_cut_short_by_the_picture_is_left_out():
-    n_kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
-    assert passes.drop_last_pass(n_kept).tolist() == [3, 3, 3]
-    assert passes.compute_slot_shares(n_kept) == [1.0, 1.0]
-    assert passes.compute_slot_shares(np.ones((4, 9))) == [] == passes.compute_slot_shares(np.array([[5], [4]]))
 
 
 def test_requests_have_a_length_rate_and_latency():

@@ -50,13 +50,6 @@ def test_a_measured_curve_rises_and_finds_its_cost():
     assert measure_cost(make_rows(ALONE)) is None
 
 
-def test_points_close_together_do_not_say_how_costs_go_on():
-    """Two methods of nearly as many nodes, whose times differ by chance."""
-    points = ((31.0, 2.0), (31.1, 3.0))
-    curve = measure_cost(make_rows(*({**ALONE, "nodes_per_pass": n, "pass_cost": c} for n, c in points)))
-    assert curve.interpolate(64) < 6
-
-
 def test_the_best_of_a_method_keeps_to_the_budget():
     wide = {**ALONE, "label": "sjd wide", "nfe": 50.0, "nodes_per_pass": 60.0}
     rows = make_rows(ALONE, wide, DRAFTED)
@@ -101,11 +94,6 @@ def test_the_fastest_changes_where_lines_cross():
         assert [(pytest.approx(a), pytest.approx(b), name) for a, b, name in expected] == list_stretches(*rows)
     gains = [s.gains for s in find_fastest(make_rows(WIDE, NARROW))]
     assert gains == [pytest.approx(ends) for ends in ([8, 2], [2, 1], [1, 1])]
-
-
-def test_a_method_that_is_never_the_fastest_has_no_stretch():
-    assert [name for *_, name in list_stretches(WIDE, make_method("slow", 40.0, 64.0))] == ["wide", "plain decoding"]
-    assert find_fastest(pd.DataFrame([WIDE])) == []  # no plain decoding to compare with
 
 
 def test_lossy_methods_are_never_the_fastest():

@@ -70,21 +70,6 @@ def test_the_scope_says_where_the_verdict_was_reached(rows, options, cut, named,
     assert bool(v["value"].untested) == (tested == "not tested")
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "pill"),
-    [
-        (exact(), "discrete", "certified on small models, TV ≤ 0.010"),
-        (exact(), "continuous", "certified on mixtures, TV ≤ 0.010"),
-        (LOSSY, "discrete", "lossy on the worst small model, TV = 0.65"),
-        (LOSSY, "continuous", "lossy on the worst mixture, TV = 0.65"),
-        ([*exact(), *long(1e-9)], "discrete", "lossy"),
-        (long(), "discrete", "consistent"),
-    ],
-)
-def test_the_chip_says_on_what_the_verdict_rests(rows, kind, pill):
-    assert judge(rows, {}, {}, kind)["pill"] == pill
-
-
 def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     """One model of 256 tokens among those of 64 takes a window of 100 no further; a run of more than the longest of
     them says so."""

@@ -144,19 +144,3 @@ def test_a_run_ended_by_sigterm_is_stopped_and_not_failed(tmp_path):
         assert lines[0] == "stopping when the running jobs have ended"
         assert len(lines) == 3 - signalled
         assert lines[-1] == "stopped; the same command continues"
-
-
-def test_a_retried_job_counts_once(tmp_path):
-    stream = io.StringIO()
-    log = tmp_path / "0.log"
-    run = Run(stream, False, logging.StreamHandler(stream))
-    log.write_text("error: no such file\n")
-    run.take(make_record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
-    for number in (1, 1, 1, 2):
-        run.take(make_job(number, log))
-        run.take(make_failure(number, log))
-    run.take(make_job(2, log))
-    run.take(make_record(LogEvent.JOB_FINISHED, job_id=2))
-    run.end()
-    assert "1 of 2 jobs" in stream.getvalue()
-    assert ", 1 failed" in stream.getvalue()
