@@ -46,13 +46,6 @@ def test_no_p_value_is_zero():
     assert result_rows.make_row("exact", "x", 1, p_value=0.0)["p_value"] > 0
 
 
-def test_pooling_leaves_no_small_cell_and_drops_impossible_ones():
-    expected = np.array([0.0, 1.0, 2.0, 3.0, 50.0, 4.0])
-    group = joint_tests.pool_cells(expected)
-    assert (group[0], group.max()) == (-1, 1)
-    assert (np.bincount(group[1:], expected[1:]) >= 5).all()
-
-
 def test_conditional_tables_have_the_exact_conditionals(law):
     t = joint_tests.make_tables(law, 3, 5, 10**6)
     sequences = joint_tests.digits(3, 5)

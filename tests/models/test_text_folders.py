@@ -85,13 +85,6 @@ def test_source_keeps_the_marks_of_the_code_model(loaded):
     assert words.decode_line(words.encode_code("return d\n")) == "eturn d\n", "the first character, whatever it is"
 
 
-def test_a_tokenizer_without_marks_reads_source_as_it_is(loaded):
-    words = loaded.judge_words
-    assert not words.marked
-    assert words.encode_code(SOURCE) == words.encode(SOURCE)
-    assert words.decode_line(words.encode_code(SOURCE)) == words.decode_code(words.encode(SOURCE)) == SOURCE
-
-
 def test_a_published_pair_decodes_and_is_judged(loaded):
     """With and without a cache it draws the same tokens; the judge's tokenizer has other pieces and no mask."""
     task = tasks.build("infilling", {"rows": 2, "data": ""} | SETTINGS["infilling"], loaded.words)

@@ -9,10 +9,9 @@ from parity_decoders.protocols.anysubset import make_lattice
 from torch import nn
 
 from parity.base.errors import ParityError
-from parity.base.files import header, read_json
 from parity.models.anysubset.xlnet import XLNet, xlnet
 from recipes.anysubset import Scheme, compute_joint_nats, draw_order, make_scheme
-from recipes.loop import Job, Recipe, fit, train
+from recipes.loop import Job, Recipe, fit
 
 
 class Killed(Exception):
@@ -97,17 +96,6 @@ def test_a_checkpoint_of_another_run_is_refused(job):
         fit(make_regression(), replace(job, steps=12))
     with pytest.raises(ParityError, match=r"seed = 0, not 3"):
         fit(make_regression(), replace(job, seed=3))
-
-
-def test_weights_and_log_are_written_and_the_checkpoint_goes(job):
-    recipe = make_regression()
-    log = train(recipe, replace(job, threads=3))
-    assert header(job.out) == {"sizes": [4, 8, 2]}
-    record = read_json(job.out.with_suffix(".json"))
-    assert record["log"] == log
-    assert log[-1] == {"done": 1.0}
-    assert (record["steps"], record["threads"]) == (8, 3)
-    assert not job.out.with_suffix(".pt").exists()
 
 
 B, N, V = 5, 12, 17

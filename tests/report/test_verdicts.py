@@ -8,14 +8,12 @@ import pytest
 from parity_certify.result_rows import make_row
 from parity_certify.verdict import Verdict, judge_decoders, make_columns
 
-from parity.experiment import checks
-from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.report import front_table, summary_page
 from parity.report.collect import QUALITY, is_too_few, list_too_few
 from parity.report.tables import FEW, Column, show_measured, show_table
-from parity.report.verdicts import NOT_FORCED, Scope, add_reach, add_run, explain_untested, refuse_undrafted
+from parity.report.verdicts import Scope, add_reach, add_run, refuse_undrafted
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # models and how many tokens each has
 
@@ -78,19 +76,6 @@ def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     assert judge([*exact(), *FAR], options, CUT)["own_options"] == "tested"
     assert "64 to 256 tokens" in judge(rows, W, CUT, tokens=256)["scope"]
     assert "64 of 256 tokens" in judge([*exact(), *long()], W, CUT, tokens=256)["scope"]
-
-
-def test_what_no_layer_tested_says_why():
-    """The released code's options run on no mixture, and `forced: 0` asks for no test on the model."""
-    released = {"gamma": 4, "sigma": "inverted", "inner_temperature": 42.0}
-    section = {"methods": {"mar": [{}], "cspd": [released, {"gamma": 4}]}, "images": 2}
-    notes = {}
-    for forced in (0, 4):
-        settings = checks.load({"continuous": section | {"forced": forced}})
-        pair = (cell for cell in cells(settings, []) if cell.spec["method"] == "cspd")
-        notes[forced] = [explain_untested(settings, cell)["note"] for cell in pair]
-    unlike = "with these options it does not run on the small models whose law is known"
-    assert notes == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
 
 
 def make_run(kind, method, **figures):
