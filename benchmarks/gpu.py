@@ -43,7 +43,7 @@ from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
 from parity.decode import captured, loop
-from parity.decode.captured import REACHES, Captured, compile_pass, run_captured
+from parity.decode.captured import REACHES, Captured, run_captured
 from parity.decode.discrete import record
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
@@ -80,8 +80,6 @@ SIZES = {
     "LlamaGen-XL": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig()),
     "LlamaGen-3B": Size(TokenSampling(7.5, top_k=1000), LlamaGenConfig(dim=3200, layers=24, heads=32, grid=24)),
 }
-SHALLOW = "Lumina-mGPT 7B, 8 of its 32 layers"
-SHALLOW_SIZES = {SHALLOW: Size(TokenSampling(3.0, top_k=2000), chameleon={"num_hidden_layers": 8})}
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 TINY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 300}
 SMALL_SIZES = {
@@ -100,14 +98,13 @@ class Bench:
         self.device = "cpu" if cpu else "cuda"
         self.dtype = torch.float32 if cpu else torch.bfloat16
         self.sizes = SMALL_SIZES if cpu else SIZES
-        self.shallow = next(iter(self.sizes)) if cpu else SHALLOW
         self.network = cache(self.make_network)
         self.reaches = True  # whether compiled passes are timed for each of REACHES
         self.compiled: set[str] = set()  # networks whose layers are compiled
 
     def make_network(self, name: str) -> Any:
         """Make the network of a size with random weights; each is made once."""
-        size = (self.sizes | SHALLOW_SIZES)[name]
+        size = self.sizes[name]
         torch.manual_seed(0)
         if size.llamagen is not None:
             return make_random_network(lambda: Transformer(size.llamagen), self.device, self.dtype)
@@ -120,7 +117,7 @@ class Bench:
     @torch.inference_mode()
     def make_model(self, name: str, batch: int = 1) -> Sampled:
         """Make the model of `batch` random prompts of a network, whose shapes are fixed as on a GPU."""
-        size, net = (self.sizes | SHALLOW_SIZES)[name], self.network(name)
+        size, net = self.sizes[name], self.network(name)
         model: Any
         if (c := size.llamagen) is not None:
             condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
@@ -302,33 +299,6 @@ def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
     return row | {"captured ms": total / length}
 
 
-def measure_whole_passes(bench: Bench) -> Iterator[Row]:
-    """Time a captured pass of each decoder as it is, compiled whole, and with its layers compiled, on a network of
-    fewer layers, which compiles sooner: what is saved beside the layers is the same. Count the graphs of two
-    batches."""
-    name = bench.shallow
-    plain: dict[str, Step] = {}
-    for how in ("as it is", "compiled whole", "layers compiled"):
-        if how == "layers compiled":  # last, for it changes the layers
-            compile_layers(bench, name)
-        for method in reversed(DECODERS):
-            row: Row = {"network": name, "method": method, "compiled": how}
-            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-            for batch in range(2):
-                torch.manual_seed(1)
-                passes = bench.start(name, method)
-                run = passes.run
-                if how == "compiled whole":
-                    run = compile_pass(run, "eager" if bench.cpu else "inductor")
-                start = time.monotonic()
-                step = run()
-                bench.wait()
-                row |= {} if batch else {"seconds of the first pass": time.monotonic() - start}
-                row["graphs of two batches"] = torch._dynamo.utils.counters["stats"]["unique_graphs"] - graphs
-            row["steps equal"] = is_equal(step, plain.setdefault(method, step))
-            yield row | {"captured ms": bench.time_captured(run)}
-
-
 def compare_reaches(bench: Bench) -> Iterator[Row]:
     """Count the steps that are equal with and without capture, layers compiled, by dtype, where both attend to all
     positions and where captured passes attend to those that are written. If only the latter differ, and only in coarse
@@ -366,10 +336,6 @@ class Job:
         """Make the model of random prompts, the same ones each time."""
         torch.manual_seed(1)
         return self.bench.make_model(self.name, len(rows["ids"]))
-
-    def is_compiled(self) -> bool:
-        """Return whether passes are compiled: no."""
-        return False
 
 
 def measure_jobs(bench: Bench) -> Iterator[Row]:
@@ -568,7 +534,6 @@ PARTS = {
     "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
     "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
     "jobs": Part(measure_jobs, 40, "A job with and without captured passes"),
-    "whole": Part(measure_whole_passes, 70, "A whole pass as one compiled graph, and with its layers compiled"),
     "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }

@@ -20,8 +20,6 @@ from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.compiling import CompiledPass
-from parity.models.discrete.cached import logits_pass
 
 TEXTS = ["a small red circle", "two large squares", "a green star above a blue ring", "a ring", "a blue star"]
 DECODERS = {
@@ -147,6 +145,7 @@ def test_a_pass_that_attends_to_too_few_slots_is_noticed(begin, monkeypatch):
     assert not torch.equal(repeated.tokens, expected.tokens)
 
 
+@pytest.mark.long
 def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch):
     """Calls of networks are counted, too; their seconds are not known."""
     monkeypatch.setattr(captured, "Captured", Tape)
@@ -156,29 +155,6 @@ def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch)
         assert np.array_equal(*(shard.columns[name] for shard in shards)), name
     assert [bool(np.isnan(shard.network_seconds).all()) for shard in shards] == [False, True]
     assert (shards[1].single_pass_cost[:2] > 0).all()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["ar", "sjd_coupled", "mtj"])
-def test_a_compiled_pass_is_one_graph_for_all_batches(loaded, monkeypatch, capsys, method):
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda run, **settings: real(run, **(settings | {"backend": "eager"})))
-    monkeypatch.setattr(captured, "Captured", Uncaptured)
-    plain = decode_job(loaded, monkeypatch, method, 1)
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    networks = replace(loaded, captured=True, run=CompiledPass(logits_pass, "cpu"))
-    compiled = decode_job(networks, monkeypatch, method, 1)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
-    assert np.array_equal(plain.tokens, compiled.tokens)
-    assert np.array_equal(plain.step, compiled.step)
-    assert "compile:" not in capsys.readouterr().err
-
-
-class Uncaptured:
-    """In place of a recording, the pass as it is."""
-
-    def __init__(self, run):
-        self.replay = run
 
 
 def decode_job(loaded, monkeypatch, method, batch, paced=0):

@@ -11,10 +11,9 @@ from parity_decoders.steps import Step
 from torch import Tensor
 
 from parity.decode.clock import Clock
-from parity.models.compiling import MOST
 
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
-FIRST_PASSES = len(REACHES) + 2  # after so many, all that is compiled is
+FIRST_PASSES = len(REACHES) + 1  # after so many, all that is compiled is
 
 
 class Recording(Protocol):
@@ -67,30 +66,9 @@ class Counted:
         return self.recording.replay()
 
 
-def compile_pass(run: Callable[[], Step], backend: str = "inductor") -> Callable[[], Step]:
-    """Compile a pass of a decoder whole: network, sampling, drafting and verification are one graph, which serves all
-    batches of a shape, because what a pass reads is in buffers. If compiling fails, at the first call, the log says so,
-    and passes run as they are. backend: of torch.compile."""
-    chosen = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
-
-    def call() -> Step:
-        """Make the pass."""
-        nonlocal chosen
-        if chosen is not run:
-            try:
-                torch._dynamo.config.recompile_limit = MOST
-                return chosen()
-            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-                say_once(f"compile: {type(error).__name__}: {describe(error)}; passes run as they are")
-                chosen = run
-        return run()
-
-    return call
-
-
-def capture(method: str, steps: Iterator[Step], clock: Clock | None = None, compiled: bool = False) -> Iterator[Step]:
+def capture(method: str, steps: Iterator[Step], clock: Clock | None = None) -> Iterator[Step]:
     """Return the steps of a decoder, made by recordings where its passes repeat; where they do not, the steps as they
-    are, and the log says why. clock: counts the calls of networks; compiled: passes that repeat are, whole."""
+    are, and the log says why. clock: counts the calls of networks."""
     if not isinstance(steps, Passes):
         reason = "it is a generator, not `Passes`"
     elif not steps.line.static:
@@ -100,8 +78,8 @@ def capture(method: str, steps: Iterator[Step], clock: Clock | None = None, comp
     else:
         record: Record = Captured  # looked up here, where a test may put a tape in its place
         if clock is None:
-            return run_captured(steps, record, compiled)
-        return run_captured(steps, lambda run: Counted(lambda: record(run), clock), compiled)
+            return run_captured(steps, record)
+        return run_captured(steps, lambda run: Counted(lambda: record(run), clock))
     say_once(f"capture: {method}: {reason}; passes run one by one")
     return steps
 
@@ -110,11 +88,6 @@ def capture(method: str, steps: Iterator[Step], clock: Clock | None = None, comp
 def say_once(line: str) -> None:
     """Print a line to the log, once in a job."""
     print(line, file=sys.stderr, flush=True)
-
-
-def describe(error: Exception) -> str:
-    """Describe an error in the first 200 characters of its first line."""
-    return str(error).strip().splitlines()[0][:200]
 
 
 def start_reading(x: Tensor) -> Callable[[], list[int]]:
@@ -140,23 +113,18 @@ def choose_reach(positions: int, length: int) -> int:
 
 
 @torch.inference_mode()
-def run_captured(passes: Passes, record: Record = Captured, compiled: bool = False) -> Iterator[Step]:
+def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
     """Yield the steps of a decoder whose passes repeat, made by recordings of them. A recording is made for each of
-    REACHES; at first a pass runs at each, the furthest first, which compiles it. While no row waits for a place, the
+    REACHES; at first a pass runs at each, the furthest first. While no row waits for a place, the
     host is a pass ahead: how far rows are is read while the next pass runs, whose step is discarded if all are done. If
-    a pass cannot be recorded, the log says so, and all run as they are. compiled: see `compile_pass`."""
+    a pass cannot be recorded, the log says so, and all run as they are."""
     line = passes.line
     model: Any = line.model
     length: int = model.length
     span = line.tokens.shape[1] - 1 - length  # tokens of a pass
-    run = compile_pass(passes.run) if compiled else passes.run
     untried = [*(n for n in REACHES if n < length), length]
-    recordings: dict[int, Recording] = {}
+    recordings: dict[int, Recording | None] = {}
     read: Callable[[], list[int]] | None = None
-    if not line.is_done():
-        with torch.compiler.set_stance("force_eager"):  # a first pass sets what others find, and has a graph of its own
-            step = passes.run()
-        yield step
     while True:
         if read is None or line.waits():
             read = None
@@ -167,21 +135,20 @@ def run_captured(passes: Passes, record: Record = Captured, compiled: bool = Fal
             furthest = int(line.frontier.max())
         needed = furthest + 2 * span  # the pass before, of which nothing was read, has moved rows
         untried = [n for n in untried if n >= needed]
-        reach = untried[-1] if untried else choose_reach(needed, length)
+        reach = untried.pop() if untried else choose_reach(needed, length)
         model.attend(reach)
-        if untried:
-            untried.pop()
-            step = run()
+        if reach not in recordings:
+            recordings[reach] = None  # the first pass runs as it is, which compiles it
+            step = passes.run()
         else:
-            if reach not in recordings:
-                try:
-                    recordings[reach] = record(run)
-                except RuntimeError as error:
-                    say_once(f"capture: {describe(error)}; passes run one by one")
-                    model.attend(length)
-                    yield from passes
-                    return
-            step = recordings[reach].replay()
+            try:
+                recording = recordings[reach] = recordings[reach] or record(passes.run)
+            except RuntimeError as error:
+                say_once(f"capture: {str(error).strip().splitlines()[0][:200]}; passes run one by one")
+                model.attend(length)
+                yield from passes
+                return
+            step = recording.replay()
         if read is not None:
             nearest, furthest = read()
             if nearest >= line.end:

@@ -37,10 +37,7 @@ class Clock:
         return event
 
     def time(self, role: str, call: Callable[..., Any], *inputs: Any) -> Any:
-        """Return call(*inputs), and record when it began and ended; in a compiled pass, the call alone. role: see
-        `Call`."""
-        if torch.compiler.is_compiling():
-            return call(*inputs)
+        """Return call(*inputs), and record when it began and ended. role: see `Call`."""
         started = self.stamp()
         out = call(*inputs)
         tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0

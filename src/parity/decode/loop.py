@@ -141,8 +141,7 @@ def start_decoding(
             model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
         steps = decoder(model, starts, noise=noise, **spec["options"])
         if getattr(loaded, "captured", False):
-            compiled = loaded.is_compiled() and not needs(kind, spec["method"])  # calls of a companion are counted
-            steps = capture(spec["method"], steps, clock, compiled)
+            steps = capture(spec["method"], steps, clock)
         return model, starts, steps
 
     return start

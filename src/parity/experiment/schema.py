@@ -379,13 +379,13 @@ class Config(Strict):
     equality: EqualitySpec = EqualitySpec()
     compile: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",
-        description="whether a network's passes are compiled, captured ones whole, with sampling and verification;"
-        " auto: on CUDA, and not on a CPU, where compiling takes longer than few images save",
+        description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where compiling takes"
+        " longer than few images save",
     )
     capture: Annotated[Literal["auto", "off"], Word] = Field(
         "auto",
-        description="whether passes over image tokens are captured as CUDA graphs, with the same tokens; auto: on CUDA,"
-        " where the method's passes allow it; the log names those that do not",
+        description="whether passes over image tokens are captured as CUDA graphs; auto: on CUDA, where the method's"
+        " passes allow it, and the log names those that do not. Tokens are the same but for rounding in bfloat16",
     )
     refill: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",

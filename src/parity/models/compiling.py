@@ -38,9 +38,6 @@ class CompiledPass:
         self.fast = torch.compile(copy_function(function), dynamic=not fixed, fullgraph=True, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the function; inside a pass that is compiled whole, it is a part of that."""
-        if torch.compiler.is_compiling():
-            return self.function(*arguments)
         from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
 
         if not self.failed:

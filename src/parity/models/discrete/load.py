@@ -32,10 +32,6 @@ class Loaded:
     run: Pass = logits_pass  # this function, compiled or not, runs a pass
     captured: bool = False  # whether passes are captured where they can be
 
-    def is_compiled(self) -> bool:
-        """Return whether passes are compiled."""
-        return isinstance(self.run, CompiledPass)
-
     def __post_init__(self) -> None:
         self.family = load_family(self.manifest)
         self.width, self.side = self.family.shape(self.manifest)  # of a picture: tokens in a row, pixels of a side
