@@ -637,7 +637,7 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"{part['error']}\n" if "error" in part else ""
             if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
-                text += f"Captured steps of {', '.join(unequal)} were not equal; the cause is not known.\n"
+                text += f"Captured steps of {', '.join(unequal)} were not equal, in float32 they are: see below.\n"
             text += "\n" + format_table(part["rows"]) if part["rows"] else ""
     return text + format_runs(runs)
 
