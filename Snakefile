@@ -7,6 +7,7 @@
     snakemake --cores all --config scale=0.1                                         the same with a tenth of the images
     snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
     snakemake --cores all --until decode                                             one rule and all that leads to it; --until takes one name
+    snakemake --cores all companions                                                 image.companions trained (docs/howto/companion.md)
     snakemake --cores all field                                                      public implementations judged (docs/results/field.md)
     snakemake --cores all self_tests                                                 the tests tested: planted faults, sizes (maintainers)
     snakemake --cores all train_embedded                                             train the embedded models anew
@@ -29,6 +30,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/equality.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/field.smk"
+include: "workflow/rules/companions.smk"
 
 
 if (ROOT / "recipes").is_dir():

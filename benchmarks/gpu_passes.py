@@ -43,7 +43,7 @@ from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, FeatureHeads, logits_pass
-from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from parity.tune.__main__ import time_cases
 from parity.tune.bench import Prompted
 
@@ -107,7 +107,9 @@ class Networks:
     def __post_init__(self) -> None:
         """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
-        self.drafter = make_random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
+        self.drafter = make_random_network(
+            lambda: FeatureDrafter(self.config, Block(self.config)), self.device, self.dtype
+        )
         self.heads = make_random_network(lambda: Heads(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
         self.run = CompiledPass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass

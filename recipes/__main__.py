@@ -36,7 +36,7 @@ def train(a: argparse.Namespace) -> None:
         raise ParityError(f"--scheme {sorted(a.scheme)[0]}: unknown key; allowed: none, for {run.name} has no scheme")
     pin_threads(a.threads)
     from parity.base.devices import check
-    from recipes import loop
+    from parity.train import loop
 
     check(a.device, "bfloat16")
     job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, device=a.device, scheme=a.scheme)

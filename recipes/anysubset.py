@@ -29,8 +29,8 @@ from parity.embedded import stories
 from parity.models.anysubset import causal
 from parity.models.anysubset.xlnet import make_permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
+from parity.train.loop import Job, Recipe, reduce_precision
 from recipes.data import draw_texts
-from recipes.loop import Job, Recipe, reduce_precision
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def xlnet(job: Job) -> Recipe:
         average=0.99,
         warmup=scheme.warmup,
         hidden=r"\.ff\.layer",
-        held_out=measure_held_out,
+        held_out=lambda: {"held_out": measure_held_out()},
         held_out_every=250,
     )
 

@@ -23,14 +23,15 @@ from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.xar import XARConfig, XARNet
 from parity.models.discrete.vq import to_pictures
+from parity.train.loop import Job, Recipe, reduce_precision
 from recipes.data import (
+    UNCONDITIONAL,
     compute_reconstruction_error,
     draw_autoencoder_batch,
     draw_class_pictures,
     draw_pictures,
     encode_class_pictures,
 )
-from recipes.loop import UNCONDITIONAL, Job, Recipe, reduce_precision
 
 KL_CONFIG = KLConfig(
     dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0
@@ -285,7 +286,7 @@ def make_pair_recipe(job: Job) -> Recipe:
     def measure_held_out():
         """Measure the family's loss on the held-out pictures, averaged over the draws of `family.tested`."""
         draws = (np.random.default_rng([job.seed, *stream]) for stream in family.tested)
-        return float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))
+        return {"held_out": float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))}
 
     header = asdict(config) | {LATENTS: sha256(job.find_weights("kl"))[:16]}
     stream = (family.stream,)

@@ -14,12 +14,13 @@ from parity.embedded import classes, scenes, stories
 from parity.models.continuous import kl
 from parity.models.discrete import vq
 from parity.models.discrete.vq import to_pictures
-from recipes.loop import Job, reduce_precision
+from parity.train.loop import Job, reduce_precision
 
 FIRST = 1_000_000  # seed of the first training picture; lower seeds are free for other uses
 FIRST_TEST = 3_000_000
 PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
 CROP = 32
+UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, so that the model can be guided
 
 
 @cache

@@ -11,12 +11,15 @@ from parity.base.weights import load_network, load_weights, sha256
 from parity.embedded import scenes
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
-from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGenConfig, Transformer
+from parity.models.discrete.cached import compute_features
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_companion
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
+from parity.train.companions import HIDDEN, STREAM, initialise
+from parity.train.loop import Job, Recipe, reduce_precision
+from parity.train.losses import guide, measure_companion
 from recipes import data
-from recipes.data import draw_pictures, encode_scenes
-from recipes.loop import UNCONDITIONAL, Job, Recipe, reduce_precision
+from recipes.data import UNCONDITIONAL, draw_pictures, encode_scenes
 
 VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
 
@@ -148,15 +151,6 @@ LLAMAGENS = {
 }
 
 
-def initialise(net: Transformer) -> None:
-    """Initialise weights in place: small normal ones, smaller if they write to the residual stream; the output is 0."""
-    for name, p in net.named_parameters():
-        if p.ndim > 1:
-            writes = name.endswith(("wo.weight", "w2.weight"))
-            torch.nn.init.normal_(p, std=0.02 / (2 * net.config.layers) ** 0.5 if writes else 0.02)
-    torch.nn.init.zeros_(net.output.weight)
-
-
 def encode_captioned_scenes(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Encode Scenes, the first 256 held-out ones if `test`: token ids and masks [n, PREFIX] of captions, and the tokens
     [n, grid^2] of pictures."""
@@ -202,7 +196,7 @@ def llamagen(job: Job) -> Recipe:
     def measure_held_out():
         none = torch.zeros(64, dtype=torch.bool, device=job.device)
         batches = zip(*(x.split(64) for x in tested), strict=True)
-        return float(np.mean([compute_nats(*batch, none, net).item() for batch in batches]))
+        return {"held_out": float(np.mean([compute_nats(*batch, none, net).item() for batch in batches]))}
 
     header = asdict(config)
     return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=measure_held_out)
@@ -219,158 +213,56 @@ def load_target(job: Job) -> tuple[Transformer, nn.Module]:
 SCALES = 1.0, 3.0  # bounds of the guidance scale that is drawn for each row when a draft model is trained
 
 
-def guide(logits: Tensor, scale: Tensor) -> Tensor:
-    """Compute log-probabilities [B, n, V] at guidance `scale` [B, 1, 1] from logits [2B, n, V], conditional first."""
-    conditional, unconditional = logits.float().chunk(2)
-    return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
-
-
-def measure_divergence(q: Tensor, p: Tensor) -> Tensor:
-    """Compute KL(p || q) in nats per token from log-probabilities [B, n, V]."""
-    return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
-
-
-def draft(job: Job) -> Recipe:
-    """Make the recipe of a draft model that learns the target's guided law (distillation for speculative decoding: Zhou
-    et al. 2024), at scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats
-    per token, in the end on held-out captions at the mean scale."""
-    config = LLAMAGENS[job.name]
-    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, config.grid))
-    tested = [x.to(job.device) for x in encode_captioned_scenes(job, config.grid, test=True)]
-    target, t5 = (net.to(job.device) for net in load_target(job))
-    torch.manual_seed(job.seed)
-    net = Transformer(config)
-    initialise(net)
-    net.to(job.device)
-
-    @torch.compile
-    def compute_law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
-        """Compute log-probabilities [B, L, V] at guidance `scale` given captions e, their mask v, and tokens x."""
-        dropped = torch.arange(2 * len(e), device=e.device) >= len(e)
-        return guide(model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)), scale)
-
-    @reduce_precision(job.device)
-    def compute_divergence(ids, valid, tokens, scale):
-        """Compute KL(target || draft model) in nats per token of a batch; gradients reach the draft model alone."""
-        e, v = embed_captions(t5, ids, valid)
-        with torch.no_grad():
-            p = compute_law(target, e, v, tokens[:, :-1], scale)
-        q = compute_law(net, e, v, tokens[:, :-1], scale)
-        return measure_divergence(q, p)
-
-    def loss(step, rng):
-        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
-        scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float().to(job.device)
-        return compute_divergence(ids[rows], valid[rows], tokens[rows], scale), {}
-
-    def finish():
-        """Measure the divergence on held-out captions at the mean scale; return it and the configuration."""
-        scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2, device=job.device)
-        batches = zip(*(x.split(job.batch) for x in tested), strict=True)
-        nats = [compute_divergence(*batch, scale[: len(batch[0])]).item() for batch in batches]
-        return {"held_out_nats": float(np.mean(nats))}, asdict(config)
-
-    return Recipe(net, loss, finish, (6,), peak=2e-3, hidden=r"^layers\.")
-
-
-def heads(job: Job) -> Recipe:
-    """Make the recipe of heads that continue the target's features to the right and downwards, taught its guided law at
-    scales drawn uniformly from SCALES. They learn to read features of the target and their own.
-
-    Its log: Kullback-Leibler divergences in nats per token, in the end on held-out captions at the mean scale: `right`
-    of the head to the right behind the target's feature, `right_twice` behind its own, `below` of the head downwards,
-    `right_below` of the head to the right behind that.
-    """
+def companion(job: Job) -> Recipe:
+    """Make the recipe of a companion of the trained `llamagen`: a draft model or heads, which learn its guided law
+    (distillation for speculative decoding: Zhou et al. 2024) at scales drawn uniformly from SCALES, or EAGLE's drafter,
+    which learns the laws of rows, a few without captions. Its log: Kullback-Leibler divergences in nats per token, in
+    the end on held-out captions, at the mean scale."""
     ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid))
     tested = [x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid, test=True)]
     target, t5 = (net.to(job.device) for net in load_target(job))
     torch.manual_seed(job.seed)
-    net = Heads(LLAMAGEN).to(job.device)
-    W = LLAMAGEN.grid
-    L = W * W
+    config = LLAMAGENS.get(job.name, LLAMAGEN)
+    net = make_companion(job.name, config)
+    if isinstance(net, Transformer):
+        initialise(net)
+    net.to(job.device)
+    guided = job.name != "drafter"
+    run = torch.compile(compute_features)
 
     @reduce_precision(job.device)
-    def compute_divergences(ids, valid, tokens, scale):
-        """Compute the divergences by their names in the log; gradients reach the heads alone."""
+    def measure(ids, valid, tokens, scale, dropped):
+        """Measure the companion on rows, guided by `scale`, or those `dropped` without captions."""
         e, v = embed_captions(t5, ids, valid)
-        x = tokens[:, :-1].repeat(2, 1)
-        with torch.no_grad():
-            dropped = torch.arange(len(x), device=x.device) >= len(e)
-            features = target.features(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x)  # feature s predicts token s
-            p = guide(target.output(features), scale)
-            embeddings = target.tok_embeddings(x)
-        right = net.right(features[:, :-1], embeddings)
-        below = net.below(features[:, 1 : L - W + 1])
-        guesses = {
-            "right": right,
-            "right_twice": net.right(right[:, :-1], embeddings[:, 1:]),
-            "below": below,
-            "right_below": net.right(below[:, :-1], embeddings[:, W:]),
-        }  # each ends at the last token
-        laws = {name: guide(target.output(guess), scale) for name, guess in guesses.items()}
-        return {name: measure_divergence(q, p[:, -q.shape[1] :]) for name, q in laws.items()}
+
+        def embed(model):
+            prompts = embed_conditions(model, e, v, guided)
+            return prompts if guided else prompts._replace(prefix=model.cls_embedding(e, dropped))
+
+        def law(logits):
+            return (guide(logits, scale) if guided else logits.float()).log_softmax(-1)
+
+        tokens = tokens.repeat(2 if guided else 1, 1)
+        return measure_companion(job.name, net, target, embed, tokens, (law, law), LLAMAGEN.grid, run=run)
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
         scale = torch.from_numpy(rng.uniform(*SCALES, (job.batch, 1, 1))).float().to(job.device)
-        nats = compute_divergences(ids[rows], valid[rows], tokens[rows], scale)
-        return torch.stack(list(nats.values())).sum(), {}
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL).to(job.device)
+        error, nats = measure(ids[rows], valid[rows], tokens[rows], scale, dropped)
+        return error + torch.stack(list(nats.values())).sum(), {}
 
     def finish():
-        """Measure the divergences on held-out captions at the mean scale; return them and the header."""
-        scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2, device=job.device)
+        """Measure the divergences on held-out captions; return them and the header."""
+        none = torch.zeros(job.batch, dtype=torch.bool, device=job.device)
         batches = zip(*(x.split(job.batch) for x in tested), strict=True)
-        nats = [compute_divergences(*batch, scale[: len(batch[0])]) for batch in batches]
+        nats = [measure(*batch, sum(SCALES) / 2, none[: len(batch[0])])[1] for batch in batches]
         figures = {f"held_out_{name}": float(np.mean([n[name].item() for n in nats])) for name in nats[0]}
-        return figures, asdict(LLAMAGEN) | {"target": sha256(job.find_weights("llamagen"))}
+        origin = {} if job.name == "draft" else {"target": sha256(job.find_weights("llamagen"))}
+        return figures, asdict(config) | origin
 
-    return Recipe(net, loss, finish, (7,), peak=2e-3, hidden=r"\.(fc|feed_forward)\.")
-
-
-UNROLLED = 2  # calls of the drafter in a training step: all but the first read its own features, as in a draft tree
-
-
-def drafter(job: Job) -> Recipe:
-    """Make the recipe of EAGLE's drafter: one layer that learns to continue the trained target's features.
-
-    Its log: how often its likeliest token is the target's, by how many of its own features it has read.
-    """
-    target, t5 = (net.to(job.device) for net in load_target(job))
-    config = target.config
-    ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, config.grid))
-    torch.manual_seed(job.seed)
-    net = FeatureDrafter(config).to(job.device)
-    L = config.grid**2 - 1
-    table = target.table[None, config.prefix : config.prefix + L]
-    mask = torch.ones(L, L, dtype=torch.bool, device=job.device).tril()[None, None]
-
-    def compute_targets(rows, rng):
-        """Compute the target's features [B, L + 1, dim] and laws [B, L, V] of pictures, a few without captions."""
-        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL).to(job.device)
-        features = target.features(*embed_captions(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
-        return features, target.output(features[:, 1:]).float().softmax(-1)
-
-    @reduce_precision(job.device)
-    def loss(step, rng):
-        """Compute the cross-entropy to the target's laws plus the error of features, summed over UNROLLED calls."""
-        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
-        with torch.no_grad():
-            true_features, law = compute_targets(rows, rng)
-        embeddings = target.tok_embeddings(tokens[rows, :-1])
-        features = true_features[:, :-1]
-        value = 0.0
-        figures = {}
-        for n in range(UNROLLED):
-            guessed = net(embeddings, features, table, mask)
-            logits = target.output(guessed).float()
-            nats = F.cross_entropy(logits.flatten(0, 1), law.flatten(0, 1))
-            value = value + nats + F.smooth_l1_loss(guessed.float(), true_features[:, 1:].float())
-            figures[f"agree_{n}"] = (logits.argmax(-1) == law.argmax(-1)).float().mean().item()
-            features = torch.cat([true_features[:, :1], guessed[:, :-1].detach()], 1)
-        return value, figures
-
-    header = asdict(config) | {"target": sha256(job.find_weights("llamagen"))}
-    return Recipe(net, loss, lambda: ({}, header), stream=(5,), peak=2e-3, average=0.0, hidden=r"^layer\.")
+    average = 0.998 if guided else 0.0
+    return Recipe(net, loss, finish, (STREAM[job.name],), peak=2e-3, average=average, hidden=HIDDEN[job.name])
 
 
 def clip(job: Job) -> Recipe:
@@ -416,8 +308,8 @@ RECIPES = {
     "text": text,
     "llamagen": llamagen,
     "llamagen8": llamagen,
-    "draft": draft,
-    "heads": heads,
-    "drafter": drafter,
+    "draft": companion,
+    "heads": companion,
+    "drafter": companion,
     "clip": clip,
 }

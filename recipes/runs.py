@@ -12,6 +12,7 @@ from typing import Any
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, sums
+from parity.train.cards import format_log
 
 INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # of Snakemake
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"
@@ -111,18 +112,6 @@ RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
 def list_runs(kind: str) -> list[Run]:
     """List the runs of one kind of model, whose weights are installed together."""
     return [run for run in RUNS.values() if run.kind == kind]
-
-
-def format_log(log: list[dict[str, float]]) -> list[str]:
-    """Format a training log as lines of Markdown: a list of what was measured after training (entries without a step),
-    then a table of about eight rows of the log."""
-    rows = [r for r in log if "step" in r]
-    shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
-    columns = list(dict.fromkeys(k for r in rows for k in r))
-    table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]
-    results = [f"- {k}: {v:.4g}" for r in log if "step" not in r for k, v in r.items()]
-    return [*results, "", *table, ""]
 
 
 def write_model_card(run: Run, record: dict[str, Any]) -> str:

@@ -27,8 +27,8 @@ def all_weights(tmp_path, monkeypatch):
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
+    from parity.train.loop import publish
     from recipes.discrete import LLAMAGENS
-    from recipes.loop import publish
 
     folder = tmp_path / "weights"
     source = weights.EMBEDDED

@@ -19,7 +19,7 @@ from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, FeatureHeads
-from parity.models.discrete.llamagen import FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
 
@@ -52,7 +52,10 @@ class Nets:
     def __post_init__(self) -> None:
         """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
-        self.drafter, self.heads = randomize(FeatureDrafter(LLAMAGEN), 2), randomize(Heads(LLAMAGEN), 3)
+        self.drafter, self.heads = (
+            randomize(FeatureDrafter(LLAMAGEN, Block(LLAMAGEN)), 2),
+            randomize(Heads(LLAMAGEN), 3),
+        )
         self.families = {
             "mar": [randomize(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
             "xar": [randomize(xar.XARNet(XAR), s, 0.1) for s in (0, 1)],

@@ -13,6 +13,7 @@ from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.cached import EagleDrafter, FeatureHeads
 from parity.models.discrete.llamagen import (
+    Block,
     FeatureDrafter,
     Heads,
     LlamaGen,
@@ -148,7 +149,7 @@ def test_padding_of_a_caption_is_masked(net, embedded_captions):
 @pytest.fixture(scope="module")
 def drafter():
     torch.manual_seed(2)
-    return FeatureDrafter(SMALL).double().eval()
+    return FeatureDrafter(SMALL, Block(SMALL)).double().eval()
 
 
 def make_drafted_model(net, drafter, embeddings, valid, guided):

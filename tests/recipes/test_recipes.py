@@ -17,9 +17,9 @@ from parity.base.files import header, sums, write_json
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
 from parity.experiment import code_digest
+from parity.train.loop import Job, train
 from recipes import data
 from recipes.__main__ import main
-from recipes.loop import Job, train
 from recipes.runs import INSTALLS, RUNS, install, list_runs
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
@@ -134,7 +134,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_code_of_a_recipe_is_what_it_imports():
     code = code_digest.list_closure("recipes.__main__", "recipes.discrete")
-    assert {"recipes.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
+    assert {"parity.train.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
     assert "recipes.continuous" not in code
 
 

@@ -18,13 +18,13 @@ from parity.experiment.layers import read_layers, select_layers
 from parity.experiment.module_metadata import read_constant
 from parity.experiment.network_sizes import Network, Networks, find_judge, list_converted, list_networks
 from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
-from parity.experiment.schema import Config, ModelSpec
+from parity.experiment.schema import Config, ModelSpec, TrainingSpec
 
 MIB = 2**20
 BASE = {  # MiB of a process before it loads a network: interpreter, libraries, and what small data take
     "checkpoint": 800, "captions": 750, "decode": 1000, "reference": 1000, "reference_features": 1000,
     "accuracy": 900, "drafted_trees": 1000, "measure": 1050, "measure continuous": 1400, "measure anysubset": 1300,
-    "test": 750, "report": 1300,
+    "test": 750, "report": 1300, "companion": 1100,
 }  # fmt: skip
 TEST = {"discrete": 4.5e-3, "anysubset": 5.5e-3, "continuous": 13e-3}  # MiB that a sequence of a known law takes
 TEST_MOST = 200_000  # further sequences are drawn in parts
@@ -32,6 +32,8 @@ WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
 LOADED = 1.05  # weights in memory take so much of their numbers: a tensor is converted while others are there
 COPIES = 7  # copies of laws that are held at once: of both halves, guided, filtered, sorted, normalised, tested
 RENDERED = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
+LAWS_LEARNT, LAWS_COPIES = 8, 4  # laws of a row that a step of training has room for, and copies of each
+TRAINED = 20  # bytes for each number that is trained: itself, its gradient, its mean, two moments
 HPS = 986_109_441  # parameters of the largest network that judges pictures
 JUDGED = 400  # MiB of a batch of pictures in a network that judges them
 TEXT = 128  # positions that a text is assumed to have if its task does not say it
@@ -57,6 +59,7 @@ class Job(NamedTuple):
     kind: str = ""
     model: str = ""
     cell: Cell | None = None
+    companion: str = ""  # the kind that is trained
 
 
 class Shape(NamedTuple):
@@ -235,8 +238,37 @@ def find_picture_side(spec: ModelSpec, painter: Network | None) -> int:
     return tokens * painter.stride if painter is not None and painter.stride else 256
 
 
-def memory(config: Config, job: Job) -> int:
-    """Estimate the MiB of memory that a job takes at most."""
+def estimate_training(config: Config, job: Job, networks: Networks, training: TrainingSpec) -> float:
+    """Estimate the bytes that training a companion takes beside the base: the networks, what an optimiser holds, a step
+    over as many rows at once as their laws leave room for, or drawing rows."""
+    assert config.image is not None
+    net = networks["net"]
+    section = config.image
+    width = WIDTH[section.dtype]
+    sizes = weights.list_option_sizes(find_model(config, "discrete", job.model))
+    layers = max(1, net.layers)
+    square, inside = net.keys**2, net.keys * net.hidden
+    trained = 3 * square + 6 * inside  # of heads
+    depth = 2
+    if job.companion != "heads":
+        depth = (training.layers or -(-layers // 4)) if job.companion == "draft" else 1
+        wide = (training.width or net.keys) / max(1, net.keys) if job.companion == "draft" else 1.0
+        trained = round(depth * wide**2 * (4 * square + 3 * inside) + 2 * square)
+        trained += round(2 * wide * net.keys * sizes["vocab"]) if job.companion == "draft" else 0
+    rows = machine.limit_rows(training.batch, sizes["length"], LAWS_LEARNT * sizes["vocab"])
+    tokens = 2 * rows * (sizes["length"] + CAPTION)
+    step = LAWS_LEARNT * 4.0 * LAWS_COPIES * rows * sizes["length"] * sizes["vocab"] / 2
+    step += estimate_activations(net, tokens, 4) * (1 + 3 * depth)
+    shape = Shape(2 * training.drawn, sizes["length"], CAPTION, 1 + 32, sizes["vocab"])
+    positions = shape.prefix + shape.length + 2 * shape.nodes
+    drawing = estimate_cache(net, shape.rows, positions, width) + estimate_laws(shape, shape.nodes)
+    drawing += estimate_activations(net, shape.rows * shape.nodes, width)
+    loaded = sum_weights(networks, ("net", "vq", "text"), width) + trained * (TRAINED + width)
+    return loaded + max(step, drawing)
+
+
+def memory(config: Config, job: Job, training: TrainingSpec | None = None) -> int:
+    """Estimate the MiB of memory that a job takes at most. training: of a companion, where the experiment has none."""
     base = BASE.get(f"{job.rule} {job.kind}", BASE.get(job.rule, 1000))
     if job.rule == "report" or job.kind == "networks":
         return base
@@ -256,6 +288,10 @@ def memory(config: Config, job: Job) -> int:
             estimate = LOADED * 4 * text.parameters + estimate_activations(text, tokens, 4)
             estimate += 12.0 * BATCHES["captions"] * (text.keys // 64 + 1) * CAPTION**2
             estimate += 3.0 * count_prompts_of_a_job(config) * CAPTION * 4 * text.keys
+    elif job.rule == "companion":
+        assert config.image is not None
+        chosen = training or config.image.companions.get(job.companion, TrainingSpec())  # type: ignore[call-overload]
+        estimate = estimate_training(config, job, networks, chosen)
     elif job.rule == "accuracy":
         estimate = LOADED * 4 * networks["xlnet"].parameters + 64 * 2.0**20
     elif job.cell is not None and networks:

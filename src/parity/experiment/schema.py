@@ -304,6 +304,18 @@ class Section(Strict):
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
 
+class TrainingSpec(Strict):
+    """How a companion of a model of image tokens is trained, by `parity train` and the target `companions`."""
+
+    steps: int = Field(4000, ge=1, le=1_000_000, description="at most; training ends sooner once it no longer pays")
+    batch: int = Field(32, ge=1, le=4096, description="rows a step")
+    images: int = Field(8192, ge=1, le=1_000_000, description="rows that the model draws, at most")
+    drawn: int = Field(32, ge=1, le=4096, description="rows that are drawn at once")
+    layers: int = Field(0, ge=0, le=1000, description="draft: of the target's; 0: a quarter of them")
+    width: int = Field(0, ge=0, le=65536, description="draft: narrower than the target; 0: as wide")
+    minutes: float = Field(1e6, gt=0, le=1e6, description="training ends after so many")
+
+
 class ImageSection(Section):
     """The experiment on image tokens: models of kind `discrete`."""
 
@@ -320,6 +332,9 @@ class ImageSection(Section):
         512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
     )
     reference: File = Field("", description="pictures to compare published models' with: as image.reference")
+    companions: dict[Literal["heads", "draft", "drafter"], TrainingSpec] = Field(
+        {}, description="those that the target `companions` trains for each model"
+    )
 
 
 class TextSection(Section):

@@ -48,6 +48,7 @@ def convert_model() -> None:
 
 def add_model() -> None:
     """Write an experiment for a published model: files, digests and sizes are read from its folder or repository."""
+    from parity.experiment import weights
     from parity.models import add
 
     parser = make_parser("add", add_model.__doc__)
@@ -57,13 +58,17 @@ def add_model() -> None:
     parser.add_argument("--pixels", type=int, help="of a picture's side, for a folder whose name does not tell them")
     parser.add_argument("--vq", type=Path, help="the image tokenizer, if it is not in the model's folder")
     parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
-    parser.add_argument("--drafter", type=Path, help="folder of a released drafter, if it is not in the model's folder")
+    parser.add_argument("--drafter", type=Path, help="a released drafter, or one that `parity train` made")
+    parser.add_argument("--heads", type=Path, help="heads that `parity train` made")
+    parser.add_argument("--draft", type=Path, help="a draft model: a smaller one of the family, or of `parity train`")
     parser.add_argument("--tokenizer", type=Path, help="of a continuous model that reads captions")
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
     local_parts = {
-        component: path for component in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, component))
+        component: path
+        for component in ("text", "vq", *weights.COMPANIONS, "tokenizer")
+        if (path := getattr(a, component))
     }
     out = a.out or Path(f"{a.name}.yaml")
     add.check_free(out)

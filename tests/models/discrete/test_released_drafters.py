@@ -8,6 +8,7 @@ import torch
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.eagle import eagle
 from parity_decoders.discrete.lantern import lantern
+from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
 from transformers import ChameleonConfig
 
@@ -21,6 +22,7 @@ from parity.models.discrete import chameleon, llama, llamagen
 from parity.models.discrete import load as models
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
+from parity.stand_ins import write
 from parity.stand_ins.discrete import anole, anole_drafter, eagle_drafter
 from parity.stand_ins.discrete import llamagen as write_llamagen
 from tests.families import CAPTIONS, keep_dtype, load_pair
@@ -164,3 +166,24 @@ def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
     config.write_text(json.dumps(right | {"num_attention_heads": 8}))
     with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 1, as the target's"):
         fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
+
+
+# --- a smaller published model of the family as draft model
+
+
+@pytest.mark.parametrize("layout", ["llamagen_c2i", "janus"])
+def test_a_smaller_model_of_the_family_drafts(layout, tmp_path):
+    """The target's own files stand for it here: then every draft of the chain is right, and passes are few."""
+    files = write(layout, tmp_path / "m")
+    name = "model" if layout == "janus" else "transformer"
+    where = tmp_path / "m" / files["model"] if layout == "janus" else tmp_path / "m"
+    entry = add.find(str(where), None, {"draft": tmp_path / "m" / files[name]}).entry
+    checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": {"ar": [{}], "spec": [{}]}}})))
+    manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
+    captions = ["1", "2"] if layout == "llamagen_c2i" else CAPTIONS[:2]
+    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(captions).items()}
+    law = {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    model = models.load(manifest, needs="draft").model(inputs, law)
+    start = torch.zeros(2, dtype=torch.int64)
+    decoded = record(model, start, spec(model, start, noise=batch_noise(0, captions), gamma=4))
+    assert decoded.nfe.double().mean() < 0.3 * model.length

@@ -20,6 +20,36 @@ Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
 
 
+class Prompts(NamedTuple):
+    """The prompts of a batch, before a network reads them, with the unconditional ones last if the batch is guided."""
+
+    prefix: Tensor  # [R, P, dim] embeddings of the last P positions before the picture
+    valid: Tensor  # [R, P]: those that are attended
+    shift: Tensor  # [R] how many slots a row is before the rotary table: its left padding
+    embeddings: Tensor  # [V, dim] of the picture's tokens
+
+
+def make_prefix_mask(valid: Tensor, length: int) -> Tensor:
+    """Make the causal mask bool [B, 1, length, length], True where a query may read a key. Only itself may read a
+    position of the prefix that is padding by valid [B, prefix]."""
+    i = torch.arange(length, device=valid.device)
+    on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
+    return ((i[None, :] <= i[:, None]) & on[:, None] | (i[None, :] == i[:, None]))[:, None]
+
+
+def compute_features(net: Any, prompts: Prompts, tokens: Tensor) -> Tensor:
+    """Compute hidden states [R, n + 1, dim] of whole sequences, which gradients pass through: state s predicts token s
+    of tokens [R, n]. No cache is needed."""
+    x = torch.cat([prompts.prefix, F.embedding(tokens, prompts.embeddings)], 1)
+    mask = make_prefix_mask(prompts.valid, x.shape[1])
+    slots = torch.arange(x.shape[1], device=x.device)
+    table = net.table[(slots - prompts.shift[:, None]).clamp(min=0)].to(x.dtype)
+    for layer in net.layers:
+        x = layer(x, table, mask)
+    features: Tensor = net.norm(x[:, prompts.prefix.shape[1] - 1 :])
+    return features
+
+
 def run_layers(
     net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, index: tuple[Any, Any], end: int
 ) -> Tensor:

@@ -22,14 +22,14 @@ from parity.base.weights import check_fit, load_built, read_shapes, skip_filling
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
 from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
-from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name, put_channels_first
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
-    "also": ("vq", "drafter"),  # without "vq", the model's folder must hold its image tokenizer
+    "also": ("vq", "drafter", "draft", "heads"),  # without "vq", the model's folder must hold its image tokenizer
     "embedded": {},
     "model_types": ("chameleon",),
     # These are Lumina-mGPT's at 768 pixels. `line` and `end` count tokens after a row and a picture; Anole has line 0.
@@ -119,9 +119,11 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     """Load the network "net", "vq" or "drafter" of a manifest. Raises ParityError if files do not fit together."""
     files = {name: Path(file) for name, file in manifest["files"].items()}
     s = sizes(manifest)
-    folder = files["model"]
+    folder = files["draft" if component == "draft" else "model"]
     if component == "vq":
         return llama.attach_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
+    if component in ("drafter", "heads") and "target" in header(files[component]):
+        return llama.load_companion(component, files[component], llama.read_config(folder, *KIND), device, dtype)
     if component == "drafter":
         from transformers import ChameleonConfig
 
@@ -192,7 +194,7 @@ class Drafter(DrafterNet):
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Read tensors and configuration of a drafter from its folder, or a file in it; None for any other component."""
-    if component != "drafter":
+    if component != "drafter" or "target" in header(path):
         return None
     folder = path if path.is_dir() else path.parent
     c = llama.read_config(folder, *KIND)

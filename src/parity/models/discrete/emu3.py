@@ -15,12 +15,13 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
-from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
-    "also": ("vq",),  # a folder of the vision tokenizer alone; without it the model's folder must hold that
+    # "vq" is a folder of the vision tokenizer alone; without it the model's folder must hold that
+    "also": ("vq", "drafter", "draft", "heads"),
     "embedded": {},
     "model_types": ("emu3",),
     "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # its pictures have 720 pixels a side
@@ -77,9 +78,11 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     """Load the network "net" or "vq" of a manifest. Raises ParityError if files do not fit together."""
     files = {name: Path(file) for name, file in manifest["files"].items()}
     s = sizes(manifest)
-    folder = files["model"]
-    if component == "net":
+    folder = files["draft" if component == "draft" else "model"]
+    if component in ("net", "draft", "drafter", "heads"):
         config = llama.read_config(folder, *KIND).text_config
+        if component in ("drafter", "heads"):
+            return llama.load_companion(component, files[component], config, device, dtype)
         return llama.load_network(config, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
     vq_folder = files.get("vq", folder)
     prefixes = (*VISION, "") if "vq" in files else VISION

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
-from parity.models.discrete.llama import Llama, condition  # noqa: F401
+from parity.models.discrete.llama import Llama, condition, embed_prompts  # noqa: F401
 from parity.models.discrete.vq import mark_above_median
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
-    "also": (),
+    "also": ("drafter", "draft", "heads"),
     "embedded": {},
     "model_types": ("janus",),
     "network": {"vocab": 16384, "rows": 24, "columns": 24},
@@ -74,10 +74,13 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load the network "net" or "vq" of a manifest. Raises ParityError if files are missing or of other sizes."""
-    folder = Path(manifest["files"]["model"])
+    """Load "net", "vq" or a companion of a manifest. Raises ParityError if files are missing or of other sizes."""
+    files = {name: Path(file) for name, file in manifest["files"].items()}
+    folder = files["draft" if component == "draft" else "model"]
     s = sizes(manifest)
     config = llama.read_config(folder, *KIND)
+    if component in ("drafter", "heads"):
+        return llama.load_companion(component, files[component], config.text_config, device, dtype)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
         raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")

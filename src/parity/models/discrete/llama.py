@@ -14,7 +14,7 @@ padded, and what of them is attended, `valid` and `negative_valid`. A row's firs
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
-from parity.base.weights import assign, check_fit, read_shapes, skip_filling, tensors
-from parity.models.discrete.cached import Cached, EagleDrafter, Pass, Remember, logits_pass
+from parity.base.weights import assign, check_fit, load_built, read_shapes, skip_filling, tensors
+from parity.models.discrete.cached import Cached, EagleDrafter, FeatureHeads, Pass, Prompts, Remember, logits_pass
+from parity.models.discrete.companions import FeatureDrafter, Heads
 from parity.models.discrete.vq import mark_above_median
 
 if TYPE_CHECKING:
@@ -236,6 +237,25 @@ def load_network(
     return fill(build, folder, rename_prefixes(prefixes), device, dtype, of_codes)
 
 
+class HiddenSizes(NamedTuple):
+    """The sizes of a network that its companions have too."""
+
+    dim: int
+    hidden: int
+    eps: float
+
+
+def make_companion(component: str, config: Any) -> nn.Module:
+    """Build "heads" or a "drafter" for a target with transformers' configuration `config`, of its language model."""
+    c = HiddenSizes(config.hidden_size, config.intermediate_size, config.rms_norm_eps)
+    return Heads(c) if component == "heads" else FeatureDrafter(c, make_layer(config))
+
+
+def load_companion(component: str, file: Path, config: Any, device: str, dtype: torch.dtype) -> nn.Module:
+    """Load heads or a drafter that `parity train` wrote; see `make_companion`."""
+    return load_built(partial(make_companion, component, config), file, (), device, dtype)
+
+
 def load_vision(
     kind: str, config: Any, folder: Path, prefixes: Iterable[str], device: str, dtype: torch.dtype
 ) -> nn.Module:
@@ -306,27 +326,41 @@ def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
     return torch.cat([vectors, far_value.expand(tokens - len(vectors), vectors.shape[1])])
 
 
-def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """Make the token model of a batch of encoded captions, with the drafter if there is one. guided: whether with
-    unconditional rows; run: its pass, compiled or not. Raises ParityError if prompt and picture are too long."""
-    net, vq = nets["net"], nets["vq"]
-    s = vq.size
-    codes = vq.quantize.embedding.weight
+def embed_prompts(net: Llama, inputs: Mapping[str, Tensor], guided: bool) -> Prompts:
+    """Embed a batch of encoded captions; guided: with unconditional rows."""
     ids, valid = select_batch_ids(inputs, guided)
-    forced = make_grammar(s).to(ids.device)
-    if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
-        allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
-        raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
     words = net.embed_tokens.weight
-    width = s["columns"] + s.get("line", 0)
-    embeddings = net.output.embeddings(words)
-    shift = ids.shape[1] - valid.sum(1)
-    model = Cached(net, F.embedding(ids, words), valid, embeddings, forced, width, shift, run=run)
+    output: Any = net.output
+    return Prompts(F.embedding(ids, words), valid, ids.shape[1] - valid.sum(1), output.embeddings(words))
+
+
+def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
+    """Make the token model of a batch of encoded captions, with the companions that are loaded. guided: whether with
+    unconditional rows; run: its pass, compiled or not. Raises ParityError if prompt and picture are too long."""
+    codes = nets["vq"].quantize.embedding.weight
+    model = make_cached(nets["net"], nets["vq"].size, embed_prompts(nets["net"], inputs, guided), run=run)
     model.raw_codebook = pad_codes(codes, model.vocab)
     model.codebook = pad_codes(F.normalize(codes, dim=-1), model.vocab)
     if "drafter" in nets:
-        model.drafter = EagleDrafter(nets["drafter"], model, ids)
+        model.drafter = EagleDrafter(nets["drafter"], model, select_batch_ids(inputs, guided)[0])
+    if "draft" in nets:
+        prompts = embed_prompts(nets["draft"], inputs, guided)
+        model.draft = make_cached(nets["draft"], nets["vq"].size, prompts, returns=True)
+    if "heads" in nets:
+        model.heads = FeatureHeads(nets["heads"], model)
     return model
+
+
+def make_cached(net: Llama, s: Sizes, prompts: Prompts, returns: bool = False, run: Pass = logits_pass) -> Cached:
+    """Make the token model of embedded prompts, for pictures of sizes `s`. returns, run: see `Cached`. Raises
+    ParityError if prompt and picture are too long."""
+    prefix, valid, shift, embeddings = prompts
+    forced = make_grammar(s).to(prefix.device)
+    if (length := prefix.shape[1] + len(forced)) > net.config.max_position_embeddings:
+        allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
+        raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
+    width = s["columns"] + s.get("line", 0)
+    return Cached(net, prefix, valid, embeddings, forced, width, shift, returns, run)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:

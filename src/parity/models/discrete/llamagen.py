@@ -23,7 +23,7 @@ from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import foreign_json, read_config_as
+from parity.base.files import foreign_json, header, read_config_as
 from parity.base.headers import derive_sizes
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
@@ -35,9 +35,12 @@ from parity.models.discrete.cached import (
     EagleDrafter,
     FeatureHeads,
     Pass,
+    Prompts,
     Remember,
+    compute_features,
     logits_pass,
 )
+from parity.models.discrete.companions import FeatureDrafter, FeedForward, Heads
 from parity.models.discrete.t5 import read_encoder
 
 FAMILY: dict[str, Any] = {  # see models.discrete
@@ -134,16 +137,6 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
-    def __init__(self, c: LlamaGenConfig):
-        super().__init__()
-        self.w1, self.w3 = nn.Linear(c.dim, c.hidden, bias=False), nn.Linear(c.dim, c.hidden, bias=False)
-        self.w2 = nn.Linear(c.hidden, c.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
-
-
 class Block(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         """Build a transformer block, normalised before attention and MLP."""
@@ -217,34 +210,9 @@ class Transformer(nn.Module):
 
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
         """Compute hidden states [B, n + 1, dim], which `forward` multiplies with the output matrix; see there."""
-        x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
-        mask = make_prefix_mask(valid, x.shape[1])
-        for layer in self.layers:
-            x = layer(x, self.table[None, : x.shape[1]], mask)
-        return self.norm(x[:, self.config.prefix - 1 :])
-
-
-def make_prefix_mask(valid: Tensor, length: int) -> Tensor:
-    """Make the causal mask bool [B, 1, length, length], True where a query may read a key. Only itself may read a
-    position of the prefix that is padding by valid [B, prefix]."""
-    i = torch.arange(length, device=valid.device)
-    on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
-    return ((i[None, :] <= i[:, None]) & on[:, None] | (i[None, :] == i[:, None]))[:, None]
-
-
-class FeatureDrafter(DrafterNet):
-    """Ours: it reads the picture alone, by the target's own embeddings."""
-
-    def __init__(self, c: LlamaGenConfig):
-        """Build one layer for a target of these sizes."""
-        super().__init__()
-        self.fc = nn.Linear(2 * c.dim, c.dim, bias=False)
-        self.layer = Block(c)
-        self.norm = nn.RMSNorm(c.dim, c.eps)
-
-    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
-        empty = target.prefix_states[:, :0]
-        return DrafterContext(target.embeddings, empty, empty, empty.any(-1), target.shift - target.net.config.prefix)
+        prefix = self.cls_embedding(condition, dropped)
+        shift = torch.zeros(1, dtype=torch.int64, device=prefix.device)
+        return compute_features(self, Prompts(prefix, valid, shift, self.tok_embeddings.weight), tokens)
 
 
 class CaptionedDrafter(DrafterNet):
@@ -269,36 +237,6 @@ class CaptionedDrafter(DrafterNet):
         return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
 
 
-class Head(nn.Module):
-    """A linear map and an MLP from features, or from features beside embeddings, to features."""
-
-    def __init__(self, c: LlamaGenConfig, n_inputs: int):
-        """Build the head of a target of these sizes, for `n_inputs` inputs of the target's width."""
-        super().__init__()
-        self.fc = nn.Linear(n_inputs * c.dim, c.dim, bias=False)
-        self.feed_forward = FeedForward(c)
-        self.ffn_norm, self.norm = nn.RMSNorm(c.dim, c.eps), nn.RMSNorm(c.dim, c.eps)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        x = self.fc(torch.cat(inputs, -1))
-        return self.norm(x + self.feed_forward(self.ffn_norm(x)))
-
-
-class Heads(nn.Module):
-    """Heads that continue the target's features to the right and downwards, without attention. After Spatially
-    Speculative Decoding (arXiv 2606.20543), as others describe it: its paper and code were not at hand.
-
-    right(features, embeddings)  from the feature that predicts a token, and the token: that which predicts the next one
-    below(features)              from the feature after a token: that which predicts the token below it
-    """
-
-    def __init__(self, c: LlamaGenConfig):
-        """Build the heads of a target of these sizes."""
-        super().__init__()
-        self.right = Head(c, 2)
-        self.below = Head(c, 1)
-
-
 NAMES = {  # a released drafter's tensors get these names; its q, k and v are joined to one matrix
     "embed_tokens.": "tokens.", "fc.": "fc.", "layers.0.self_attn.o_proj.": "layer.attention.wo.",
     "layers.0.mlp.gate_proj.": "layer.feed_forward.w1.", "layers.0.mlp.up_proj.": "layer.feed_forward.w3.",
@@ -308,7 +246,12 @@ NAMES = {  # a released drafter's tensors get these names; its q, k and v are jo
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Read tensors and sizes of a drafter released under other names (EAGLE-1, LANTERN: a folder with config.json, or
-    its file of weights). None for a file that is read as it is. Raises ParityError for another target's."""
+    its file of weights), or of a smaller published transformer as draft model. None for a file that is read as it is.
+    Raises ParityError for another target's."""
+    if component == "draft" and not header(path):
+        state = {name: tensor for name, tensor in tensors(path, dtype=None) if name not in COMPUTED}
+        grid = LlamaGenConfig(**spec.network).grid  # type: ignore[arg-type]
+        return state, asdict(LlamaGenConfig(**read_sizes({k: tuple(v.shape) for k, v in state.items()}, grid)))
     if component != "drafter" or TENSORS["drafter"][0] not in read_shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
@@ -379,28 +322,50 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "net":
         return load_built(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
     extra = read_config_as(LlamaGenConfig, files[component], ignored=("target",))
-    drafter = CaptionedDrafter if "fc.bias" in read_shapes(files[component]) else FeatureDrafter
-    network = {"drafter": drafter, "draft": Transformer, "heads": Heads}[component]
-    return load_built(partial(network, extra), files[component], (), device, dtype)
+    is_captioned = component == "drafter" and "fc.bias" in read_shapes(files[component])
+    build = CaptionedDrafter if is_captioned else partial(make_companion, component)
+    return load_built(partial(build, extra), files[component], (), device, dtype)
+
+
+def make_companion(component: str, c: LlamaGenConfig) -> nn.Module:
+    """Build "heads" or a "drafter" for a target of these sizes, or a "draft" model of these sizes."""
+    if component == "drafter":
+        return FeatureDrafter(c, Block(c))
+    return Heads(c) if component == "heads" else Transformer(c)
+
+
+def embed_prompts(net: Transformer, inputs: Mapping[str, Tensor], guided: bool) -> Prompts:
+    """Embed a batch's "embeddings" [B, prefix, caption_dim], left-padded, with their mask "valid", or classes "label"
+    [B]; with unconditional rows, which keep the caption's mask, if `guided`."""
+    if "label" in inputs:
+        condition = inputs["label"]
+        valid = torch.ones_like(condition)[:, None]
+    else:
+        condition = inputs["embeddings"].to(net.output.weight.dtype)
+        valid = inputs["valid"]
+    return embed_conditions(net, condition, valid, guided)
+
+
+def embed_conditions(net: Transformer, condition: Tensor, valid: Tensor, guided: bool) -> Prompts:
+    """Embed conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; see `embed_prompts`."""
+    dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
+    if guided:
+        condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
+        dropped = torch.cat([dropped, ~dropped])
+    shift = torch.zeros(len(condition), dtype=torch.int64, device=condition.device)
+    return Prompts(net.cls_embedding(condition, dropped), valid, shift, net.tok_embeddings.weight)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """Make the token model of a batch: "embeddings" [B, prefix, caption_dim], left-padded, with their mask "valid", or
-    classes "label" [B]; with companions, if loaded, and unconditional rows, if `guided`. run: its pass."""
-    if "label" in inputs:
-        conditions = inputs["label"]
-        valid = torch.ones_like(inputs["label"])[:, None]
-    else:
-        conditions = inputs["embeddings"].to(nets["net"].output.weight.dtype)
-        valid = inputs["valid"]
-    model = LlamaGen(nets["net"], conditions, valid, guided, run=run)
+    """Make the token model of a batch (`embed_prompts`), with the companions that are loaded. run: its pass."""
+    model = make_cached(nets["net"], embed_prompts(nets["net"], inputs, guided), run=run)
     codes = nets["vq"].quantize
     model.codebook = codes.codes
     model.raw_codebook = codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
-        model.draft = LlamaGen(nets["draft"], conditions, valid, guided, returns=True)
+        model.draft = make_cached(nets["draft"], embed_prompts(nets["draft"], inputs, guided), returns=True)
     if "heads" in nets:
         model.heads = FeatureHeads(nets["heads"], model)
     return model
@@ -435,12 +400,12 @@ def LlamaGen(  # noqa: N802
     net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
 ) -> Cached:
     """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; with
-    unconditional rows, which keep the caption's mask, if `guided`. returns, run: see `Cached`."""
-    dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
-    if guided:
-        condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
-        dropped = torch.cat([dropped, ~dropped])
-    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no token of a picture is forced
-    prefix = net.cls_embedding(condition, dropped)
-    embeddings = net.tok_embeddings.weight
-    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, run=run)
+    unconditional rows if `guided`. returns, run: see `Cached`."""
+    return make_cached(net, embed_conditions(net, condition, valid, guided), returns, run)
+
+
+def make_cached(net: Transformer, prompts: Prompts, returns: bool = False, run: Pass = logits_pass) -> Cached:
+    """Make the token model of embedded prompts. returns, run: see `Cached`."""
+    forced = torch.full((net.config.grid**2,), -1, device=prompts.prefix.device)  # no token of a picture is forced
+    width = net.config.grid
+    return Cached(net, prompts.prefix, prompts.valid, prompts.embeddings, forced, width, returns=returns, run=run)

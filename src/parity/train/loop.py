@@ -1,10 +1,11 @@
-"""The loop that trains recipes: seeded and resumable; its weights are published whole or not at all."""
+"""The loop that trains companions and recipes: seeded and resumable; weights are published whole or not at all."""
 
 import json
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,11 @@ from parity.base.errors import ParityError
 BETAS = (0.9, 0.95)
 FLOOR = 0.02  # final learning rate, as a share of the peak rate
 SAVED_EVERY = 180.0  # seconds between two checkpoints
-UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, so that the model can be guided
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a recipe. `scheme` holds the changes of an ablation, for recipes that have one."""
+    """One run of a recipe. `scheme` holds what else says which run it is, such as the changes of an ablation."""
 
     name: str
     work: Path  # the folder that recipes write to, and read each other's weights from
@@ -36,6 +36,7 @@ class Job:
     threads: int = 1
     device: str = "cpu"
     scheme: dict[str, Any] = field(default_factory=dict)
+    minutes: float = math.inf  # training ends after so many, even if it has taken fewer steps
 
     @property
     def out(self) -> Path:
@@ -65,8 +66,9 @@ class Recipe:
     weight_decay: float = 0.02
     hidden: str | None = None  # pattern of the names of matrices that Muon trains; AdamW trains all else
     after_step: Callable[[int], None] = lambda step: None  # called after each step, with its number
-    held_out: Callable[[], float] | None = None  # measures a figure on held-out data for the log
+    held_out: Callable[[], dict[str, float]] | None = None  # measures figures on held-out data for the log
     held_out_every: int = 500  # steps between two calls of `held_out`, if a multiple of `log_every`
+    pays: Callable[[list[dict[str, float]]], bool] = lambda log: True  # by the log, whether training goes on
     log_every: int = 50  # steps between two rows of the log
     published: nn.Module | None = None  # the part of `net` whose weights are written; None for all of it
     memory: tuple[Tensor, ...] = ()  # tensors outside the net that a checkpoint holds too
@@ -154,9 +156,26 @@ class Training:
         for m, p in zip(self.mean, self.parameters, strict=False):
             m.lerp_(p.detach(), 1 - min(average, (self.step + 1) / (self.step + 10)))
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Context manager: the net has the mean of its weights, if there is one."""
+        trained = [p.detach().clone() for p in self.parameters] if self.mean else []
+        self.copy_weights(self.mean)
+        try:
+            yield
+        finally:
+            self.copy_weights(trained)
+
+    @torch.no_grad()
+    def copy_weights(self, weights: list[Tensor]) -> None:
+        """Copy weights to the net's parameters; nothing if there are none."""
+        for p, w in zip(self.parameters, weights, strict=False):
+            p.copy_(w)
+
 
 def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict[str, float]]:
-    """Train `recipe.net` for `job.steps`; print the log as it grows, and return it.
+    """Train `recipe.net` for `job.steps`, or until it no longer pays or `job.minutes` are over; print the log as it
+    grows, and return it.
 
     The run continues from the checkpoint beside `job.out`, if any, which is replaced every `saved_every` seconds: a
     killed run ends with the same weights. In the end the mean of the weights, if the recipe takes one, replaces them.
@@ -167,7 +186,7 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
     training.resume(checkpoint, request)
     time_saved = time.monotonic()
     start = time_saved - training.seconds
-    while training.step < job.steps:
+    while training.step < job.steps and training.seconds < 60 * job.minutes and recipe.pays(training.log):
         rng = np.random.default_rng([job.seed, training.step, *recipe.stream])
         value, figures = recipe.loss(training.step, rng)
         rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak)
@@ -179,16 +198,14 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
             training.seconds = time_now - start
             row = {"step": training.step, "loss": value.item(), **figures, "minutes": training.seconds / 60}
             if recipe.held_out is not None and training.step % recipe.held_out_every == 0:
-                with torch.inference_mode():
-                    row["held_out"] = recipe.held_out()
+                with torch.inference_mode(), training.averaged():
+                    row |= recipe.held_out()
             print(row, flush=True)
             training.log.append(row)
             if time_now - time_saved > saved_every or training.step == job.steps:
                 training.save(checkpoint, request)
                 time_saved = time_now
-    with torch.no_grad():
-        for m, p in zip(training.mean, training.parameters, strict=False):
-            p.copy_(m)
+    training.copy_weights(training.mean)
     return training.log
 
 

@@ -1,0 +1,246 @@
+"""A companion of a checkpoint: built for its target, taught the target's law on the target's own samples at the
+sampling of the experiment, and measured by decoding held-out prompts with it."""
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from parity_decoders.sampling import TokenSampling
+from torch import Tensor, nn
+
+from parity.base import machine
+from parity.base.errors import ParityError
+from parity.decode import loop
+from parity.experiment import weights
+from parity.experiment.options import make_plain_options
+from parity.generate import Generator
+from parity.models.discrete import load as models
+from parity.models.discrete.llamagen import Transformer, make_companion
+from parity.train.loop import Job, Recipe, reduce_precision
+from parity.train.losses import make_laws, measure_companion
+from parity.train.samples import Samples, complete_options
+
+METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
+HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them are decoded to count passes
+SEEN = 8  # a row is read about so often before further ones are drawn
+ROOM = 8  # laws that are held at once for each row, in training
+PEAK = 0.4  # learning rate at its peak times the width of the network: 2e-3 for the embedded one's 192
+PATIENCE, LEAST = 3, 0.005  # training goes on if the last evaluations saved at least this share of passes
+FIGURES = ("step", "loss", "minutes", "passes", "passes_without", "equal", "gain")  # of a log, all but nats
+TIMED, WARM = 8, 2  # passes of plain decoding that are timed, and passes before that
+HIDDEN = {"heads": r"\.(fc|feed_forward)\.", "draft": r"^layers\.", "drafter": r"^layer\."}  # trained by Muon
+STREAM = {"heads": 7, "draft": 6, "drafter": 5}
+
+
+def initialise(net: Transformer) -> None:
+    """Initialise weights in place: small normal ones, smaller if they write to the residual stream; the output is 0."""
+    for name, p in net.named_parameters():
+        if p.ndim > 1:
+            writes = name.endswith(("wo.weight", "w2.weight"))
+            torch.nn.init.normal_(p, std=0.02 / (2 * net.config.layers) ** 0.5 if writes else 0.02)
+    torch.nn.init.zeros_(net.output.weight)
+
+
+def build_draft(target: Transformer, layers: int, width: int) -> Transformer:
+    """Build a draft model of a LlamaGen: so many of its layers, evenly chosen, with its weights, or a narrower network
+    with new ones. 0 stands for a quarter of its layers, and for its width. Raises ParityError for sizes that it cannot
+    have."""
+    c = target.config
+    head = c.dim // c.heads
+    if not 0 <= layers <= c.layers:
+        raise ParityError(f"--layers {layers}: allowed: 1 to {c.layers}, the target's")
+    if width % head or not 0 <= width <= c.dim:
+        raise ParityError(f"--width {width}: allowed: a multiple of {head}, the width of a head, up to {c.dim}")
+    width = width or c.dim
+    layers = layers or -(-c.layers // 4)
+    net = Transformer(replace(c, layers=layers, dim=width, heads=width // head))
+    if width < c.dim:
+        initialise(net)
+        return net
+    state = {name: tensor.float() for name, tensor in target.state_dict().items() if not name.startswith("layers.")}
+    for i, source in enumerate(np.linspace(0, c.layers - 1, layers).round().astype(int).tolist()):
+        state |= {f"layers.{i}.{name}": tensor.float() for name, tensor in target.layers[source].state_dict().items()}
+    net.load_state_dict(state)
+    return net
+
+
+def build(generator: Generator, kind: str, layers: int = 0, width: int = 0) -> tuple[nn.Module, dict[str, Any]]:
+    """Build a companion of a model, untrained, on its device; and the header of its file. Raises ParityError for a
+    family that cannot have it."""
+    spec = generator.case.spec
+    check_kind(generator, kind)
+    if kind != "draft" and (layers or width):
+        raise ParityError(f"--{'layers' if layers else 'width'}: allowed for draft alone; {kind} have the target's")
+    loaded = generator.load_networks("ar")
+    target: Any = loaded.nets["net"]
+    name = "transformer" if spec.family == "llamagen" else "model"
+    origin = {"target": generator.manifest["sha256"].get(name)}
+    if spec.family != "llamagen":
+        return loaded.family.llama.make_companion(kind, target.config).to(generator.device), origin
+    if kind == "draft":
+        draft = build_draft(target, layers, width).to(generator.device)
+        return draft, asdict(draft.config)
+    return make_companion(kind, target.config).to(generator.device), asdict(target.config) | origin
+
+
+def check_kind(generator: Generator, kind: str) -> None:
+    """Raise ParityError if models of this family cannot have a companion of this kind, or are none of image tokens."""
+    spec, model = generator.case.spec, generator.case.model
+    if generator.kind != "discrete":
+        raise ParityError(f"--model {model}: a model of {generator.kind} tokens; allowed: a model of image tokens")
+    allowed = [k for k in METHODS if k in weights.read_family(spec.family)["also"]]
+    if spec.family != "llamagen":
+        allowed.remove("draft")
+    if kind not in allowed:
+        smaller = "; a smaller model of the family can be its draft model, as files.draft" if kind == "draft" else ""
+        raise ParityError(
+            f"{kind}: none is trained for {model}, of {spec.family}; allowed: {', '.join(allowed)}{smaller}"
+        )
+
+
+class Lesson:
+    """A companion that is being trained, beside its target."""
+
+    def __init__(self, generator: Generator, kind: str, net: nn.Module, rows: Samples, held_out: Samples):
+        """Prepare the laws at the sampling of the experiment. rows and held_out: samples of the target."""
+        self.generator, self.kind, self.net, self.rows, self.held_out = generator, kind, net, rows, held_out
+        self.loaded: models.Loaded = generator.load_networks("ar")
+        self.target: Any = self.loaded.nets["net"].requires_grad_(False)
+        self.dtype = next(self.target.parameters()).dtype
+        self.sampling = TokenSampling(**generator.case.setting["sampling"])
+        self.laws = make_laws(self.sampling)
+        self.method = METHODS[kind]
+        image = generator.config.image
+        given = dict((image.methods.get(self.method) or [{}])[0]) if image else {}
+        self.options = complete_options(generator, self.method, given)
+        held_out.take(1)
+        first = {name: column[:1] for name, column in held_out.batches[0].items()}
+        model = self.loaded.model(first, generator.case.setting["sampling"])
+        self.length, self.vocab = model.length, model.vocab
+        self.step = 0  # steps that were taken
+        self.evaluated: tuple[int, dict[str, float]] = (-1, {})  # after so many steps, these figures
+        self.free = model.forced.clone() < 0 if (model.forced >= 0).any() else None
+
+    def measure(self, inputs: dict[str, Tensor], tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Measure the companion on rows: what it is trained on beside its divergences, and these by name. Gradients
+        reach the companion alone."""
+        guided = self.sampling.guidance != 1
+        embed = partial(self.loaded.family.embed_prompts, inputs=inputs, guided=guided)
+        tokens = tokens.repeat(2 if guided else 1, 1)
+        with reduce_precision(self.generator.device):
+            return measure_companion(
+                self.kind, self.net, self.target, embed, tokens, self.laws, self.loaded.width, self.free
+            )
+
+    def split(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Split rows into as many at a time as their laws leave room for."""
+        at_once = machine.limit_rows(len(rows), self.length, ROOM * self.vocab)
+        yield from (rows[i : i + at_once] for i in range(0, len(rows), at_once))
+
+    def learn(self, job: Job, step: int, rng: np.random.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Compute the loss of a step's random rows, and its gradient but for that of the last rows, which is left to
+        the caller; draw further rows first if those that there are were read often enough."""
+        self.step = step + 1
+        self.rows.take(n := min(job.examples, max(job.batch, -(-(step + 1) * job.batch // SEEN))))
+        chosen = rng.integers(0, n, job.batch).tolist()
+        total, done = torch.zeros((), device=self.generator.device), 0
+        for part in self.split(chosen):
+            error, nats = self.measure(*self.rows.select(part))
+            value = (error + torch.stack(list(nats.values())).sum()) * (len(part) / job.batch)
+            done += len(part)
+            if done < job.batch:
+                value.backward()
+                value = value.detach()
+            total = total + value
+        return total, {}
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure the mean divergences on held-out rows, and passes and speed of decoding some of them; once after a
+        step."""
+        if self.evaluated[0] == self.step:
+            return self.evaluated[1]
+        self.held_out.take(HELD_OUT)
+        sums: dict[str, float] = {}
+        for part in self.split(range(HELD_OUT)):
+            for name, value in self.measure(*self.held_out.select(part))[1].items():
+                sums[name] = sums.get(name, 0.0) + value.item() * len(part) / HELD_OUT
+        self.evaluated = self.step, sums | self.count_passes()
+        return self.evaluated[1]
+
+    def count_passes(self) -> dict[str, float]:
+        """Decode held-out prompts with the companion: mean passes, with it and as the rows were drawn, the share of
+        rows that are equal to these, and the times plain decoding's speed, which is timed beside it for a few
+        passes."""
+        rows = {name: column[:DECODED] for name, column in self.held_out.batches[0].items()}
+        expected, without = rows.pop("tokens"), rows.pop("nfe")
+        loaded = replace(self.loaded, nets={**self.loaded.nets, self.kind: copy.deepcopy(self.net).to(self.dtype)})
+        doing = loop.Doing(0, len(expected), "held-out rows")
+        spec = {**self.held_out.spec, "method": self.method, "options": self.options}
+        plain = time_passes(self.loaded, {**spec, "method": "ar", "options": make_plain_options("discrete")}, rows)
+        decoded = loop.run_decoder("discrete", loaded, spec, rows, len(expected), doing).decoded
+        return {
+            "passes": decoded.nfe.double().mean().item(),
+            "passes_without": float(without.mean()),
+            "equal": (decoded.tokens.cpu().numpy() == expected).all(1).mean().item(),
+            "gain": plain * expected.shape[1] / decoded.seconds,
+        }
+
+    def make_recipe(self, job: Job, header: dict[str, Any], every: int) -> Recipe:
+        """Make the recipe of the companion; header: of its file; every: steps between two evaluations."""
+        dim = next(p.shape[-1] for p in self.net.parameters() if p.ndim > 1)
+        return Recipe(
+            self.net,
+            lambda step, rng: self.learn(job, step, rng),
+            lambda: (self.evaluate(), header),
+            (STREAM[self.kind],),
+            peak=PEAK / max(dim, 64),
+            hidden=HIDDEN[self.kind],
+            warmup=min(100, max(1, job.steps // 20)),
+            held_out=self.evaluate,
+            held_out_every=every,
+            log_every=math.gcd(every, 50),
+            pays=is_gaining,
+        )
+
+
+def is_gaining(log: list[dict[str, float]]) -> bool:
+    """Return whether the last PATIENCE evaluations of a log have fewer passes, or fewer nats, than those before, by
+    LEAST of them."""
+    evaluations = [row for row in log if "passes" in row]
+    before, last = evaluations[:-PATIENCE], evaluations[-PATIENCE:]
+
+    def count_passes(row: dict[str, float]) -> float:
+        return row["passes"]
+
+    def sum_nats(row: dict[str, float]) -> float:
+        return sum(value for name, value in row.items() if name not in FIGURES)
+
+    return not before or any(
+        min(map(measure, last)) < (1 - LEAST) * min(map(measure, before)) for measure in (count_passes, sum_nats)
+    )
+
+
+def time_passes(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> float:
+    """Time the mean pass of a decoder in seconds, over TIMED passes after the first WARM."""
+    steps = loop.start_decoding("discrete", loaded, spec)(rows, loop.noise_of(rows, loaded, spec))[2]
+    for _ in islice(steps, WARM):
+        pass
+    synchronise(loaded.device)
+    started, n = time.perf_counter(), 0
+    for _ in islice(steps, TIMED):
+        n += 1
+    synchronise(loaded.device)
+    return (time.perf_counter() - started) / max(1, n)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,134 @@
+"""What the companions of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
+
+The target's `features` [R, L, dim] are its hidden states, s of which predicts token s; `p` [B, L, V] are its
+log-probabilities. A `Law` turns logits into log-probabilities, and R rows into B if it guides.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from parity_decoders.sampling import TokenSampling, top_k_filter, top_p_filter
+from torch import Tensor
+
+from parity.models.discrete.cached import Prompts, compute_features
+
+Law = Callable[[Tensor], Tensor]  # logits [R, n, V] -> log-probabilities [B, n, V]
+FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
+UNROLLED = 2  # calls of a drafter in a step: all but the first read its own features, as in a draft tree
+
+
+def guide(logits: Tensor, scale: Tensor | float) -> Tensor:
+    """Guide logits [2B, n, V], conditional first, by a scale, a number or [B, 1, 1]: [B, n, V] float32."""
+    conditional, unconditional = logits.float().chunk(2)
+    return torch.lerp(unconditional, conditional, scale)
+
+
+def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
+    """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
+    alone, so that a companion learns of all."""
+
+    def scale(logits: Tensor) -> Tensor:
+        guided = logits.float() if sampling.guidance == 1 else guide(logits, sampling.guidance)
+        return guided / sampling.temperature
+
+    def compute_target_law(logits: Tensor) -> Tensor:
+        scaled = scale(logits)
+        scaled = top_k_filter(scaled, sampling.top_k) if sampling.top_k else scaled
+        scaled = top_p_filter(scaled, sampling.top_p) if sampling.top_p < 1 else scaled
+        return scaled.log_softmax(-1).clamp(min=FLOOR)
+
+    return compute_target_law, lambda logits: scale(logits).log_softmax(-1)
+
+
+def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tensor:
+    """Compute KL(p || q) in nats per token from log-probabilities q [B, n, V] and the last n of p [B, L, V]. free [L]
+    bool: tokens that count, None for all."""
+    p = p[:, p.shape[1] - q.shape[1] :]
+    if free is not None:
+        counted = free[len(free) - q.shape[1] :]
+        q, p = q[:, counted], p[:, counted]
+    return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
+
+
+def measure_companion(
+    kind: str,
+    net: Any,
+    target: Any,
+    embed: Callable[[Any], Prompts],
+    tokens: Tensor,
+    laws: tuple[Law, Law],
+    width: int,
+    free: Tensor | None = None,
+    run: Callable[[Any, Prompts, Tensor], Tensor] = compute_features,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the divergences of a companion, "heads", "draft" or "drafter", on tokens [R, L], by name; and before them
+    what else it is trained on. Gradients reach the companion alone.
+
+    embed       embeds the prompts of the rows for a network, the target or a draft model
+    laws        of the target, and of the companion
+    width       tokens of a row of a picture
+    run         `compute_features`, or the same compiled
+    """
+    target_law, law = laws
+    x = tokens[:, :-1]
+    dtype = next(target.parameters()).dtype
+    nothing = torch.zeros((), device=x.device)
+    with torch.no_grad():
+        prompts = embed(target)
+        features = run(target, prompts, x)
+        p = target_law(target.output(features))
+        embeddings = F.embedding(x, prompts.embeddings).float()
+        features = features.float()
+    if kind == "draft":
+        return nothing, {"nats": measure_divergence(law(net.output(run(net, embed(net), x))), p, free)}
+
+    def output(guess: Tensor) -> Tensor:
+        logits: Tensor = target.output(guess.to(dtype))
+        return logits
+
+    if kind == "heads":
+        return nothing, measure_heads(net, output, features, embeddings, p, width, law, free)
+    places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.shift[:, None]
+    return measure_drafter(net, output, features, embeddings, p, target.table[places.clamp(min=0)], law, free)
+
+
+def measure_heads(
+    net: Any, output: Law, features: Tensor, embeddings: Tensor, p: Tensor, width: int, law: Law, free: Any = None
+) -> dict[str, Tensor]:
+    """Compute the divergences of `Heads`: `right` of the head to the right behind the target's feature, `right_twice`
+    behind its own, `below` of the head downwards, `right_below` of the head to the right behind that. embeddings [R, L
+    - 1, dim]: of the tokens but the last; width: tokens of a row of a picture."""
+    right = net.right(features[:, :-1], embeddings)
+    below = net.below(features[:, 1 : features.shape[1] - width + 1])
+    guesses = {
+        "right": right,
+        "right_twice": net.right(right[:, :-1], embeddings[:, 1:]),
+        "below": below,
+        "right_below": net.right(below[:, :-1], embeddings[:, width:]),
+    }  # each ends at the last token
+    return {name: measure_divergence(law(output(guess)), p, free) for name, guess in guesses.items()}
+
+
+def measure_drafter(
+    net: Any,
+    output: Law,
+    features: Tensor,
+    embeddings: Tensor,
+    p: Tensor,
+    table: Tensor,
+    law: Law,
+    free: Any = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute a drafter's error of features, summed over UNROLLED calls, and its divergences by how many of its own
+    features it has read. table [1 or R, L - 1, ..]: the rotary table of its places."""
+    n = embeddings.shape[1]
+    mask = torch.ones(n, n, dtype=torch.bool, device=embeddings.device).tril()[None, None]
+    read, error, nats = features[:, :-1], torch.zeros((), device=features.device), {}
+    for call in range(UNROLLED):
+        guessed = net(embeddings, read, table, mask)
+        nats[f"nats_{call}"] = measure_divergence(law(output(guessed)), p, free)
+        error = error + F.smooth_l1_loss(guessed.float(), features[:, 1:].float())
+        read = torch.cat([features[:, :1], guessed[:, :-1].detach().to(features.dtype)], 1)
+    return error, nats
