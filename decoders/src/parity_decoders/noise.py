@@ -93,7 +93,7 @@ class Noise:
         words."""
         self.keys, self.dtype = keys, dtype
         self.array = keys.device.type == "cpu"
-        self.streams: dict[str, Any] = {}  # [B] keys of each use, in words
+        self.streams = self._make_streams()  # [USES, B] keys of each use
         self.counters: Any = ()  # counters of a stream's elements, in words
 
     def _words(self, x: Tensor) -> Any:
@@ -103,16 +103,14 @@ class Noise:
     def _draw(self, use: str, index: Tensor, n: int, dtype: torch.dtype, convert: Callable[[Tensor], Tensor]) -> Tensor:
         """Draw n numbers for each row and index, [B, ..., n]; `convert` makes them of centred numbers, in place. Raises
         DecodingError for a use that is not in USES."""
-        if use not in self.streams:
-            if use not in USES:
-                raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
-            self.streams[use] = self._make_stream(use)
+        if use not in USES:
+            raise DecodingError(f"noise use {use!r}: allowed: {', '.join(USES)}")
         if len(self.counters) < n:
             # `| 0`: compiled code would multiply an index of 32 bits, where GOLDEN has no place
             numbers = torch.arange(1, n + 1, device=self.keys.device) | 0
             self.counters = self._words(numbers * GOLDEN)
         golden, one = (ARRAYS[n] if self.array else n for n in (GOLDEN, MIX1))
-        keys = self.streams[use].reshape(-1, *[1] * (index.ndim - 1))
+        keys = self._words(self.streams[USES.index(use)]).reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
         if self.array:
             x = torch.empty(*stream.shape, n, dtype=dtype)
@@ -121,9 +119,11 @@ class Noise:
             x = _mix(stream[..., None] + self.counters[:n]).to(dtype)
         return convert(x.mul_(2.0**-64))
 
-    def _make_stream(self, use: str) -> Any:
-        """Make the keys [B] of a use's streams, in words."""
-        return self._words(_mix(self.keys + _wrap_to_int64((USES.index(use) + 1) * GOLDEN)))
+    def _make_streams(self) -> Tensor:
+        """Make the keys [USES, B] of each use's streams."""
+        first = torch.arange(1, len(USES) + 1, device=self.keys.device) * GOLDEN
+        keys: Tensor = _mix(self.keys + first[:, None])
+        return keys
 
     def take(self, rows: Tensor) -> "Noise":
         """Return the noise of the rows with these numbers [n]."""
@@ -132,8 +132,7 @@ class Noise:
     def replace(self, rows: Tensor, keys: Tensor) -> None:
         """Replace the keys of the rows with these numbers [n], in place."""
         self.keys = self.keys.index_copy(0, rows, keys)
-        for use, stream in self.streams.items():
-            stream[:] = self._make_stream(use)  # in place, where a captured pass reads it
+        self.streams.copy_(self._make_streams())  # in place, where a captured pass reads it
 
     def uniform(self, use: str, index: Tensor) -> Tensor:
         """Draw U(0, 1) [B, ...], one a row and index; float64 for every dtype, because `u * q < p` shall hold with

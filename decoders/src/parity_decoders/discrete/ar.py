@@ -62,7 +62,7 @@ def repeat_passes(model: TokenModel, start: Tensor, noise: Noise) -> Passes:
     F = max(counts)
     n_forced = torch.tensor(counts, device=start.device)
     line = SequenceBuffer(model, start, F + 1)
-    line.end = L
+    end, line.end = line.end, L
     line.tokens[:, 1 : L + 1] = model.forced.clamp(min=0)
     line.frontier.fill_(counts[0])
     steps = torch.arange(-F - 1, F + 1, device=start.device)
@@ -73,6 +73,7 @@ def repeat_passes(model: TokenModel, start: Tensor, noise: Noise) -> Passes:
         p = model.logits(feed, read.clamp(min=-1))[:, -1].softmax(-1)
         token = race(p, noise.exponential("sample", drawn[:, :1], model.vocab)[:, 0])[:, None]
         n_kept = 1 + n_forced[drawn[:, 0] + 1]
-        return line.advance(torch.cat([token, line.tokens.gather(1, drawn[:, 1:] + 1)], 1), n_kept, n_kept)
+        tokens = torch.cat([token, line.tokens.gather(1, drawn[:, 1:] + 1)], 1)
+        return line.advance(tokens, n_kept, n_kept.minimum((end - line.frontier).clamp(min=0)))
 
     return Passes(line, run_pass)
