@@ -21,6 +21,7 @@ CLAIM = "lossless"
 ORIGIN = "project"
 REFILLS = True
 COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
+FLOOR = -20.0  # least log-probability: a token that top-k or top-p excludes here may be allowed there
 PickWinners = Callable[[Tensor, Tensor], Tensor]  # (ratio [B, W, V], positions [B, W]) -> the tokens that win [B, W]
 SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
@@ -50,33 +51,29 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
     B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
     device = chain.score.device
     count = min(count, (W - 1) * K)
-    certain = chain.score.clamp(min=-20)
-    slot = torch.arange(W - 1, device=device).repeat_interleave(K)
-    holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
-    score = (holds + certain[:, : W - 1, 1:]).flatten(1)
-    slot = slot.expand(B, -1)
+    chain = Likeliest(chain.score.clamp(min=FLOOR), chain.tokens)
+    slot = torch.arange(W - 1, device=device).repeat_interleave(K).expand(B, -1)
+    holds = pad(chain.score[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
+    score = (holds + chain.score[:, : W - 1, 1:]).flatten(1)
     pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
+    is_replaced = torch.arange(K + 1, device=device) > 0
+    numbers = torch.arange(W, W + count, device=device)[:, None]
     chosen = pool[:, :, :0]
-    n_chosen = 0
     for r in range(rounds):
-        m = min(count * (r + 1) // rounds - n_chosen, score.shape[1])
+        n_chosen, m = chosen.shape[2], count * (r + 1) // rounds - chosen.shape[2]
+        if not m:
+            continue
         best = score.topk(m)
-        chosen = torch.cat([chosen, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
-        if r + 1 == rounds:
+        new = pool.gather(2, best.indices[:, None].expand(-1, 4, -1))
+        chosen = torch.cat([chosen, new], 2)
+        if n_chosen + m == count:
             break
-        new = chosen[:, :, n_chosen:]
-        rank = torch.arange(K + 1, device=device)
-        score = score.scatter_(1, best.indices, -torch.inf)
-        if m:
-            winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
-            in_window = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
-            price = torch.where(in_window, best.values[..., None] + winners.score.clamp(min=-20), -torch.inf)
-            parent = torch.arange(W + n_chosen, W + n_chosen + m, device=device)[:, None]
-            history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
-            children = [x.expand(B, m, K + 1) for x in (winners.tokens, parent, new[:, 2, :, None] + 1, history)]
-            score = torch.cat([score, price.flatten(1)], 1)
-            pool = torch.cat([pool, torch.stack(children, 1).flatten(2)], 2)
-        n_chosen += m
+        winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
+        reached = torch.where(new[:, 2] < W - 2, best.values, -torch.inf)[..., None]  # no branch goes past the window
+        score.scatter_(1, best.indices, -torch.inf)
+        score = torch.cat([score, (reached + winners.score).flatten(1)], 1)
+        fields = (winners.tokens, numbers[n_chosen:][:m], new[:, 2, :, None] + 1, new[:, 3, :, None] << 1 | is_replaced)
+        pool = torch.cat([pool, torch.stack([x.expand(B, m, K + 1) for x in fields], 1).flatten(2)], 2)
     return Branches(*chosen.unbind(1))
 
 
@@ -139,7 +136,7 @@ class Foresight(Protocol):
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """Predict the likeliest winners [B, m, K + 1] after each of the last m branches, given those of the chain's
-        slots [B, W, K + 1]."""
+        slots [B, W, K + 1]; log-probabilities are FLOOR at least."""
         ...
 
 
@@ -170,18 +167,19 @@ class LastLaws:
         ratio = law / e
         log = ratio.log()
         self.doubtful = (log / self.unsure).log_softmax(-1)
+        self.scores: Tensor | None = None  # [2, B, W, K + 1] of the chain's tokens: sure, doubtful
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
         return pick_winners(ratio, slots.positions), chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """Predict the winners [B, m, K + 1] after each of the last m branches as those of the chain's next slots,
         flatter where the token to the left or above differs from the chain's. See Foresight."""
+        if self.scores is None:
+            self.scores = torch.stack([chain.score, self.doubtful.gather(-1, chain.tokens).clamp_(min=FLOOR)])
         history = branches.replaced[:, -m:]
         next_slots = branches.slots[:, -m:] + 1
         moved = (history | history >> min(self.width - 1, 62)) & 1
-        doubtful = self.doubtful.gather(-1, chain.tokens)
-        score = torch.where(moved[..., None] > 0, doubtful[self.rows, next_slots], chain.score[self.rows, next_slots])
-        return Likeliest(score, chain.tokens[self.rows, next_slots])
+        return Likeliest(self.scores[moved, self.rows, next_slots], chain.tokens[self.rows, next_slots])
 
 
 def mtj(

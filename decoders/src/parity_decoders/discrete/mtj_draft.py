@@ -8,7 +8,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from parity_decoders.counts import Counts
-from parity_decoders.discrete.mtj import Branches, Likeliest, PickWinners, decode_trajectories
+from parity_decoders.discrete.mtj import FLOOR, Branches, Likeliest, PickWinners, decode_trajectories
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
@@ -22,7 +22,6 @@ REFILLS = True
 COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
 NEEDS = "draft"
 FAR = 0.33  # total variation of q and q' from which on a race is taken as fully unsure
-FLOOR = -20.0  # least log-probability: a token that top-k or top-p excludes here may be allowed there
 SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
@@ -102,7 +101,8 @@ class Parareal:
         chances = self.score_winners(
             self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.line.rows, child_slots]
         )
-        return Likeliest(*chances.topk(chain.tokens.shape[-1]))
+        best = chances.topk(chain.tokens.shape[-1])
+        return Likeliest(best.values.clamp(min=FLOOR), best.indices)
 
     @staticmethod
     def to_log_law(logits: Tensor) -> Tensor:
