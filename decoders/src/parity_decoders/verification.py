@@ -283,13 +283,3 @@ def descend(
         node = torch.where(continues, child, node)
         path.append(torch.where(descending, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
-
-
-def shift_window(n_kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Move a window by n_kept [B] slots: each of values [B, W, ...] to [B, window, ...]. Also returns `new` [B, window]
-    bool, which marks slots without a value to carry over; their content is arbitrary."""
-    W = values[0].shape[1]
-    source = n_kept[:, None] + torch.arange(window, device=n_kept.device)
-    rows = torch.arange(len(n_kept), device=n_kept.device)[:, None]
-    clamped = source.clamp(max=W - 1)
-    return [x[rows, clamped] for x in values], source >= W

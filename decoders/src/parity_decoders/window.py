@@ -91,15 +91,15 @@ class Window:
         self.laws = LawsByPosition(noise, self.back + size, V) if makes_laws else None  # the target's
         self.draft_laws = LawsByPosition(noise, size, V) if stores == "own" else self.laws if stores == "p" else None
 
-    def repeat(self, run_pass: Callable[[], Step], alike: bool = True) -> Passes:
-        """Make the passes of a decoder of `run_pass`, which drafts, computes laws, verifies and advances this window;
-        alike: see `Passes`."""
+    def repeat(self, run_pass: Callable[[], Step]) -> Passes:
+        """Make the passes of a decoder of `run_pass`, which drafts, computes laws, verifies and advances this
+        window."""
 
         def run() -> Step:
             self.begin_pass()
             return run_pass()
 
-        return Passes(self.line, run, alike)
+        return Passes(self.line, run)
 
     def begin_pass(self) -> None:
         """Move the window to the first open position of every row."""
