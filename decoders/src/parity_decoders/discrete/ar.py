@@ -38,7 +38,7 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
 
     def run_pass() -> Step:
         read, drawn = (line.frontier[:, None] + offsets).tensor_split([F + 1], 1)
-        if F and not line.static:  # rows are at the same position, and the model has not seen the tokens of the last pass
+        if F and not line.static:  # the model has not seen the tokens of the last pass, the same number in each row
             read = read[:, F + 1 - int(line.frontier[0] - line.last_frontier[0]) :]
         feed = line.tokens.gather(1, (read + 1).clamp(min=0))
         p = make_law(model.logits(feed, read.clamp(min=-1))[:, -1:])
