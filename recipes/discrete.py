@@ -174,7 +174,7 @@ def llamagen(job: Job) -> Recipe:
     tested = [x.to(job.device) for x in encode_captioned_scenes(job, config.grid, test=True)]
     torch.manual_seed(job.seed)
     net = Transformer(config)
-    t5 = make_t5_encoder()
+    t5: nn.Module = make_t5_encoder()
     # The text encoder is frozen, because one that is trained together with an untrained image model forgets which
     # colour is the ground's (it is right for 61 % of captions instead of all).
     load_weights(t5.requires_grad_(False), job.find_weights("text"))
