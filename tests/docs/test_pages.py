@@ -24,7 +24,8 @@ from tests.workflow.conftest import ROOT, copy_project
 PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
 # pages with snippets that decode, judge or tune
 DECODING = (
-    "certify", "checkpoint", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts", "transformers",
+    "certify", "checkpoint", "companion", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
+    "transformers",
 )  # fmt: skip
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
