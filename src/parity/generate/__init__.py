@@ -104,7 +104,7 @@ class Generator:
         companion = needs(self.kind, method)
         if companion not in self.loaded:
             spec = {"method": method, "dtype": self.dtype}
-            captured = self.device == "cuda" and self.config.capture == "auto"
+            captured = self.device.startswith("cuda") and self.config.capture == "auto"
             self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device, captured=captured)
         return self.loaded[companion]
 
