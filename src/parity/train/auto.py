@@ -18,8 +18,9 @@ from parity.train.companions import METHODS, build, check_kind, time_passes
 from parity.train.samples import SEED, complete_options
 
 # Passes a token of the embedded model at 32 nodes a pass (docs/figures/full.csv): of trained companions, at best and at
-# worst. The worst of a draft model is that of one .80 nats from an earlier target in place of .42, which took 1.12 times
-# as many passes (docs/explanation/jacobi.md); of smaller ones than the embedded (.29 of its target) nothing was counted.
+# worst. The worst of a draft model is that of one .80 nats from an earlier target in place of .42, which took 1.12
+# times as many passes (docs/explanation/jacobi.md); of smaller ones than the embedded (.29 of its target) nothing was
+# counted.
 COUNTED = {
     "sjd_coupled": (0.194, 0.194),
     "mtj": (0.193, 0.193),
