@@ -1,11 +1,11 @@
 """The page in a browser: nothing overflows at any width, light or dark; no script fails; nothing is fetched; a screen
 reader finds its way; what other people wrote stays text, whatever the script does with it."""
 
+import copy
 import importlib.resources
 import importlib.util
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,14 +75,11 @@ def open_page(browser):
 def written(shared_gathered, tmp_path_factory):
     """The report page of the made-up results, with hostile captions, labels and notes."""
     evil = "".join(HOSTILE)
-    g = replace(shared_gathered, summary=shared_gathered.summary.copy(), equality=shared_gathered.equality.copy())
+    g = copy.deepcopy(shared_gathered)
     g.equality.loc[g.equality["layer"] == "exact", "note"] = evil
     g.summary.loc[g.summary["method"] == "gsd", ["label", "note"]] = evil
-    read, g.files.read_features = g.files.read_features, replace_captions(g.files.read_features, np.array([evil] * 12))
-    try:
-        report_page.write_page(g, tmp_path_factory.mktemp("page") / "report.html")
-    finally:
-        g.files.read_features = read
+    g.files.read_features = replace_captions(g.files.read_features, np.array([evil] * 12))
+    report_page.write_page(g, tmp_path_factory.mktemp("page") / "report.html")
     return next(tmp_path_factory.getbasetemp().glob("page*/report.html"))
 
 
