@@ -10,8 +10,6 @@ import torch
 from parity_decoders import verification
 from parity_decoders.discrete import ar, mtj, sjd_coupled
 from parity_decoders.window import LawsByPosition
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from parity.base.row_noise import batch_noise
 from parity.decode import captured, loop
@@ -20,6 +18,7 @@ from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
+from tests.decode.tape import Calls
 
 TEXTS = ["a small red circle", "two large squares", "a green star above a blue ring", "a ring", "a blue star"]
 DECODERS = {
@@ -30,19 +29,6 @@ DECODERS = {
 }
 
 
-class Calls(TorchDispatchMode):
-    """Notes each call that a pass makes, with its tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = []
-
-    def __torch_dispatch__(self, call, types, inputs=(), options=None):
-        out = call(*inputs, **(options or {}))
-        self.made.append((call, inputs, options or {}, out))
-        return out
-
-
 class Tape:
     """A recorded pass: `replay` makes its calls again, each on the same tensors, and into the same ones."""
 
@@ -50,14 +36,11 @@ class Tape:
         self.is_new = True
         with Calls() as calls:
             self.step = run()  # a tape, unlike a graph, runs what it records
-        self.calls = calls.made
+        self.calls = calls
 
     def replay(self):
         if not self.is_new:
-            for call, inputs, options, out in self.calls:
-                for old, new in zip(tree_leaves(out), tree_leaves(call(*inputs, **options)), strict=True):
-                    if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
+            self.calls.repeat()
         self.is_new = False
         return type(self.step)(*(None if x is None else x.clone() for x in self.step))
 

@@ -9,13 +9,12 @@ from parity_decoders.noise import counted_noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import find_ancestors
 from parity_decoders.window import LawsByPosition
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from parity.decode.discrete import record
 from parity.decode.loop import Queue
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularDrafter, TabularHeads
+from tests.decode.tape import Calls
 from tests.tables import import_decoder
 
 V, L, WIDTH, K = 6, 40, 8, 97
@@ -63,26 +62,6 @@ class HashedModel:
     def keep(self, nodes):
         tokens, places = (x.gather(1, nodes.clamp(min=0)) for x in self.nodes)
         self.memory.scatter_(1, places, tokens)
-
-
-class Calls(TorchDispatchMode):
-    """Notes each call that a pass makes, with its tensors."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = []
-
-    def __torch_dispatch__(self, call, types, inputs=(), keywords=None):
-        out = call(*inputs, **(keywords or {}))
-        self.made.append((call, inputs, keywords or {}, out))
-        return out
-
-    def repeat(self):
-        """Make the calls again, each on the same tensors, and into the same ones."""
-        for call, inputs, keywords, out in self.made:
-            for old, new in zip(tree_leaves(out), tree_leaves(call(*inputs, **keywords)), strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
 
 
 def start(method, changed, rows, waiting=0, static=True):

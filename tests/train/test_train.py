@@ -5,6 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -14,12 +15,14 @@ import parity
 from parity.base.errors import ParityError
 from parity.experiment import job_resources
 from parity.experiment.config_reader import read_config
+from parity.experiment.options import options
 from parity.experiment.schema import TrainingSpec
 from parity.stand_ins import make_entry
 from parity.train import __main__ as command
-from parity.train import companions, loop
+from parity.train import auto, companions, loop
 
 FEW = ("--steps", 4, "--batch", 4, "--images", 8, "--drawn", 4, "--device", "cpu")
+ROOT = Path(__file__).parents[2]
 CAPTIONS = [str(i) for i in range(16)]  # which are classes, too
 SAMPLING = {"guidance": 2.0, "temperature": 0.9, "top_k": 40}
 
@@ -156,3 +159,11 @@ def test_memory_is_planned_before_anything_is_drawn(tmp_path, monkeypatch):
     with pytest.raises(ParityError, match=r"heads of m: .* MiB needed, 512 are free"):
         run(monkeypatch, "heads", "--configfile", file, "--out", "o", *FEW)
     assert not Path("o").exists()
+
+
+def test_predictions_are_from_the_passes_that_the_docs_show():
+    counts = pd.read_csv(ROOT / "docs/figures/full.csv").query("role == 'method'")
+    chosen = [(row.method, json.loads(row.options)) for row in counts.itertuples()]
+    for method, (best, _) in auto.COUNTED.items():
+        rows = [row == (method, options("discrete", method, auto.NODES[method])) for row in chosen]
+        assert counts.nfe[rows].item() / 256 == pytest.approx(best, abs=5e-4), method

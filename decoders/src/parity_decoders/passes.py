@@ -13,15 +13,15 @@ class Passes(Iterator[Step]):
 
     line   the tokens of the rows, and how far each row has come
     run    makes a pass and returns its step
-    alike  whether `run` makes the same calls on the same buffers in every pass, if the model is `static`: all that
-           lives from pass to pass is changed in place, and no Python value that changes decides
+
+    If the model is `static`, `run` makes the same calls on the same buffers in every pass: all that lives from pass to
+    pass is changed in place, and no Python value that changes decides.
     """
 
-    def __init__(self, line: SequenceBuffer, run: Callable[[], Step], alike: bool = True):
+    def __init__(self, line: SequenceBuffer, run: Callable[[], Step]):
         """Set the rows and the function that makes a pass."""
         self.line = line
         self.run = run
-        self.alike = alike
 
     @torch.inference_mode()
     def __next__(self) -> Step:
@@ -30,7 +30,3 @@ class Passes(Iterator[Step]):
         if self.line.is_done():
             raise StopIteration
         return self.run()
-
-    def repeats(self) -> bool:
-        """Return whether passes make the same calls on the same buffers."""
-        return self.alike and self.line.static

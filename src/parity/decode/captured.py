@@ -73,8 +73,6 @@ def capture(method: str, steps: Iterator[Step], clock: Clock | None = None) -> I
         reason = "it is a generator, not `Passes`"
     elif not steps.line.static:
         reason = "shapes of the model's passes follow from the rows that are open"
-    elif not steps.alike:
-        reason = "it holds values that a pass does not change in place"
     else:
         record: Record = Captured  # looked up here, where a test may put a tape in its place
         if clock is None:

@@ -6,6 +6,7 @@ one caption has many pictures.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,22 +117,30 @@ COVERS = {  # shapes are where these functions of x, y [H, W] from the centre, a
 }
 
 
-def _draw_texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw where a figure has its second, darker or lighter, shade: weights [H, W], 0 or 1, of the pixels at x, y [H,
-    W], in picture sides. Phase and direction are random; all 0 for "plain"."""
-    phase = rng.random(2)
-    angle = rng.integers(4) * np.pi / 4
-    u = x * np.cos(angle) + y * np.sin(angle)
+def cover_texture(name: str, x: np.ndarray, y: np.ndarray, phase: Sequence[float], angle: float) -> np.ndarray:
+    """Compute where a texture has its second shade, bool, at points x, y in picture sides: with stripes across `angle`,
+    shifted by `phase`, two shares of a period. Nowhere for "plain"."""
     if name == "striped":
-        return (np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0).astype(float)
+        u = x * np.cos(angle) + y * np.sin(angle)
+        return np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0
     if name == "dotted":
         cell = 0.1
         dx, dy = ((v + p * cell) % cell - cell / 2 for v, p in zip((x, y), phase, strict=True))
-        return (np.hypot(dx, dy) < 0.03).astype(float)
+        return np.hypot(dx, dy) < 0.03
     if name == "checkered":
         cell = 0.08
-        return ((np.floor(x / cell + phase[0]) + np.floor(y / cell + phase[1])) % 2).astype(float)
-    return np.zeros_like(x)
+        return (np.floor(x / cell + phase[0]) + np.floor(y / cell + phase[1])) % 2 > 0
+    return np.zeros(x.shape, bool)
+
+
+def shade_ground(ground: np.ndarray) -> np.ndarray:
+    """Compute the other shade of a background that is not plain, from its colour [3]."""
+    return ground * 0.55 if ground.mean() > 0.35 else ground * 0.55 + 0.45 * 0.7
+
+
+def shade_figure(colour: np.ndarray) -> np.ndarray:
+    """Compute the second shade of a figure with a texture, from its colour [3]."""
+    return colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
 
 
 def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
@@ -163,7 +172,7 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
     ground = shade(scene.ground)
     canvas = np.broadcast_to(ground, (*x.shape, 3)).copy()
-    darker = ground * 0.55 if ground.mean() > 0.35 else ground * 0.55 + 0.45 * 0.7
+    darker = shade_ground(ground)
     if scene.background == "gradient":
         angle = rng.integers(8) * np.pi / 4
         t = np.clip(0.5 + 0.75 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)), 0, 1)
@@ -179,8 +188,9 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
             r *= 0.92  # large things in a relation are a little smaller, so that two fit side by side
         coverage = np.clip(0.5 - COVERS[figure.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
         colour = shade(figure.colour)
-        second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
-        canvas += coverage * (colour + _draw_texture(figure.texture, x, y, rng)[..., None] * (second - colour) - canvas)
+        phase, angle = rng.random(2).tolist(), rng.integers(4) * np.pi / 4
+        texture = cover_texture(figure.texture, x, y, phase, angle)[..., None]
+        canvas += coverage * (colour + texture * (shade_figure(colour) - colour) - canvas)
     picture = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
     return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
 
