@@ -575,15 +575,15 @@ def measure(bench: Bench, names: list[str], file: Path, seconds: float, commit: 
     print(f"{file}: {', '.join(names)}, {time.monotonic() - started:.0f} s")
 
 
-def count_passes(method: str) -> float | None:
-    """Look up the passes a token that a method takes at its default options on the embedded model, in the tables of the
-    repository; None if they have none."""
+def count_passes(method: str) -> tuple[float, str] | None:
+    """Look up the passes a token that a method takes at its default options on the embedded model, and the commit that
+    they were counted at, in the tables of the repository; None if they have none."""
     chosen = options("discrete", method, {})
-    for file in ("full.csv", "budget.csv"):
-        with (FIGURES / file).open() as lines:
+    for name in ("full", "budget"):
+        with (FIGURES / f"{name}.csv").open() as lines:
             for row in csv.DictReader(lines):
                 if row["kind"] == "discrete" and row["method"] == method and json.loads(row["options"]) == chosen:
-                    return float(row["nfe"]) / 256
+                    return float(row["nfe"]) / 256, json.loads((FIGURES / f"{name}.json").read_text())["commit"]
     return None
 
 
@@ -596,10 +596,17 @@ def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -
     alone = {r["network"]: r["compiled, captured ms"] for r in networks if r["tokens"] == 1 and r["pass"] == "window"}
     predicted = []
     for (network, method), row in best.items():
-        if (share := count_passes(method)) is None or (plain := best.get((network, "ar"))) is None:
+        if (counted := count_passes(method)) is None or (plain := best.get((network, "ar"))) is None:
             continue
+        share, commit = counted
         seconds, plainly = (r["captured ms"] / 1000 * s * r["length"] for r, s in ((row, share), (plain, 1.0)))
-        named = {"network": network, "method": method, "compiled": row in compiled, "passes a token": share}
+        named = {
+            "network": network,
+            "method": method,
+            "compiled": row in compiled,
+            "passes a token": share,
+            "counted at": commit,
+        }
         costs = {"a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
         costs |= {"seconds an image": seconds, "times captured plain": plainly / seconds}
         if network in alone and method != "ar":
@@ -625,8 +632,11 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
         if predicted := predict_seconds(rows["steps"], rows["compiled steps"], rows["compiled"]):
             text += "\n### Seconds of an image, predicted, against captured plain decoding\n\n"
-            text += "Passes were counted on the embedded model, at the same options. Compilation, captures and what "
-            text += "the host does between passes are left out. Plain decoding (`ar`) reads tokens that the grammar "
+            text += (
+                "Passes were counted on the embedded model, at the same options and the commit named; where commits "
+            )
+            text += "differ, the embedded models do. Compilation, captures and what the host does between passes are "
+            text += "left out. Plain decoding (`ar`) reads tokens that the grammar "
             text += "forces again, three at a time for Lumina-mGPT, so its pass can become faster. The last column "
             text += "compares with the compiled network alone over one token, without any work beside it; it attended "
             text += "to all positions, and to fewer it takes less.\n\n" + format_table(predicted)

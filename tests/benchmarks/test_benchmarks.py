@@ -38,7 +38,7 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
 
 
 def test_seconds_are_predicted_against_captured_plain_decoding(gpu, monkeypatch):
-    monkeypatch.setattr(gpu, "count_passes", {"ar": 1.0, "mtj": 0.25}.get)
+    monkeypatch.setattr(gpu, "count_passes", {"ar": (1.0, "a"), "mtj": (0.25, "a")}.get)
     rows = [{"network": "n", "method": m, "length": 100, "captured ms": ms} for m, ms in (("ar", 10.0), ("mtj", 20.0))]
     plain, mtj = gpu.predict_seconds(rows, [], [])
     assert (plain["seconds an image"], plain["times captured plain"]) == (1, 1)
