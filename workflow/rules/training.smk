@@ -5,9 +5,9 @@ OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  src/parity/embedded/weights/<kind>: weights (fp16), SHA256SUMS and a model card each, one target a kind:
                  train_embedded (discrete), train_words (anysubset), train_continuous
 
-Run it in the folder of a clone, with `--resources gpu=1`: recipe `llamagen` took 4 minutes on a GPU, and reads eight
-times the pictures that took three hours on one core. Seeded. Every recipe continues from its own checkpoint, so a
-killed run loses minutes.
+Run it in the folder of a clone, with `--resources gpu=1`: recipe `llamagen` took 4 minutes on a GPU, and an eighth of
+its pictures took three hours on one core. Seeded. Every recipe continues from its own checkpoint, so a killed run loses
+minutes.
 """
 
 from recipes.runs import INSTALLS, ON_DEVICES, RUNS, list_runs
