@@ -4,6 +4,8 @@
     python benchmarks/docs_figures.py                   write every block anew from what is kept
 
 A block of a page begins with `<!-- figures: NAME -->` and ends with `<!-- end -->`; what stands between is replaced.
+A number in a sentence is a link to its table, `[49](docs/figures/full.csv "nfe of mtj")`: the column, and the row's
+label. It is replaced, too, with as many digits as it had.
 What is kept lies in docs/figures: a CSV a source, and a JSON with commit, date, machine and command. A benchmark keeps
 its own table there (`benchmarks/continuous_speed.py --keep continuous-speed`).
 """
@@ -46,6 +48,8 @@ from parity.report.tables import BUSY, doubt_speed, find_mark
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+CITED = re.compile(r"\[([\d.,]+)\]\(((?:\S+/)?figures/([\w-]+)\.csv) \"([^\"]+?) of ([^\"]+)\"\)")
+FEW = ("ar, seed 0", "sjd", "sjd_coupled", "mtj", "mtj_draft", "gsd")  # the labels of README's table
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 COLUMNS = [  # columns of a run's summary.csv that are kept
     "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
@@ -156,8 +160,20 @@ def format_images(t: pd.DataFrame) -> str:
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
     note = f"{methods[0].n:.0f} prompts, {methods[0].nfe:.0f} tokens an image. {NOTE} {repeats}"
-    picture = "![Measured speed of one image against passes, in the colour of the verdict](docs/headline.svg)\n\n"
+    picture = "![Measured speed of one image against passes, in the colour of the verdict](../headline.svg)\n\n"
     return f"{picture * is_drawn}{format_table(lines)}\n\n{note.strip()}"
+
+
+def format_few(t: pd.DataFrame) -> str:
+    """Write a table of the methods in FEW: verdict, passes, and predicted and measured speed of one image."""
+    lines = [("method", "verdict on small models", "passes", "predicted, flat cost", "measured, one image")]
+    rows = {r.label: r for r in order_methods(t)}
+    for r in (rows[label] for label in FEW if label in rows):
+        predicted = "" if pd.isna(r.calls) else format_number(r.gain, ".1f", "×")
+        lines.append(
+            (format_name(r), format_verdict(r), format_passes(r), predicted, format_speed(r, "speedup_single"))
+        )
+    return format_table(lines)
 
 
 def format_number(value: float, form: str, unit: str = "") -> str:
@@ -214,7 +230,7 @@ def format_budgets(t: pd.DataFrame) -> str:
     note = (
         "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
         " at flat cost, companions' calls counted. A method with a lossless and a lossy form has a line for each. This"
-        " study draws too few sequences for verdicts: those are in README's table."
+        " study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
     )
     return f"{format_table(lines)}\n\n{note}"
 
@@ -349,6 +365,7 @@ def draw_headline(t: pd.DataFrame, file: Path) -> bool:
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name to its table and what writes it
+    "few": ("full", format_few),
     "images": ("full", format_images),
     "budgets": ("budget", format_budgets),
     "fastest": ("budget", format_fastest),
@@ -379,11 +396,22 @@ def format_block(name: str, root: Path = ROOT) -> str:
 
 
 def fill_blocks(text: str, root: Path = ROOT) -> str:
-    """Return a page's text with every block written anew. Exits with an error for a block whose name is unknown."""
+    """Return a page's text with every block and cited number written anew. Exits with an error for a block whose name is unknown."""
     for name in (m[2] for m in BLOCK.finditer(text)):
         if name not in BLOCKS:
             raise SystemExit(f"error: block {name!r} of the docs: allowed: {', '.join(BLOCKS)}")
-    return BLOCK.sub(lambda m: f"{m[1]}{format_block(m[2], root)}{m[4]}", text)
+    text = BLOCK.sub(lambda m: f"{m[1]}{format_block(m[2], root)}{m[4]}", text)
+    return CITED.sub(lambda m: f'[{look_up(m, root)}]({m[2]} "{m[4]} of {m[5]}")', text)
+
+
+def look_up(cited: re.Match[str], root: Path) -> str:
+    """Look up a cited number in its table, and write it with as many decimals as it had. Exits with an error if the
+    table has no such column, or not one such row."""
+    table = pd.read_csv(root / "docs/figures" / f"{cited[3]}.csv")
+    found = table.loc[table["label"] == cited[5], cited[4]] if cited[4] in table else []
+    if len(found) != 1:
+        raise SystemExit(f"error: {cited[0]}: {len(found)} such numbers; allowed: one")
+    return f"{found.iloc[0]:,.{len(cited[1].partition('.')[2])}f}"
 
 
 def main() -> None:

@@ -607,12 +607,27 @@ def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -
             "passes a token": share,
             "counted at": commit,
         }
-        costs = {"a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
+        costs = {"pass ms": row["captured ms"], "a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
         costs |= {"seconds an image": seconds, "times captured plain": plainly / seconds}
         if network in alone and method != "ar":
             costs |= {"times the network over one token": alone[network] / 1000 * row["length"] / seconds}
         predicted.append(named | costs)
     return predicted
+
+
+def predict_rows(parts: dict[str, Any]) -> list[Row]:
+    """Predict the seconds of an image, as `predict_seconds` does, from the parts that were measured."""
+    names = ("steps", "compiled steps", "compiled")
+    return predict_seconds(*(parts[name]["rows"] if name in parts else [] for name in names))
+
+
+def keep_seconds(rows: list[Row], file: Path) -> None:
+    """Write predicted rows as a table whose `label` is "NETWORK, METHOD", for pages that cite a number of it."""
+    columns = ("pass ms", "seconds an image", "times captured plain")
+    with file.open("w", newline="") as lines:
+        table = csv.writer(lines, lineterminator="\n")
+        table.writerow(("label", *columns))
+        table.writerows((f"{r['network']}, {r['method']}", *(f"{r[name]:.6g}" for name in columns)) for r in rows)
 
 
 def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> str:
@@ -629,8 +644,7 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         )
         text += "steps with those of passes that are not captured.\n"
         parts = results["parts"]
-        rows = {name: parts[name]["rows"] if name in parts else [] for name in PARTS}
-        if predicted := predict_seconds(rows["steps"], rows["compiled steps"], rows["compiled"]):
+        if predicted := predict_rows(parts):
             text += "\n### Seconds of an image, predicted, against captured plain decoding\n\n"
             text += (
                 "Passes were counted on the embedded model, at the same options and the commit named; where commits "
@@ -672,6 +686,8 @@ def main() -> None:
         captured = json.loads(a.out.read_text()) if a.out.is_file() else None
         files = [FIGURES / f"gpu-{name}.json" for name in ("tokens", "passes", "compiled")]
         a.page.write_text(format_page(captured, [json.loads(file.read_text()) for file in files]))
+        if captured is not None:
+            keep_seconds(predict_rows(captured["parts"]), a.out.with_name("gpu-seconds.csv"))
         return
     pin_threads(1)
     measure(Bench(a.cpu), a.parts, a.out, a.seconds, a.commit or read_commit())

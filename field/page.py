@@ -22,6 +22,7 @@ RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
 FILTERS = {"verdict": ORDER, "level": LEVELS, "claim": CLAIMS}
 LARGEST = 0.1  # a larger bound is called consistent here, whatever a case's margin
+COPIED = "the last `gt_logits`"  # where the fault of a function lies that several projects copied
 NOT_SAID = (
     "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
     "settings, the total variation between what was drawn and the model's law is below the bound, with 95 % "
@@ -173,6 +174,18 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     return result
 
 
+def count_rows(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Count what README says of the field, by name: implementations, settings, and those that are lossy unawares."""
+    ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
+    faults = [r for r in ran if is_fault(r)]
+    copies = [r for r in faults if COPIED in r["of"]["where"]]
+    counts = {"implementations": {r["of"]["name"] for r in ran}, "settings": ran, "lossy settings": faults}
+    counts |= {"lossy projects": {r["of"]["name"] for r in faults}, "settings of copies": copies}
+    counts |= {"projects of copies": {r["of"]["name"] for r in copies}}
+    counts |= {"settings without a finding": [r for r in ran if r["kind"] in ("certified", "consistent")]}
+    return {name: len(counted) for name, counted in counts.items()}
+
+
 def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     """List the facts that a row opens to on the page, as pairs of a name and a text that is not empty."""
     one, result = row["of"], []
@@ -305,7 +318,7 @@ def keep_verdict(name: str) -> None:
 
 
 def main() -> None:
-    """Write the page, or with --keep copy verdicts and write docs/results/field.md anew."""
+    """Write the page, or with --keep copy verdicts and write docs/results/field.md and docs/figures/field.csv anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page")
     parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/results/field.md is written")
@@ -313,9 +326,11 @@ def main() -> None:
     if a.keep is not None:
         for name in a.keep:
             keep_verdict(name)
-        (FIELD.parent / "docs/results/field.md").write_text(
-            write_document(read_rows(list_verdict_files(kept_only=True))), encoding="utf-8"
-        )
+        rows = read_rows(list_verdict_files(kept_only=True))
+        docs = FIELD.parent / "docs"
+        (docs / "results/field.md").write_text(write_document(rows), encoding="utf-8")
+        lines = ["label,count", *(f"{name},{count}" for name, count in count_rows(rows).items())]
+        (docs / "figures/field.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
         a.out.write_text(write_page(read_rows(list_verdict_files(kept_only=False))), encoding="utf-8")

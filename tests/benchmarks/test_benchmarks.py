@@ -1,6 +1,7 @@
 """The GPU commands run on a CPU; figures in the docs are what the command makes of the stored tables."""
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -62,7 +63,20 @@ def test_each_block_is_what_the_command_writes(tmp_path, monkeypatch):
         assert script.fill_blocks(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
     table = tmp_path / "docs/figures/full.csv"
     table.write_text(table.read_text().replace(",256,0,1,", ",257,0,1,", 1))
-    assert script.fill_blocks(pages["README.md"], tmp_path) != pages["README.md"]
+    assert script.fill_blocks(pages["docs/results/decoders.md"], tmp_path) != pages["docs/results/decoders.md"]
+    table.write_text(table.read_text().replace("mtj_draft", "mtj_gone"))
+    with pytest.raises(SystemExit, match="nfe of mtj_draft.*: 0 such numbers; allowed: one"):
+        script.fill_blocks(pages["README.md"], tmp_path)
+
+
+NUMBER = r"\d[\d.,]*×?"  # in README each number of a speed or of passes is in a block, cites its table, or is a setting
+
+
+@pytest.mark.parametrize("wrong", ["", "It takes 49 passes. ", "It is 2.5 times as fast. ", "A pass takes 6.5 ms. "])
+def test_readme_has_no_speed_or_count_of_its_own(wrong):
+    text = wrong + script.CITED.sub("", script.BLOCK.sub("", (ROOT / "README.md").read_text()))
+    own = re.findall(rf"{NUMBER}\s+(?:passes|times|ms|seconds)\b", text.replace("in place of 256", ""))
+    assert bool(own) == bool(wrong), own
 
 
 def test_the_figures_of_a_run_are_collected(tmp_path):
