@@ -396,7 +396,8 @@ def format_block(name: str, root: Path = ROOT) -> str:
 
 
 def fill_blocks(text: str, root: Path = ROOT) -> str:
-    """Return a page's text with every block and cited number written anew. Exits with an error for a block whose name is unknown."""
+    """Return a page's text with every block and cited number written anew. Exits with an error for a block whose name
+    is unknown."""
     for name in (m[2] for m in BLOCK.finditer(text)):
         if name not in BLOCKS:
             raise SystemExit(f"error: block {name!r} of the docs: allowed: {', '.join(BLOCKS)}")

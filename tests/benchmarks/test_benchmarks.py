@@ -65,7 +65,7 @@ def test_each_block_is_what_the_command_writes(tmp_path, monkeypatch):
     table.write_text(table.read_text().replace(",256,0,1,", ",257,0,1,", 1))
     assert script.fill_blocks(pages["docs/results/decoders.md"], tmp_path) != pages["docs/results/decoders.md"]
     table.write_text(table.read_text().replace("mtj_draft", "mtj_gone"))
-    with pytest.raises(SystemExit, match="nfe of mtj_draft.*: 0 such numbers; allowed: one"):
+    with pytest.raises(SystemExit, match=r"nfe of mtj_draft.*: 0 such numbers; allowed: one"):
         script.fill_blocks(pages["README.md"], tmp_path)
 
 
