@@ -133,7 +133,8 @@ def write_decoders() -> str:
             steps, meanings = explain_decoder(kind, method)
             properties = variants[method]["items"].get("properties", {})
             claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in declared.EXACT_WITH.items())
-            claim += {"paper": "", "account": " (others' account of the paper)", "project": " (ours)"}[declared.ORIGIN]
+            of = {"paper": "", "account": "others' account of the paper", "project": "ours"}[declared.ORIGIN]
+            claim += f" ({declared.MARK or of})" * bool(declared.MARK or of)
             needs = f" Needs: `{declared.NEEDS}`." if declared.NEEDS else ""
             text += f"\n### `{method}`\n\nClaim: {claim}. Source: {declared.SOURCE or 'this project'}.{needs}\n"
             text += f"\n{about}\n\n{steps}\n"

@@ -35,6 +35,9 @@ class Declaration(BaseModel):
     CLAIM: Literal["lossless", "lossy"]  # what the method claims of its samples' law; ORIGIN says whose claim that is
     # Where the method is from: its paper; others' account of a paper that was not at hand; this project.
     ORIGIN: Literal["paper", "account", "project"] = "paper"
+    # What stands beside its name, if it claims CLAIM, where "ours" or "from others' account" says too little.
+    MARK: str = ""
+    EXACT_BY: str = "ours"  # whose the lossless form is, of a method whose defaults are lossy
     EXACT_WITH: dict[str, Any] = {}  # options that must have these values for the method to claim to be lossless
     COUPLED_WITH: dict[str, Any] | None = None  # options with which it returns plain decoding's tokens under its noise
     PLAIN: dict[str, Any] | None = None  # options with which the method is plain decoding, the baseline of its kind

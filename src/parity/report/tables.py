@@ -13,6 +13,7 @@ import pandas as pd
 from parity_certify.result_rows import describe_confidence
 from parity_certify.verdict import WITHIN
 
+from parity.experiment.options import declaration
 from parity.metrics.estimates import PERCENT, Estimate, estimate_of
 from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
 
@@ -247,11 +248,13 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  #
 
 def find_mark(row: Row) -> str:
     """Find the mark beside a method's name: "ours", "lossless form ours" (another's method), "from others' account"
-    (built without its paper); "" for a method built from its paper."""
+    (built without its paper), or what its module says; "" for a method built from its paper."""
     origin = row.get("origin", "paper")
+    declared = declaration(row["kind"], row["method"])
+    mark = (declared.MARK if row.get("claim") == declared.CLAIM else "") or ORIGINS[origin]
     if origin != "project" and row.get("claimant") == "project" and row.get("claim") == "lossless":
-        return "; ".join(filter(None, ["lossless form ours", ORIGINS[origin]]))
-    return ORIGINS[origin]
+        return "; ".join(filter(None, [f"lossless form {declared.EXACT_BY}", mark]))
+    return mark
 
 
 def state_claim(row: Row) -> str:

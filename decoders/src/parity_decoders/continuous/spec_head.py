@@ -23,6 +23,7 @@ from parity_decoders.verification import count_leading
 
 CLAIM = "lossless"
 ORIGIN = "project"
+MARK = "ours, after De Bortoli et al. 2025"
 EXACT_WITH = {"iterations": 0}  # otherwise tokens drawn in one iteration do not see each other
 EXACT_LAYER = {"iterations": 0}
 TARGETS = "walks"

@@ -17,6 +17,7 @@ from parity_decoders.trees import Tree
 
 CLAIM = "lossless"
 ORIGIN = "project"
+MARK = "ours; heads from others' account"
 REFILLS = True
 COUPLED_WITH: dict = {}  # its tokens are those of `ar` whatever its options
 NEEDS = "heads"

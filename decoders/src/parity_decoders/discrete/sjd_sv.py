@@ -18,6 +18,7 @@ from parity_decoders.window import Window
 CLAIM = "lossless"
 ORIGIN = "account"
 REFILLS = True
+EXACT_BY = "of Sun et al. 2024"
 EXACT_WITH = {"verify": "block"}
 SOURCE = "Zhang et al. 2026 (SJD-SV, ICML), as others describe it; verify: block is Sun et al. 2024, Alg. 2"
 
