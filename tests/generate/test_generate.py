@@ -11,6 +11,7 @@ import parity
 from parity.base.errors import ParityError
 from parity.decode import loop
 from parity.generate import __main__ as command
+from parity.generate.animation import GREY
 from parity.inputs.prompts import encode, list_images
 from parity.models import add
 from parity.stand_ins import write
@@ -68,6 +69,18 @@ def test_blanks_of_a_text_are_filled_in():
     assert story.text.startswith(prefix)
     assert story.text.endswith(suffix)
     assert "<" not in story.text.removeprefix(prefix).removesuffix(suffix)
+
+
+def test_frames_fill_in_a_picture(pictures, tmp_path):
+    made = pictures[0]
+    assert len(made.frames) == made.passes
+    shares = [float((np.asarray(frame) == GREY).all(2).mean()) for frame in made.frames]
+    assert sorted(shares, reverse=True) == shares
+    assert shares[0] > 0.5
+    assert made.frames[-1].tobytes() == made.image.tobytes()
+    for pace in ("passes", "seconds"):
+        command.save_animation([pictures, pictures[:1]], pace, tmp_path / "all.webp")
+        assert Image.open(tmp_path / "all.webp").n_frames >= max(picture.passes for picture in pictures)
 
 
 def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
@@ -139,6 +152,8 @@ def test_an_added_model_of_captions_reads_any_caption(tmp_path, monkeypatch):
         (["a", "b", "--out", "a.png"], "one file for 2 pictures"),
         (["a", "--out", "a.jpg"], "ends in .png"),
         (["missing.txt"], "missing.txt"),
+        (["a", "--animate", "a.gif"], "ends in .webp"),
+        (["a", "--animate", "a.webp", "--n", "9"], "9 pictures; allowed: --batch, 8"),
         (["a", "--n", "0"], "--n 0: allowed: 1 or more"),
         (["a", "--threads", "0"], "--threads 0: allowed: 1 or more"),
         (["a", "--method", "sjd", "--option", "window=[3"], "allowed: NAME=VALUE"),

@@ -429,9 +429,14 @@ BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
 
 @cache
 def make_custom_generate(method: str) -> Callable[..., Any]:
-    """Make the function that runs the decoder `method` when passed to `generate` as `custom_generate`. Its signature
-    lists the decoder's options, since `generate` reads there which keywords to hand over."""
-    decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{method}"), method)
+    """Make the function that runs the decoder `method`, see `wrap_decoder`."""
+    return wrap_decoder(getattr(importlib.import_module(f"parity_decoders.discrete.{method}"), method))
+
+
+def wrap_decoder(decoder: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    """Make the function that runs a decoder when passed to `generate` as `custom_generate`. Its signature lists the
+    decoder's options, since `generate` reads there which keywords to hand over."""
+    method = decoder.__name__
     parameters = inspect.signature(decoder).parameters.values()
     options = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "noise"}
 
@@ -488,7 +493,10 @@ KEYWORDS: dict[str, Any] = {
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """Make `parity_decoders.transformers.<method>` importable for each name in METHODS; AttributeError for others."""
+    """Make `parity_decoders.transformers.<method>` importable for each name in METHODS, and `verify`; AttributeError
+    for others."""
+    if name == "verify":
+        return importlib.import_module("parity_decoders.verify").verify
     if name not in METHODS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; allowed: {', '.join(METHODS)}")
     return make_custom_generate(name)

@@ -7,10 +7,11 @@
 
 A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts."""
 
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
@@ -30,6 +31,7 @@ from parity.experiment.config_reader import read_config
 from parity.experiment.options import methods, needs, options
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
+from parity.generate.animation import mask_open
 from parity.inputs.prompts import encode
 from parity.models import fetch
 from parity.models.continuous.load import choose_label, load_painter
@@ -47,6 +49,7 @@ class Made:
     tokens   [L] int64, or [L, D] of vectors
     passes   of the target, one after another; of vectors all calls one after another, of heads too
     seconds  of the batch that it was decoded in, divided by the batch
+    final    [rows, columns] of a picture's cells: the pass, of vectors the step, that made each final; [0, 0] of a text
     """
 
     prompt: str
@@ -56,18 +59,36 @@ class Made:
     passes: int
     seconds: float
     facts: dict[str, Any]
+    final: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int16))
+
+    @property
+    def frames(self) -> list[Any]:
+        """The picture after each pass, PIL.Image each, with cells grey that are open then; [] of a text."""
+        return [mask_open(self.image, self.final, after) for after in range(1, int(self.final.max(initial=0)) + 1)]
+
+
+def lay_out(step: np.ndarray, free: np.ndarray, width: int) -> np.ndarray:
+    """Lay the passes [L] of a picture's tokens out in rows of `width`, without those that are not free [L] bool: the
+    tokens between rows, and behind the last."""
+    rows = len(step) // width
+    return step[: rows * width].reshape(rows, width)[:, free[:width]]
 
 
 class Generator:
     """A model of a configuration, ready to make pictures or texts."""
 
-    def __init__(self, case: Case, config: Config):
-        """Choose the device, a GPU if there is one; files and networks are loaded when they are needed."""
+    def __init__(self, case: Case, config: Config, dtype: str = ""):
+        """Choose the device, a GPU if there is one; files and networks are loaded when they are needed. dtype: of a
+        transformer of image tokens, that of the configuration by default. Raises ParityError for another model's."""
         self.case = case
         self.kind = case.kind
         self.config = config
         self.family = weights.read_family(case.spec.family)
-        self.dtype = case.setting.get("dtype", "float32")
+        if dtype and self.kind != "discrete":
+            raise ParityError(
+                f"dtype {dtype}: {case.model} is computed in float32; allowed: of a model of image tokens"
+            )
+        self.dtype = dtype or case.setting.get("dtype", "float32")
         self.device = "cuda" if machine.gpu() else "cpu"  # jobs may use the GPU meanwhile, as a notebook may never end
         check(self.device, self.dtype)
         self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
@@ -126,6 +147,7 @@ class Generator:
         if self.reads_given_captions:
             loaded = replace(loaded, manifest={**self.manifest, "captions": list(prompts)})
         spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
+        spec |= {"dtype": self.dtype} if self.kind == "discrete" else {}
         begin = loop.start_decoding(self.kind, loaded, spec)
         for first in range(0, len(words), batch):
             batch_rows = {name: column[first : first + batch] for name, column in rows.items()}
@@ -140,8 +162,9 @@ class Generator:
             facts = {"model": self.case.model, "revision": self.case.setting["revision"], "method": method}
             facts |= {"options": chosen, "seed": seed}
             images, texts = self.finish(loaded, filled.tokens, batch_rows)
+            final = self.find_final(loaded, model, filled)
             yield [
-                Made(word, images[i], texts[i], filled.tokens[i], int(passes[i]), seconds, facts)
+                Made(word, images[i], texts[i], filled.tokens[i], int(passes[i]), seconds, facts, final[i])
                 for i, word in enumerate(words[first : first + batch])
             ]
 
@@ -193,6 +216,18 @@ class Generator:
         task = pack(ids, packed, words.mask, [None] * len(ids))
         return {"ids": np.array(ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
+    def find_final(self, loaded: Any, model: Any, filled: Any) -> list[np.ndarray]:
+        """Find for each picture the pass in which each of its cells became final; none for a text."""
+        if self.kind == "anysubset":
+            return [np.zeros((0, 0), np.int16)] * len(filled.tokens)
+        step = filled.step.cpu().numpy()
+        if self.kind == "discrete":
+            return [lay_out(row, (model.forced < 0).cpu().numpy(), loaded.width) for row in step]
+        by_position = np.zeros_like(step)
+        np.put_along_axis(by_position, filled.order.cpu().numpy(), step, 1)
+        side = math.isqrt(step.shape[1])
+        return list(by_position.reshape(-1, side, side))
+
     def finish(self, loaded: Any, tokens: torch.Tensor, rows: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
         """Turn tokens into a list of pictures and one of texts, of which one is a list of None by the kind of model."""
         if self.kind == "anysubset":
@@ -214,8 +249,9 @@ def check_captions(captions: list[str], is_embedded: bool) -> None:
             raise ParityError(f"caption {caption[:60]!r}: unknown word {unknown[0]!r}; allowed: {', '.join(WORDS)}")
 
 
-def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
+def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "") -> Generator:
     """Prepare a model of a configuration by its name, the first if none is named; its files are loaded when needed.
+    dtype: of a transformer of image tokens, "float32" or "bfloat16", in place of the configuration's.
 
     Raises ParityError for a model that the configuration does not have, or if there is no such file.
     """
@@ -226,4 +262,4 @@ def load(model: str = "", configfile: str | Path = "config.yaml") -> Generator:
     cases = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
     if model and model not in cases:
         raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(cases)}")
-    return Generator(cases[model or next(iter(cases))], config)
+    return Generator(cases[model or next(iter(cases))], config, dtype)

@@ -2,11 +2,13 @@
 
     parity generate "a large red circle on a blue background" --model scenes --method mtj --out circle.png
     parity generate captions.txt --n 4 --out pictures --grid
+    parity generate "a large red circle on a blue background" --method mtj --compare ar --animate circle.webp
     parity generate "one morning anna could not find the ___ ." --model xlnet
 
 A prompt file (.txt, .tsv, .csv, .jsonl, COCO's .json) stands for its prompts. Of a model of classes a prompt is a
 class, of a text model a text whose blanks are `___`.
 --option gives a method's options as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
+--animate draws how the pictures fill in, a frame a pass, with open slots grey.
 """
 
 import argparse
@@ -27,6 +29,9 @@ from parity.base.text_files import find_suffix
 from parity.experiment.prompt_files import FORMATS, describe_left_out, iter_rows
 from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
+from parity.generate.animation import Pace, draw_animation
+
+DTYPES = ("float32", "bfloat16", "float64")
 
 
 def is_file(argument: str) -> bool:
@@ -70,6 +75,16 @@ def read_options(given: list[str]) -> dict[str, Any]:
 def is_folder(out: Path) -> bool:
     """Return whether pictures go to a folder."""
     return out.is_dir() or not out.suffix
+
+
+def check_animation(file: Path, count: int, batch: int) -> None:
+    """Raise ParityError for a file that no animation can be saved to, or for more pictures than are decoded at once."""
+    if file.suffix != ".webp" or file.is_dir():
+        raise ParityError(f"--animate {file}: allowed: a name that ends in .webp")
+    if not file.parent.is_dir():
+        raise ParityError(f"--animate {file}: no folder {file.parent}; allowed: one that exists")
+    if count > batch:
+        raise ParityError(f"--animate: {count} pictures; allowed: --batch, {batch}, which are decoded together")
 
 
 def check_out(out: Path, count: int, grid: bool) -> None:
@@ -120,9 +135,8 @@ def average_cost(finished: list[Made]) -> tuple[float, float]:
 
 def run_method(
     generator: Generator, prompts: list[str], method: str, given: dict[str, Any], a: argparse.Namespace
-) -> str:
-    """Generate, and save or print, what `a` asks for by one method; return a line with mean passes and seconds. What is
-    done is saved even if the rest is not."""
+) -> list[Made]:
+    """Generate, and save or print, what `a` asks for by one method. What is done is saved even if the rest is not."""
     batches = generator.make_batches(prompts, method, a.seed, n=a.n, batch=a.batch, **given)
     finished: list[Made] = []
     try:
@@ -136,8 +150,17 @@ def run_method(
     finally:
         if a.grid and finished and finished[0].image is not None:
             save_pictures(finished, name_file(a.out, "grid", method, bool(a.compare)))
-    passes, seconds = average_cost(finished)
-    return f"{method}: {passes:.1f} passes, {seconds:.3g} s each"
+    return finished
+
+
+def save_animation(sides: list[list[Made]], pace: Pace, file: Path) -> None:
+    """Save how pictures fill in, those of each method side by side, and print the file's name."""
+    frames, durations = draw_animation(sides, pace)
+    with replace_whole(file) as temporary:
+        frames[0].save(
+            temporary, format="WEBP", save_all=True, append_images=frames[1:], duration=durations, loop=0, quality=85
+        )
+    print(file)
 
 
 def main() -> None:
@@ -153,8 +176,11 @@ def main() -> None:
     parser.add_argument("--compare", default="", metavar="METHOD", help="make the same with another method, too")
     parser.add_argument("--out", type=Path, default=Path("picture.png"), help="a .png or a folder (%(default)s)")
     parser.add_argument("--grid", action="store_true", help="one file with all pictures")
+    parser.add_argument("--animate", type=Path, metavar="FILE.webp", help="also draw how the pictures fill in")
+    parser.add_argument("--pace", choices=("passes", "seconds"), default="passes", help="of --animate (%(default)s)")
     parser.add_argument("--n", type=int, default=1, help="pictures a prompt (%(default)s)")
     parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (the experiment's)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
     a = parser.parse_args()
@@ -163,14 +189,22 @@ def main() -> None:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
     pin_threads(a.threads)
     prompts = read_given_prompts(a.prompt)
-    generator = load(a.model, a.configfile)
+    generator = load(a.model, a.configfile, a.dtype)
     if generator.kind != "anysubset":
         check_out(a.out, len(prompts) * a.n, a.grid)
+    if a.animate:
+        if generator.kind == "anysubset":
+            raise ParityError(f"--animate: {generator.case.model} writes texts; allowed: with a model of pictures")
+        check_animation(a.animate, len(prompts) * a.n, a.batch)
     chosen = [generator.choose_method(a.method, read_options(a.option))]
     if a.compare:
         chosen.append(generator.choose_method(a.compare, {}))
-    lines = [run_method(generator, prompts, method, given, a) for method, given in chosen]
-    print(*lines, sep="\n", file=sys.stderr)
+    sides = [run_method(generator, prompts, method, given, a) for method, given in chosen]
+    for (method, _), finished in zip(chosen, sides, strict=True):
+        passes, seconds = average_cost(finished)
+        print(f"{method}: {passes:.1f} passes, {seconds:.3g} s each", file=sys.stderr)
+    if a.animate:
+        save_animation(sides, a.pace, a.animate)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,170 @@
+"""Whether a decoder draws what plain decoding draws, on a causal model of transformers and prompts of its owner.
+
+    from parity_decoders.transformers import sjd_coupled, verify
+
+    print(verify(model, inputs, sjd_coupled, max_new_tokens=64, window=16))
+
+Laws are the model's own: one `forward` over each whole row, without a cache.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from parity_decoders import transformers
+from parity_decoders.errors import DecodingError
+from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.processors import Law, split_processors
+from parity_decoders.races import (
+    LEVEL,
+    Draws,
+    Verification,
+    follow_plain,
+    judge,
+    judge_tests,
+    measure_leads,
+    measure_rounding,
+    place_leads,
+)
+from parity_decoders.verification import make_law
+
+
+def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 0, **keywords: Any) -> Verification:
+    """Decode prompts by a decoder and plainly, and judge the decoder's tokens.
+
+    inputs    ids [B, P] of the prompts, or what a tokenizer or processor makes of them
+    decoder   a function of `parity_decoders.transformers`, such as `sjd_coupled`
+    keywords  of `generate`, with the decoder's options; sampling is on by default
+
+    Raises DecodingError for plain decoding itself and, for a decoder that is not coupled, without parity-certify.
+    """
+    name = decoder.__name__
+    if name == "ar":
+        raise DecodingError("ar: plain decoding itself; allowed: another decoder")
+    parameters = inspect.signature(decoder).parameters.values()
+    is_option = {
+        p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in transformers.KEYWORDS
+    }
+    inputs = {"input_ids": inputs} if torch.is_tensor(inputs) else dict(inputs)
+    given = {"do_sample": True, **inputs, **keywords, "seed": seed, "return_dict_in_generate": False}
+    of_plain = {key: value for key, value in given.items() if key not in {*is_option, "draft_model"}}
+    drawn = model.generate(**given, custom_generate=decoder)
+    leads: list[tuple[Tensor, Tensor]] = []
+
+    def ar(model: Any, start: Tensor, *, noise: Noise) -> Iterator[Any]:
+        """Decode plainly, and note the leads of the tokens."""
+        return follow_plain(model, start, noise=noise, leads=leads)
+
+    plain = model.generate(**of_plain, custom_generate=transformers.wrap_decoder(ar))
+    laws = OwnLaws(model)
+    own = ("seed", "width", "stream")  # keywords of this package
+    model.generate(**{key: value for key, value in of_plain.items() if key not in own}, custom_generate=laws.begin)
+    length = max(plain.shape[1], drawn.shape[1]) - laws.prompts.shape[1]
+    noise = counted_noise(seed, range(len(plain)), torch.float32, plain.device)
+    looked = laws.look(plain, length, noise)
+    rounding = measure_rounding(looked, place_leads(leads, length), model.dtype)
+    module = importlib.import_module(f"parity_decoders.discrete.{name}")
+    coupled: dict[str, Any] | None = getattr(module, "COUPLED_WITH", None)
+    options = {**is_option, **keywords}
+    if coupled is not None and all(options[key] == value for key, value in coupled.items()):
+        return judge(name, looked, laws.look(drawn, length, noise), rounding)
+    if line := rounding.find_fault():
+        return Verification(line, True, len(plain), int(looked.is_drawn.sum()))
+    exact = getattr(module, "EXACT_WITH", {})
+    lossless = module.CLAIM == "lossless" and all(options[key] == value for key, value in exact.items())
+    return laws.test(name, drawn, length, lossless)
+
+
+class OwnLaws:
+    """The laws that `generate` samples, by the model's own `forward`."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def begin(
+        self, model: Any, input_ids: Tensor, logits_processor: Any = None, generation_config: Any = None, **others: Any
+    ) -> Tensor:
+        """Take prompts [B, P], processors and end tokens as `generate` hands them to a function `custom_generate`."""
+        unpadded = others.get("attention_mask")
+        self.prompts = self.ids = input_ids
+        self.mask = torch.ones_like(input_ids).bool() if unpadded is None else unpadded.bool()
+        self.padding = (~self.mask).sum(1)
+        guidance, processors = split_processors(logits_processor)
+        self.law = Law(processors, guidance, greedy=not generation_config.do_sample)
+        if guidance:
+            self.ids, self.mask, self.padding = transformers.add_unconditional(self.ids, self.mask, guidance)
+        ends = generation_config.eos_token_id
+        self.ends = torch.as_tensor([] if ends is None else ends, device=input_ids.device).flatten()
+        return input_ids
+
+    def find_drawn(self, sequences: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Cut the new tokens [B, length] from sequences [B, P + n], and find those that do not follow a row's end."""
+        new = sequences[:, self.prompts.shape[1] :]
+        tokens = pad(new, (0, length - new.shape[1]))
+        n_ended = pad(torch.isin(tokens, self.ends).cumsum(1), (1, -1))
+        return tokens, (n_ended == 0) & (torch.arange(length, device=tokens.device) < new.shape[1])
+
+    @torch.inference_mode()
+    def compute_logits(self, row: int, tokens: Tensor) -> Tensor:
+        """Compute the logits [R, L, V] of a row's tokens [L], each given those before it: R = 2, the unconditional row
+        last, if guided, else 1."""
+        rows = torch.arange(row, len(self.ids), len(self.prompts), device=tokens.device)
+        before = tokens[:-1].expand(len(rows), -1)
+        ids = torch.cat([self.ids[rows], before], 1)
+        mask = torch.cat([self.mask[rows], torch.ones_like(before).bool()], 1)
+        positions = (torch.arange(ids.shape[1], device=ids.device) - self.padding[rows, None]).clamp(min=0)
+        found = self.model(input_ids=ids, attention_mask=mask.long(), position_ids=positions, use_cache=False)
+        logits: Tensor = found.logits[:, -len(tokens) :]
+        return logits
+
+    def compute(self, tokens: Tensor) -> Iterator[Tensor]:
+        """Yield for each row of tokens [B, L] the laws [L, V] of its tokens, each given those before it."""
+        if not self.law.needs_prefix():
+            for row, x in enumerate(tokens):
+                yield make_law(self.law.apply(self.compute_logits(row, x), None)[0])
+            return
+        # a processor that reads the tokens before may depend on a row's number, so it is given all rows
+        logits = torch.stack([self.compute_logits(row, x) for row, x in enumerate(tokens)], 1).flatten(0, 1)
+        prefixes = [
+            [torch.cat([prompt, x[:i]]) for i in range(len(x))] for prompt, x in zip(self.prompts, tokens, strict=True)
+        ]
+        yield from make_law(self.law.apply(logits, prefixes))
+
+    def look(self, sequences: Tensor, length: int, noise: Noise) -> Draws:
+        """Compute the leads of the new tokens of sequences [B, P + n] under the noise."""
+        tokens, is_drawn = self.find_drawn(sequences, length)
+        positions = torch.arange(length, device=tokens.device)[None]
+        leads = []
+        for row, (x, p) in enumerate(zip(tokens, self.compute(tokens), strict=True)):
+            e = noise.take(torch.tensor([row], device=x.device)).exponential("sample", positions, p.shape[-1])[0]
+            leads.append(measure_leads(p, e, x))
+        return Draws(tokens, is_drawn, torch.stack(leads).double())
+
+    def test(self, name: str, sequences: Tensor, length: int, lossless: bool) -> Verification:
+        """Test the new tokens of sequences [B, P + n], each by its law given those before it. name: of the decoder;
+        lossless: whether it claims to be so. Raises DecodingError without parity-certify."""
+        try:
+            from parity_certify import result_rows, teacher_forced
+        except ImportError:
+            raise DecodingError(
+                f"{name}: tests of its tokens need parity-certify; allowed: with it installed"
+            ) from None
+        tokens, is_drawn = self.find_drawn(sequences, length)
+        laws = self.compute(tokens)
+
+        def compute_laws(row: int, _: int) -> Tensor:
+            """Compute the laws [1, L, V] of the next row's tokens. A token behind its end is certain."""
+            p = next(laws)
+            certain = torch.zeros_like(p).scatter(1, tokens[row][:, None], 1.0)
+            return torch.where(is_drawn[row][:, None], p, certain)[None]
+
+        settings: dict[str, Any] = {"rng": np.random.default_rng(0), "chunk": 1, "strict": False}
+        with result_rows.set_alpha(LEVEL):
+            rows = teacher_forced.run_battery(tokens.cpu().numpy(), compute_laws, length, **settings)
+        return judge_tests(name, rows, lossless, len(tokens))

@@ -1,0 +1,133 @@
+"""Whether a decoder draws what plain decoding draws, on any model of a configuration: `parity verify`.
+
+A decoder that shares plain decoding's random numbers is compared with it token by token, in the dtype that the model
+has. Of others, the tokens that they draw are tested by the layers that test a run's cells (`parity.equality.layers`),
+each token by its law given those before it.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from parity_certify.result_rows import Row
+from parity_decoders.races import (
+    LEVEL,
+    Draws,
+    Verification,
+    follow_plain,
+    judge,
+    judge_tests,
+    measure_leads,
+    measure_rounding,
+    place_leads,
+)
+from parity_decoders.verification import make_law
+
+from parity.base.errors import ParityError
+from parity.base.machine import limit_rows
+from parity.decode import discrete, loop
+from parity.equality.layers import CellFiles, run_layer
+from parity.experiment.layers import read_layers
+from parity.experiment.options import claim, declaration, find_plain_method, is_coupled, make_plain_options
+from parity.generate import Generator
+from parity.metrics.likelihood import teacher_forced_logits
+
+# Settings of the layers: a correct decoder's tokens are rejected once in a thousand times. Where tokens are drawn again
+# one by one, a rejection at .05 has to repeat.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "anysubset": {"alpha": LEVEL},
+    "discrete": {"alpha": LEVEL},
+    "continuous": {"forced": 256, "conditions": 4},
+}
+
+
+def verify(
+    generator: Generator, prompts: Sequence[str], method: str, n: int = 8, seed: int = 0, **given: Any
+) -> Verification:
+    """Decode `n` pictures or texts of the prompts by a method, with options `given`, and judge them. Prompts are
+    repeated if there are fewer than n. Raises ParityError for plain decoding itself."""
+    method, options = generator.choose_method(method, given)
+    plain = find_plain_method(generator.kind)
+    if method == plain:
+        raise ParityError(f"--method {method}: plain decoding itself; allowed: another decoder")
+    repeats = -(-n // len(prompts))
+    rows = loop.slice_rows(generator.make_rows(list(prompts[:n]), repeats), slice(n))
+    loaded = generator.load_networks(method)
+    spec = {**generator.case.setting, "seed": seed, "method": method, "options": options}
+    spec |= {"dtype": generator.dtype} if generator.kind == "discrete" else {}
+    if generator.kind == "discrete":
+        found = compare_with_plain(loaded, spec, rows)
+        if found is not None:
+            return found
+    others = {"method": plain, "options": make_plain_options(generator.kind)}
+    return check_tokens(generator, loaded, spec, spec | others, rows)
+
+
+@torch.inference_mode()
+def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Verification | None:
+    """Decode rows of image tokens plainly, and compare the laws that drew them with those of one pass over each row;
+    then by the method of `spec` if it is coupled, and judge where its tokens differ. Returns None for a method that is
+    not coupled, and no fault."""
+    noise = loop.noise_of(rows, loaded, spec)
+    begin = discrete.make_starter(loaded, spec)
+    model, start = begin(rows, noise)
+    leads: list[tuple[torch.Tensor, torch.Tensor]] = []
+    plain = discrete.record(model, start, follow_plain(model, start, noise=noise, leads=leads)).tokens
+    is_drawn = (model.forced < 0).expand(plain.shape)
+    at_once = limit_rows(len(plain), model.length, model.vocab)
+    positions = torch.arange(model.length, device=start.device)[None]
+
+    def look(tokens: torch.Tensor) -> Draws:
+        """Compute the leads of tokens [B, L] by the laws of one pass over each whole row."""
+        of_rows = []
+        for chosen in torch.arange(len(tokens), device=start.device).split(at_once):
+            some, some_noise = tokens[chosen], noise.take(chosen)
+            fresh, _ = begin({name: column[chosen.cpu().numpy()] for name, column in rows.items()}, some_noise)
+            e = some_noise.exponential("sample", positions, model.vocab)
+            of_rows.append(measure_leads(make_law(teacher_forced_logits(fresh, some)), e, some))
+        return Draws(tokens, is_drawn, torch.cat(of_rows).double())
+
+    looked = look(plain)
+    rounding = measure_rounding(looked, place_leads(leads, model.length), getattr(torch, spec["dtype"]))
+    if is_coupled("discrete", spec["method"], spec["options"]):
+        model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
+        return judge(spec["method"], looked, look(discrete.record(model, start, steps).tokens), rounding)
+    line = rounding.find_fault()
+    return Verification(line, True, len(plain), int(is_drawn.sum())) if line else None
+
+
+def check_tokens(
+    generator: Generator, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: loop.Rows
+) -> Verification:
+    """Decode rows by a method, and test its tokens by the layers of its kind that need no pictures. plain: the
+    specification of plain decoding, which some of them read."""
+    kind = generator.kind
+
+    def decode(chosen: dict[str, Any]) -> CellFiles:
+        """Make a cell of the rows, decoded by a specification."""
+        cell = CellFiles(kind, Path(f"{chosen['method']}-verify"), {**SETTINGS[kind], "seeds": [chosen["seed"]]})
+        cell.device, cell.spec, cell.inputs, cell.manifest = generator.device, chosen, rows, generator.manifest
+        cell.shards = loop.decode(kind, loaded, chosen, rows, len(rows["ids"]))
+        return cell
+
+    found: list[Row] = []
+    cell = decode(spec)
+    with tempfile.TemporaryDirectory() as folder:
+        cell.laws_file = Path(folder, "laws.npz")
+        for name, layer in list_layers(kind, spec).items():
+            if "baseline" in layer["READS"]:
+                cell.baseline = decode(plain)
+            found += run_layer(name, cell)["rows"]
+    lossless = claim(kind, spec["method"], spec["options"]) == "lossless"
+    return judge_tests(spec["method"], found, lossless, len(rows["ids"]))
+
+
+def list_layers(kind: str, spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """List the layers that look at a method's tokens alone, with their declarations."""
+    method, options = spec["method"], spec["options"]
+    needs_test = {"always": True, "coupled": is_coupled(kind, method, options)}
+    needs_test["drafted"] = bool(declaration(kind, method).NEEDS) or declaration(kind, method).TARGETS == "walks"
+    layers = read_layers(kind).items()
+    return {name: layer for name, layer in layers if needs_test[layer["WHEN"]] and "features" not in layer["READS"]}

@@ -1,0 +1,80 @@
+"""`parity verify`: planted faults are found in eight pictures, in float32 and bfloat16; correct decoders pass."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from parity_decoders import window
+
+import parity
+from parity.models.discrete.cached import logits_pass, run_layers
+from parity.verify import verify
+from tests.workflow.conftest import ROOT
+
+CAPTIONS = ["a large red circle on a blue background", "a small green square on a yellow background"]
+
+
+@pytest.fixture(autouse=True)
+def in_clone(monkeypatch):
+    """Run each test in the folder of the project."""
+    monkeypatch.chdir(ROOT)
+
+
+CONFIG = """
+experiment: small
+models: {scenes: {family: llamagen, grid: 8}}
+image: {prompts: {file: prompts/scenes.txt}, methods: {ar: [{}]}}
+"""
+
+
+@pytest.fixture
+def make_scenes(tmp_path):
+    """A function of a dtype and of what computes a pass, which makes the smaller embedded model of pictures."""
+    file = tmp_path / "small.yaml"
+    file.write_text(CONFIG)
+    return partial(load_scenes, file)
+
+
+def load_scenes(file, dtype, run=logits_pass):
+    """Load the model of a configuration, whose passes `run` computes."""
+    scenes = parity.load("scenes", file, dtype)
+    scenes.loaded[""] = replace(scenes.load_networks("ar"), run=run)
+    return scenes
+
+
+def store_one_off(net, x, table, slots, on, cache, live):
+    """Run a pass whose tokens behind the first take the next slot of the cache (a fault)."""
+    behind = torch.arange(x.shape[1]) > 0
+    return logits_pass(net, x, table, (slots + behind).clamp(max=on.shape[1] - 1), on, cache, live)
+
+
+def see_next_slot(net, x, table, slots, on, cache, live):
+    """Run a pass whose tokens see the slot behind their own, a hole or what an earlier pass left there (a fault)."""
+    mask = (torch.arange(live) <= slots[..., None] + 1) & on[:, None, :live]
+    hidden = run_layers(net, x, table, mask, cache, (torch.arange(len(x))[:, None], slots), live)
+    return hidden, net.output(hidden)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("run", [store_one_off, see_next_slot])
+@pytest.mark.parametrize("method", ["sjd_coupled"])
+def test_a_faulty_pass_is_found(make_scenes, dtype, run, method):
+    found = verify(make_scenes(dtype, run), CAPTIONS, method)
+    assert found.is_fault, found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_law_that_is_stored_wrong_is_found(make_scenes, monkeypatch, dtype):
+    """The law of each slot is stored as its left neighbour's."""
+    write = window.LawsByPosition.write
+    monkeypatch.setattr(window.LawsByPosition, "write", lambda self, i, laws: write(self, i, laws.roll(1, 1)))
+    found = verify(make_scenes(dtype), CAPTIONS, "sjd")
+    assert found.is_fault, found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", ["mtj", "sjd"])
+def test_a_correct_decoder_passes(make_scenes, dtype, method):
+    found = verify(make_scenes(dtype), CAPTIONS, method)
+    assert not found.is_fault, found
