@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,17 @@ from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.vq import MIDDLE, VQ, VQConfig
 from parity.stand_ins.text import save_tokenizer
 
-WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "llamagen_c2i", "eagle_drafter")
+WRITES = (
+    "chameleon",
+    "anole",
+    "anole_drafter",
+    "emu3",
+    "janus",
+    "janus_released",
+    "llamagen",
+    "llamagen_c2i",
+    "eagle_drafter",
+)
 NONE: Mapping[str, Any] = MappingProxyType({})
 CODES = 64
 SIDE = 6  # pictures have so many codes a side, unless they are LlamaGen's
@@ -291,6 +302,58 @@ def janus(
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     net.generation_config.generation_kwargs = {"boi_token_id": words["<begin_of_image>"]}
     save(net, model_folder)
+    return {"model": "Janus-Pro-1B"}
+
+
+def name_as_released(name: str) -> str | None:
+    """Rename a tensor of Janus from transformers' layout to DeepSeek's; None for the encoder of pictures."""
+    if name.startswith(("model.vision_model.", "model.aligner.")):
+        return None
+    own = name.removeprefix("model.")
+    if own.startswith("vqmodel."):
+        own = re.sub(r"\.mid\.(block_1|attn_1|block_2)\.", lambda m: f".mid.{MIDDLE.index(m[1])}.", own)
+        own = re.sub(r"\.(?:up|down)\.(\d)\.", r".conv_blocks.\1.", own).replace(".block.", ".res.")
+        return own.replace("vqmodel.", "gen_vision_model.")
+    renamed = {
+        "language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+        "generation_embeddings.": "gen_embed.", "generation_aligner.fc1.": "gen_aligner.layers.0.",
+        "generation_aligner.hidden_layers.0.": "gen_aligner.layers.2.",
+        "generation_head.proj_out.": "gen_head.output_mlp_projector.",
+        "generation_head.vision_head.": "gen_head.vision_head.",
+    }  # fmt: skip
+    return next(new + own.removeprefix(old) for old, new in renamed.items() if own.startswith(old))
+
+
+def janus_released(folder: Path) -> dict[str, str]:
+    """Write the networks of `janus` in DeepSeek's layout, one pickle of all; return {"model": its name}."""
+    from transformers import JanusForConditionalGeneration
+
+    source = folder / "transformers" / janus(folder / "transformers")["model"]
+    net: Any = JanusForConditionalGeneration.from_pretrained(source)
+    model_folder = folder / "Janus-Pro-1B"
+    model_folder.mkdir()
+    for file in source.glob("tokenizer*.json"):
+        shutil.move(file, model_folder)
+    text, pictures = net.config.text_config, net.config.vq_config
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    language = {name: getattr(text, name) for name in (*sizes, "num_key_value_heads", "max_position_embeddings")}
+    depth = {"depth": 2, "projector_type": "mlp_gelu", "n_embed": pictures.projection_dim}
+    codes = {"image_token_size": pictures.num_embeddings, "n_embed": pictures.embed_dim}
+    head = {"image_token_embed": pictures.image_token_embed_dim, "image_token_size": pictures.num_embeddings}
+    config = {
+        "model_type": "multi_modality", "architectures": ["MultiModalityCausalLM"],
+        "language_config": {"model_type": "llama", **language},
+        "vision_config": {"cls": "CLIPVisionTower", "params": {"image_size": net.config.vision_config.image_size}},
+        "gen_vision_config": {"cls": "VQ-16", "params": codes},
+        "gen_aligner_config": {"cls": "MlpProjector", "params": {**depth, "input_dim": pictures.embed_dim}},
+        "gen_head_config": {"cls": "vision_head", "params": {**head, "n_embed": pictures.projection_dim}},
+    }  # fmt: skip
+    write_json(model_folder / "config.json", config)
+    state = {new: tensor.clone() for name, tensor in net.state_dict().items() if (new := name_as_released(name))}
+    state["gen_vision_model.quantize.codebook_used"] = torch.zeros(65536)
+    state["vision_model.vision_tower.pos_embed"] = torch.zeros(1, 4, 8)
+    torch.save(state, model_folder / "pytorch_model.bin")
+    shutil.rmtree(folder / "transformers")
     return {"model": "Janus-Pro-1B"}
 
 

@@ -1,5 +1,7 @@
 """Published families against transformers' networks of the same files: laws, pictures, every decoder."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,14 @@ from parity_decoders.discrete.ar import ar
 from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.sampling import TokenSampling
 
+from parity.base.errors import ParityError
 from parity.base.weights import tensors
 from parity.experiment import options
+from parity.models import add, fetch
 from parity.models.discrete.llama import strip_grammar
-from tests.families import LAYOUTS, decode_rows, load_pair
+from parity.models.discrete.load import load, load_encoder
+from parity.stand_ins import write
+from tests.families import CAPTIONS, LAYOUTS, decode_rows, load_pair
 from tests.tables import import_decoder
 
 NEAR = 1e-9
@@ -63,6 +69,37 @@ def test_the_layers_of_chameleon_34b_equal_transformers(tmp_path):
     assert compute_distance(feed(swin.make_model(guided=False), tokens, 0, 4), theirs) < NEAR
     for layer in swin.theirs.model.layers:
         assert type(layer).__name__ == "ChameleonSwinDecoderLayer"
+
+
+@pytest.fixture(scope="module")
+def layouts_of_janus(tmp_path_factory):
+    """The folders of one Janus in transformers' layout and in DeepSeek's."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("janus", "janus_released")}
+    return [folder / write(name, folder)["model"] for name, folder in folders.items()]
+
+
+def test_both_layouts_of_janus_are_one_model(layouts_of_janus, tmp_path):
+    results = []
+    for folder in layouts_of_janus:
+        manifest = fetch.make_manifest("discrete", "m", add.find(str(folder)).entry, tmp_path)
+        loaded = load(manifest)
+        model = loaded.model({k: v.numpy() for k, v in load_encoder(manifest)(CAPTIONS[:1]).items()}, {"guidance": 5.0})
+        tokens = torch.arange(model.length)[None] % 64
+        results.append((feed(model, tokens, 0, model.length - 1), loaded.pictures(tokens)))
+    (logits, pixels), (released_logits, released_pixels) = results
+    assert torch.equal(logits, released_logits)
+    assert (pixels == released_pixels).all()
+
+
+@pytest.mark.parametrize("lacking", ["gen_head_config", "language_config"])
+def test_a_released_configuration_that_lacks_a_part_is_refused(layouts_of_janus, tmp_path, lacking):
+    folder = tmp_path / "janus"
+    shutil.copytree(layouts_of_janus[1], folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config[lacking]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ParityError, match="not a configuration of Janus"):
+        add.identify(str(folder))
 
 
 def test_forced_tokens_are_never_chosen_by_a_law(family):

@@ -88,7 +88,8 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     prefixes = (*VISION, "") if "vq" in files else VISION
     vq_config = llama.read_config(vq_folder, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
     config = vq_config or llama.read_config(folder, *KIND).vq_config
-    vq = llama.load_vision("Emu3VQVAE", config, vq_folder, prefixes, device, dtype)
+    rename = llama.rename_prefixes({prefix + part: part for prefix in prefixes for part in llama.VISION})
+    vq = llama.load_vision("Emu3VQVAE", config, vq_folder, rename, device, dtype)
     return llama.attach_sizes(vq, s)
 
 

@@ -256,10 +256,8 @@ def load_companion(component: str, file: Path, config: Any, device: str, dtype: 
     return load_built(partial(make_companion, component, config), file, (), device, dtype)
 
 
-def load_vision(
-    kind: str, config: Any, folder: Path, prefixes: Iterable[str], device: str, dtype: torch.dtype
-) -> nn.Module:
-    """Load transformers' image tokenizer `kind` from a folder, without its encoder. prefixes: of its tensors there."""
+def load_vision(kind: str, config: Any, folder: Path, rename: Rename, device: str, dtype: torch.dtype) -> nn.Module:
+    """Load transformers' image tokenizer `kind` from a folder, without its encoder."""
     import transformers
 
     def build() -> Any:
@@ -268,13 +266,7 @@ def load_vision(
         del net.encoder, net.quant_conv
         return net
 
-    return fill(
-        build,
-        folder,
-        rename_prefixes({prefix + component: component for prefix in prefixes for component in VISION}),
-        device,
-        dtype,
-    )
+    return fill(build, folder, rename, device, dtype)
 
 
 def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
