@@ -240,30 +240,31 @@ def list_points(rows: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> 
 
 
 def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing | None:
-    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs, a line for each
-    method: named and in colour if it is the fastest lossless one somewhere, thick there, others grey, and broken if
-    they are lossy. Dotted lines: `machines`. rows: of one model; None without plain decoding, or passes and nodes."""
+    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs: a line in colour for
+    each lossless method that is the fastest somewhere, thick there, and a grey one for each that may be as fast.
+    Dotted lines: `machines`. rows: of one model; None without plain decoding, or passes and nodes. The data are of all
+    methods."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
     data = list_points(methods, plain) if plain else pd.DataFrame()
     if plain is None or data.empty:
         return None
     stretches = find_fastest(rows)
     colours = {str(s.row["label"]): choose_look(rows)[s.row["label"]][0] for s in stretches}
-    lossless = {row["label"] for row in methods if is_lossless(row)}
+    near = {rival.name for s in stretches for rival in s.near}
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     ax = figure.subplots()
     ax.axhline(1, color=GREYS[0], lw=0.9)
     for label, points in data.groupby("label", sort=False):
-        colour, order = colours.get(str(label), PALE), 2 + (label in colours)
-        style = "-" if label in lossless else "--"
-        ax.plot(points["x"], points["gain"], color=colour, lw=1, ls=style, zorder=order)
+        colour = colours.get(str(label), PALE)
+        if label in colours or label in near:
+            ax.plot(points["x"], points["gain"], color=colour, lw=1, zorder=2 + (label in colours))
     names = []
     for s in stretches:
         colour = colours[str(s.row["label"])]
         costs = np.geomspace(s.low, s.high, STEPS)
         gains = [predict_gain(s.row, plain, make_line_cost(x)) for x in costs]
         ax.plot(costs, gains, color=colour, lw=3, solid_capstyle="butt", zorder=4)
-        names.append(Named(costs[STEPS // 4], gains[STEPS // 4], s.name, colour))
+        names.append(Named(costs[STEPS // 4], gains[STEPS // 4], s.name, colour, 8))
     for machine in machines:
         x = machine.interpolate(AXIS)
         ax.axvline(x, color=GREYS[0], lw=0.9, ls=":")

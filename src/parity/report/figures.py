@@ -125,32 +125,50 @@ def wrap_label(name: str, width: int = 30) -> str:
     return "\n".join(lines)
 
 
+TURNS = [math.radians(turn) for turn in (45, -45, 135, -135, 20, -20, 160, -160, 70, -70, 110, -110)]
+
+
 class Named(NamedTuple):
-    """A point, the name beside it, and its colour."""
+    """A point, the name beside it, its colour, and what is drawn there."""
 
     x: float
     y: float
     name: str
     colour: str
+    radius: float = 3.0  # of the mark, in points
+    ends: tuple[float, float] | None = None  # of its bar, on the axis y
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name beside its point: at the right above or below it, or else at the left. If a name finds no room
-    beside others, or if `legend`, a legend below lists all that is drawn, in `columns`."""
+    """Write each name beside its point, or further off at the end of a thin line, where no mark, name or bar is; if
+    there is no such place, on a bar. If a name finds no room at all, or if `legend`, a legend below lists all that is
+    drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
-        positions = [ax.transData.transform(point[:2]) for point in labels]
-        inside, occupied = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in positions]
-        for point, (x, y) in zip(labels, positions, strict=True):
+        inside, marks, bars = ax.get_window_extent(), list[Bbox](), list[Bbox]()
+        for point in labels:
+            x, y = ax.transData.transform(point[:2])
+            marks.append(Bbox.from_bounds(x, y, 0, 0).padded(point.radius * pixel))
+            for end in point.ends or ():
+                low, high = sorted((y, ax.transData.transform((point.x, end))[1]))
+                bars.append(Bbox.from_extents(x - 1, low, x + 1, high))
+        for point in labels:
+            x, y = ax.transData.transform(point[:2])
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
-            sides = (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width))
-            for (side, offset, start), shift in itertools.product(sides, (4, -4 - size)):
-                box = Bbox.from_bounds(start, y + shift * pixel, width, height)
-                if inside.x0 <= box.x0 and box.x1 <= inside.x1 and not box.count_overlaps(occupied):
-                    look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "ha": side}
-                    ax.annotate(point.name, point[:2], (offset, shift), textcoords="offset points", **look)
-                    occupied.append(box)
+            for obstacles, distance, turn in itertools.product((bars, []), (0, 14, 28, 44, 60), TURNS):
+                reach = point.radius + 1 + distance
+                dx, dy = reach * math.cos(turn), reach * math.sin(turn)
+                left = x + dx * pixel - (width if dx < 0 else 0)
+                box = Bbox.from_bounds(left, y + dy * pixel - height / 2, width, height)
+                fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+                if fits and not box.count_overlaps([*marks, *obstacles]):
+                    look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "va": "center"}
+                    if distance:
+                        look["arrowprops"] = {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1], "shrinkB": point.radius}
+                    side = "right" if dx < 0 else "left"
+                    ax.annotate(point.name, point[:2], (dx, dy), textcoords="offset points", ha=side, **look)
+                    marks.append(box)
                     break
             else:
                 legend = True
@@ -212,8 +230,9 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
             x, y = row["nfe"], row["speedup_single"]
             ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
             nodes = 0 if is_missing(row["nodes_per_pass"]) else row["nodes_per_pass"]
-            ax.scatter(x, y, s=12 + 3 * nodes, lw=0, **look)
-            labels.append(Named(x, y, row["label"], colour))
+            area = 12 + 3 * nodes
+            ax.scatter(x, y, s=area, lw=0, **look)
+            labels.append(Named(x, y, row["label"], colour, math.sqrt(area) / 2, (y - down, y + up)))
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
     ax.set(xscale="log", xlabel="target passes an image", ylabel="speed of one image, times plain decoding's")
     ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]

@@ -1,5 +1,6 @@
 """The columns of the first tables, a kind of model each: what a method is, spends and gains, and what moves."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -69,7 +70,7 @@ def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Col
     ]
 
 
-def make_image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
+def make_image_columns(rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
     """List the columns of the front table of images. gpu: by method the predicted time of an image, as text."""
     entries = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
     on_gpu = Column(
@@ -77,14 +78,9 @@ def make_image_columns(g: Gathered, rows: list[dict[str, Any]], gpu: Mapping[str
     )
     return [
         *make_name_columns(),
-        Column("Passes", show_passes, f"target passes an image, counted, with the {PERCENT} interval"),
-        Column("Nodes a pass", show_nodes, "tokens that the target evaluates in a pass"),
-        Column(
-            "Calls one after another", show_calls, "target passes and calls of the companion that an image waits for"
-        ),
+        Column("Passes", show_passes, PASSES_AND_CALLS.format(percent=PERCENT)),
         Column("Predicted, flat cost", show_predicted_gain, PREDICTED),
-        *make_speed_columns(rows, "image"),
-        make_change_column(g, "discrete", rows),
+        make_speed_columns(rows, "image")[0],
         *([on_gpu] if gpu else []),
     ]
 
@@ -111,48 +107,29 @@ def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
 
 
 def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
-    """Make the column of the change of quality from plain decoding, shown once for methods of the same pictures."""
-    groups = group_same(rows) if kind == "discrete" else []
-    first = {r["key"]: group[0] for group in groups for r in group}
+    """Make the column of the change of quality from plain decoding."""
 
     def show(row: Row) -> Entry:
-        """Show a row's change of quality; "baseline" for plain decoding, "as NAME" if NAME drew the same pictures."""
-        leader = first.get(row["key"], row)
-        if row["role"] != "method":
-            return Entry("baseline", style="none")
-        if leader["key"] != row["key"]:
-            return Entry(f"as {leader['name']}", "same pictures")
-        return show_change(g, kind, row)
+        """Show a row's change of quality; "baseline" for plain decoding."""
+        return show_change(g, kind, row) if row["role"] == "method" else Entry("baseline", style="none")
 
     name = name_figure(kind, choose_main_figure(g, kind), is_judged_here(rows))
     return Column("Quality", show, CHANGE.format(percent=PERCENT, name=name))
 
 
 def show_passes(row: Row) -> Entry:
-    """Show the passes of an image with their error, beneath how many times fewer (or more) than plain decoding's."""
+    """Show the passes of an image with their error, beneath the tokens of each and the calls of a companion, with its
+    size relative to the target."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
         return ABSENT
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
-    fewer = f"{row['gain']:.1f}× fewer" if row["gain"] >= 1 else f"{1 / row['gain']:.1f}× more"
-    return Entry(f"{figure.value:.0f}{error}", fewer if row["role"] == "method" else "")
-
-
-def show_nodes(row: Row) -> Entry:
-    """Show how many tokens the target evaluates in a pass."""
-    count = row.get("nodes_per_pass")
-    return ABSENT if is_missing(count) else Entry(f"{count:.1f}")
-
-
-def show_calls(row: Row) -> Entry:
-    """Show how many calls an image waits for, beneath those of the companion with its size relative to the target."""
-    count = row.get("calls")
-    drafted = row.get("draft_calls")
-    share = row.get("draft_share")
-    if is_missing(count):
-        return ABSENT
-    size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
-    return Entry(f"{count:.0f}", f"{drafted:.0f} of a companion{size}" if drafted else "")
+    nodes, drafted, share = (row.get(name) for name in ("nodes_per_pass", "draft_calls", "draft_share"))
+    details = [] if is_missing(nodes) else [f"of {nodes:.0f} tokens"]
+    if not is_missing(drafted) and drafted:
+        size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
+        details.append(f"{drafted:.0f} calls of a companion{size}")
+    return Entry(f"{figure.value:.0f}{error}", "; ".join(details))
 
 
 def show_predicted_gain(row: Row) -> Entry:
@@ -227,8 +204,10 @@ def show_method(row: Row) -> Entry:
 
 
 def describe_method(kind: str, method: str) -> str:
-    """Describe what a decoder is and where it is from: its module's first line and SOURCE."""
-    return f"{read_outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
+    """Describe what a decoder is and where it is from: its module's first sentence and SOURCE."""
+    about = " ".join(read_outline(f"decoders/{kind}", method).doc.partition("\n\n")[0].split())
+    source = declaration(kind, method).SOURCE
+    return re.split(r"(?<=[.:])\s", about)[0].rstrip(".:") + ". " + f"Source: {source}." * bool(source)
 
 
 def show_fewer_calls(row: Row) -> Entry:
@@ -329,9 +308,12 @@ SCENES = {  # names of figures that small networks trained here measure (`parity
     "recall": "Scenes-recall", "right": "Scenes class accuracy", "is": "Scenes-IS",
 }  # fmt: skip
 PREDICTED = (
-    "times faster than plain decoding, not measured: from passes and companions' calls, each call of a companion"
-    " costing its share of the target's parameters, and a pass the same whatever its nodes; launch times are left out,"
-    " which flatters methods with a companion"
+    "times faster than plain decoding, not measured: as if every pass cost the same, however many tokens it evaluates,"
+    " and a companion's call its share of the target's parameters"
+)
+PASSES_AND_CALLS = (
+    "target passes an image, counted, with the {percent} interval; below, the tokens that a pass evaluates, and calls"
+    " of a companion, which an image waits for, too"
 )
 AT_BUDGETS = (
     "Passes an image with the best options of each method that keep within so many nodes a pass; beneath, the gain"

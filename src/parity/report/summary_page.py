@@ -94,15 +94,18 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = find_reference(g, rows[0])
-    table = show_table([plain | {"name": plain["method"]}, *rows], make_image_columns(g, rows, gpu), "", "front")
+    table = show_table([plain | {"name": plain["method"]}, *rows], make_image_columns(rows, gpu), "", "front")
     caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
-    body = [*show_budgets(first), table._replace(caption=caption), *describe_same(rows), make_gallery(g, rows)]
+    answers = answer_questions(g, "discrete", rows)
+    above = [pair for question in ABOVE for pair in answers if pair[0] == question]
+    body = [*show_budgets(first), *([Terms(above)] if above else []), table._replace(caption=caption)]
+    body += [*describe_same(rows), make_gallery(g, rows)]
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
     body.append(Sides([[by_passes], [by_cost]]))
     body += [show_fastest(stretches)] if (stretches := find_fastest(first)) else []
-    return [*body, Terms(answer_questions(g, "discrete", rows))]
+    return [*body, Terms([pair for pair in answers if pair not in above])]
 
 
 def show_fastest(stretches: list[Stretch]) -> Table:
@@ -388,6 +391,7 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 
+ABOVE = ("Fastest lossless, one image", "How sure")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
 NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model", "heads": "heads"}
@@ -401,9 +405,8 @@ JUDGES = {
     " paper",
 }
 RANKED = (
-    "Lossless methods first, then by the predicted gain: plain decoding's time over the method's where a pass costs the"
-    " same whatever its nodes, as on an idle GPU, and a companion's call its share of the target's parameters. Counts"
-    " hold on any machine, speeds on this one."
+    "Lossless methods first, then by the predicted gain: how many times faster than plain decoding if every pass cost"
+    " the same, as about it does on an idle GPU. Counts hold on any machine, speeds on this one."
 )
 BY_PASSES = (
     "Measured speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes"
@@ -413,13 +416,14 @@ BY_COST = (
     f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
     f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
     f" {AXIS - 1}; a companion's call costs its share of the target's parameters. Thick: the fastest lossless method."
-    " Grey: the others; broken lines: lossy. Dotted: machines that were measured; where no pass over so many tokens"
-    " was, their cost is extended in a line."
+    " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
+    " pass over so many tokens was, their cost is extended in a line."
 )
 FASTEST = (
-    "The fastest lossless method by the cost of a pass, predicted as in the figure; plain decoding competes. May be as"
-    " fast: methods within the error of passes, for costs from or up to the number beside them; of variants of a method"
-    " one. What a method computes beside its networks is left out; trees add to it (docs/results/gpu.md: an H100)."
+    "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
+    " computes beside its networks is left out: trees take more, so that on a GPU that was measured sjd_coupled and not"
+    " mtj was the fastest (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than"
+    " their error, and for which costs."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
