@@ -104,6 +104,7 @@ def test_a_killed_training_goes_on_and_its_companion_decodes(kind, tmp_path, mon
 
 def test_training_lowers_the_divergence(tmp_path, monkeypatch):
     file = write_experiment("llamagen_c2i", tmp_path, side=4)
+    monkeypatch.setattr(command, "EVERY", 12)
     monkeypatch.setattr(command, "EVALUATIONS", 2)
     run(monkeypatch, "heads", "--configfile", file, "--out", "o", *FEW[2:], "--steps", 24)
     log = [row["right"] for row in json.loads(Path("o/heads.json").read_text())["log"] if "right" in row]

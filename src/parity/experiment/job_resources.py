@@ -259,7 +259,8 @@ def estimate_training(config: Config, job: Job, networks: Networks, training: Tr
     tokens = 2 * rows * (sizes["length"] + CAPTION)
     step = LAWS_LEARNT * 4.0 * LAWS_COPIES * rows * sizes["length"] * sizes["vocab"] / 2
     step += estimate_activations(net, tokens, 4) * (1 + 3 * depth)
-    shape = Shape(2 * training.drawn, sizes["length"], CAPTION, 1 + 32, sizes["vocab"])
+    nodes = 1 + (32 if training.drawn > 8 else 64)  # of a pass that draws rows, or that decodes a few
+    shape = Shape(2 * training.drawn, sizes["length"], CAPTION, nodes, sizes["vocab"])
     positions = shape.prefix + shape.length + 2 * shape.nodes
     drawing = estimate_cache(net, shape.rows, positions, width) + estimate_laws(shape, shape.nodes)
     drawing += estimate_activations(net, shape.rows * shape.nodes, width)

@@ -28,7 +28,7 @@ from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions
 from parity.train.cards import format_log
 
-EVALUATIONS = 8  # of the companion on held-out rows, over all steps
+EVALUATIONS, EVERY = 8, 50  # of the companion on held-out rows, over all steps; a multiple of so many steps apart
 HELD_SHARE = 8  # one prompt in so many is held out, if there are at least twice as many
 
 
@@ -128,7 +128,7 @@ def write_card(generator: Generator, kind: str, record: dict[str, Any], prompts:
         f"- data: {drawn:,} rows that the target drew by {record['drawn_by']}, for {prompts[0]:,} prompts; {held}",
         f"- training: {record['taken']:,} steps of batch {record['batch']}; seed {record['seed']}; on"
         f" {record['device']}",
-        f"- passes of held-out rows: {last['passes']:.1f}; {last['passes_without']:.1f} by {record['drawn_by']}, which"
+        f"- passes of held-out rows: {last['passes']:.1f}; {last['passes_without']:.1f} by {record['without']}, which"
         f" has no companion; {last['gain']:.2f} times plain decoding's speed on that device, batch {record['decoded']}",
     ]
     return "\n".join([*facts, *format_log(record["log"])])
@@ -152,8 +152,9 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
     torch.manual_seed(a.seed)
     net, header = companions.build(generator, a.kind, spec.layers, spec.width)
     a.out.mkdir(parents=True, exist_ok=True)
-    rows = Samples(generator, a.out / "rows", learnt, spec.drawn)
-    held_out = Samples(generator, a.out / "held-out", held, companions.DECODED)
+    # on a CPU no method draws a batch of rows sooner than plain decoding
+    rows = Samples(generator, a.out / "rows", learnt, spec.drawn, plain=generator.device == "cpu")
+    held_out = Samples(generator, a.out / "held-out", held, min(companions.DECODED, spec.drawn))
     settings = {**spec.model_dump(), "model": generator.case.setting, "rows": rows.folder.name}
     settings.pop("minutes")
     sizes = {"steps": spec.steps, "batch": spec.batch, "examples": spec.images, "seed": a.seed}
@@ -161,11 +162,11 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
         a.kind, a.out, **sizes, threads=a.threads, device=generator.device, scheme=settings, minutes=spec.minutes
     )
     lesson = companions.Lesson(generator, a.kind, net, rows, held_out)
-    every = max(1, spec.steps // EVALUATIONS)
+    every = EVERY * max(1, round(spec.steps / EVALUATIONS / EVERY))
     log = loop.train(lesson.make_recipe(job, header, every), job)
     record = read_json(job.out.with_suffix(".json"))
     record |= {"parameters": {"companion": count_parameters(net), "target": count_parameters(lesson.target)}}
-    record |= {"drawn_by": rows.method, "decoded": companions.DECODED}
+    record |= {"drawn_by": rows.method, "without": held_out.method, "decoded": held_out.at_once}
     record["taken"] = max(int(row["step"]) for row in log if "step" in row)
     card = write_card(generator, a.kind, record, (len(prompts), len(held)), len(rows.batches) * rows.at_once)
     publish(job.out.with_suffix(".md"), card.encode())

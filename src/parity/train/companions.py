@@ -28,8 +28,8 @@ from parity.train.losses import make_laws, measure_companion
 from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
-HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them are decoded to count passes
-SEEN = 8  # a row is read about so often before further ones are drawn
+HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
+SEEN = 2  # a row is read about so often before further ones are drawn, which on a CPU costs as much as three readings
 ROOM = 8  # laws that are held at once for each row, in training
 PEAK = 0.4  # learning rate at its peak times the width of the network: 2e-3 for the embedded one's 192
 PATIENCE, LEAST = 3, 0.005  # training goes on if the last evaluations saved at least this share of passes
@@ -82,12 +82,12 @@ def build(generator: Generator, kind: str, layers: int = 0, width: int = 0) -> t
     target: Any = loaded.nets["net"]
     name = "transformer" if spec.family == "llamagen" else "model"
     origin = {"target": generator.manifest["sha256"].get(name)}
-    if spec.family != "llamagen":
-        return loaded.family.llama.make_companion(kind, target.config).to(generator.device), origin
     if kind == "draft":
         draft = build_draft(target, layers, width).to(generator.device)
         return draft, asdict(draft.config)
-    return make_companion(kind, target.config).to(generator.device), asdict(target.config) | origin
+    make = make_companion if spec.family == "llamagen" else loaded.family.llama.make_companion
+    net = make(kind, target.config).to(generator.device)
+    return net, (asdict(target.config) if spec.family == "llamagen" else {}) | origin
 
 
 def check_kind(generator: Generator, kind: str) -> None:
@@ -178,7 +178,7 @@ class Lesson:
         """Decode held-out prompts with the companion: mean passes, with it and as the rows were drawn, the share of
         rows that are equal to these, and the times plain decoding's speed, which is timed beside it for a few
         passes."""
-        rows = {name: column[:DECODED] for name, column in self.held_out.batches[0].items()}
+        rows = dict(self.held_out.batches[0])
         expected, without = rows.pop("tokens"), rows.pop("nfe")
         loaded = replace(self.loaded, nets={**self.loaded.nets, self.kind: copy.deepcopy(self.net).to(self.dtype)})
         doing = loop.Doing(0, len(expected), "held-out rows")

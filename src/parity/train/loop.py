@@ -21,6 +21,7 @@ from parity.base.errors import ParityError
 BETAS = (0.9, 0.95)
 FLOOR = 0.02  # final learning rate, as a share of the peak rate
 SAVED_EVERY = 180.0  # seconds between two checkpoints
+LOGGED_EVERY = 60.0  # seconds between two rows of the log, at most
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Recipe:
     held_out: Callable[[], dict[str, float]] | None = None  # measures figures on held-out data for the log
     held_out_every: int = 500  # steps between two calls of `held_out`, if a multiple of `log_every`
     pays: Callable[[list[dict[str, float]]], bool] = lambda log: True  # by the log, whether training goes on
-    log_every: int = 50  # steps between two rows of the log
+    log_every: int = 50  # steps between two rows of the log, unless they take long
     published: nn.Module | None = None  # the part of `net` whose weights are written; None for all of it
     memory: tuple[Tensor, ...] = ()  # tensors outside the net that a checkpoint holds too
 
@@ -81,11 +82,13 @@ def reduce_precision(device: str = "cpu") -> torch.autocast:
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=not slow)
 
 
-def compute_rate(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak."""
+def compute_rate(step: int, steps: int, warmup: int, peak: float, passed: float = 0.0) -> float:
+    """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak. passed: the
+    share of the time that has passed, if that is the larger one."""
     if step < warmup:
         return peak * (step + 1) / warmup
-    return peak * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+    done = max((step - warmup) / max(1, steps - warmup), min(1.0, passed))
+    return peak * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def make_optimisers(recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -184,27 +187,34 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
     checkpoint = job.out.with_suffix(".pt")
     request = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "scheme")}
     training.resume(checkpoint, request)
-    time_saved = time.monotonic()
+    time_saved = time_logged = time.monotonic()
     start = time_saved - training.seconds
-    while training.step < job.steps and training.seconds < 60 * job.minutes and recipe.pays(training.log):
+    limit = 60 * job.minutes
+
+    def is_over() -> bool:
+        return training.step >= job.steps or training.seconds >= limit
+
+    while not is_over() and recipe.pays(training.log):
         rng = np.random.default_rng([job.seed, training.step, *recipe.stream])
         value, figures = recipe.loss(training.step, rng)
-        rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak)
+        rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak, training.seconds / limit)
         training.learn(value, rate, recipe.average)
         recipe.after_step(training.step)
         training.step += 1
-        if training.step % recipe.log_every == 0 or training.step == job.steps:
-            time_now = time.monotonic()
-            training.seconds = time_now - start
+        time_now = time.monotonic()
+        training.seconds = time_now - start
+        is_measured = recipe.held_out is not None and training.step % recipe.held_out_every == 0
+        if is_over() or is_measured or not training.step % recipe.log_every or time_now - time_logged > LOGGED_EVERY:
             row = {"step": training.step, "loss": value.item(), **figures, "minutes": training.seconds / 60}
-            if recipe.held_out is not None and training.step % recipe.held_out_every == 0:
+            if is_measured and recipe.held_out is not None:
                 with torch.inference_mode(), training.averaged():
                     row |= recipe.held_out()
             print(row, flush=True)
             training.log.append(row)
-            if time_now - time_saved > saved_every or training.step == job.steps:
-                training.save(checkpoint, request)
-                time_saved = time_now
+            time_logged = time_now
+        if is_over() or time_now - time_saved > saved_every:
+            training.save(checkpoint, request)
+            time_saved = time_now
     training.copy_weights(training.mean)
     return training.log
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from parity.base.files import digest, read_arrays, write_arrays
 from parity.decode import loop
 from parity.experiment import tuned
-from parity.experiment.options import list_bounds, needs, options
+from parity.experiment.options import list_bounds, make_plain_options, needs, options
 from parity.experiment.weights import list_option_sizes
 from parity.generate import Generator
 
@@ -39,13 +39,13 @@ def choose_method(generator: Generator) -> tuple[str, dict[str, Any]]:
 class Samples:
     """Rows of some prompts in turn, each with noise of its own."""
 
-    def __init__(self, generator: Generator, folder: Path, prompts: Sequence[str], at_once: int):
-        """Choose the method. Rows are drawn `at_once` and stored in a folder in `folder` that says the model, the
-        prompts and the sampling."""
+    def __init__(self, generator: Generator, folder: Path, prompts: Sequence[str], at_once: int, plain: bool = False):
+        """Choose the method, or plain decoding. Rows are drawn `at_once` and stored beside `folder`, in one whose name
+        says the model, the prompts and the sampling."""
         self.generator = generator
         self.prompts = prompts
         self.at_once = at_once
-        self.method, chosen = choose_method(generator)
+        self.method, chosen = ("ar", make_plain_options("discrete")) if plain else choose_method(generator)
         self.spec = {**generator.case.setting, "seed": SEED, "method": self.method, "options": chosen}
         self.name = folder.name
         self.folder = folder.with_name(f"{folder.name}-{digest([self.spec, list(prompts), at_once])}")
