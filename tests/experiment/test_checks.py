@@ -73,8 +73,6 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
     (add(sjd=[{"init": "up"}]), ["image.methods.sjd.0.init = 'up'", "repeat_above"]),
     (image(sampling={"temperature": "1e-4"}), ["image.sampling.temperature = '1e-4'", "1.0e-04"]),
     (add(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
-    (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # earlier form
-    ({"equality": {"mutants": 1000}}, ["equality.mutants = 1000", "`snakemake self_tests`"]),
     (image({"sjd": [{}]}), ["image.methods", "needs ar"]),
     (image({"ar": []}), ["image.methods.ar = []", "no variant"]),
     (image(sampling=[{"top_k": 5}, {"top_k": 5}]), ["image.sampling", "twice"]),

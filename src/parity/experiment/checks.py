@@ -31,11 +31,8 @@ from parity.experiment.schema import (
     ModelSpec,
     PromptSpec,
     TextSection,
-    brief,
     validate,
 )
-
-SELF_TESTS = ("mutants", "long_mutants", "anyorder", "continuous", "calibration")  # keys that `equality` once had
 
 
 class Plan(NamedTuple):
@@ -51,7 +48,6 @@ def make_plan(
     """Make the plan of an experiment from its configuration `raw`: the checked configuration, scaled, its prompts and
     cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
     here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
-    refuse_old_form(raw)
     ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
     loaded = load(resolve_paths(ready, find))
     notes = describe_unread(loaded)
@@ -96,7 +92,6 @@ def describe_unread(config: Config) -> list[str]:
 def load(raw: dict[str, Any]) -> Config:
     """Make the configuration from its YAML, `raw`: methods with all their options, `auto` replaced by the method that
     it stands for. Raises ConfigError for the first thing that is wrong."""
-    refuse_old_form(raw)
     value = validate(Config, raw, "")
     auto = tuned.take_auto(value)
     for kind in kinds(value):
@@ -113,20 +108,6 @@ def load(raw: dict[str, Any]) -> Config:
         check_continuous(value.continuous, weights.list_models(value, "continuous"))
     check_studies(value)
     return value
-
-
-def refuse_old_form(raw: dict[str, Any]) -> None:
-    """Raise ConfigError for keys of older configurations: models named in a section and not under `models`, and sizes
-    of self-tests under `equality`. Do nothing otherwise."""
-    for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
-        if isinstance(raw.get(section), dict) and key in raw[section]:
-            allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
-            raise ConfigError(f"{section}.{key} = {brief(raw[section][key])}: allowed: {allowed}")
-    equality = raw["equality"] if isinstance(raw.get("equality"), dict) else {}
-    for key in SELF_TESTS:
-        if key in equality:
-            where = "self-tests are no part of an experiment; `snakemake self_tests` runs them"
-            raise ConfigError(f"equality.{key} = {brief(equality[key])}: allowed: no such key: {where}")
 
 
 def check_models(value: Config) -> None:
