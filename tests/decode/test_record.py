@@ -42,6 +42,23 @@ def test_ragged_rows_are_written_at_their_positions():
     assert decoded.nodes.tolist() == [3 + 2, 3 + 3]  # slots past the end are not evaluated
 
 
+def test_a_long_queue_takes_more_passes_than_two_bytes_count():
+    """Twenty rows of 2,000 positions, one after the other in a batch of one, a token a pass."""
+    rows, length = 20, 2000
+    queue = SimpleNamespace(keys=torch.zeros(rows), of=T([0]))
+    model = SimpleNamespace(vocab=5, length=length, forced=torch.full((length,), -1), queue=queue)
+
+    def decode():
+        """Yield the passes of all rows."""
+        for number in range(rows * length):
+            queue.of = T([number // length])
+            yield Step(T([[1]]), T([1]), T([number % length]))
+
+    decoded = discrete.record(model, T([0]), decode())
+    assert decoded.passes == rows * length > torch.iinfo(torch.int16).max
+    assert (decoded.step == torch.arange(1, length + 1)).all()
+
+
 def test_final_tokens_may_come_in_any_order():
     """Positions [B, W] at L or beyond are padding; a pass that keeps no token of a row is not counted for it."""
     forced = SimpleNamespace(vocab=5, length=4, forced=T([-1, 4, -1, -1]))

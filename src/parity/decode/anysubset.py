@@ -53,7 +53,7 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab) | (canvas.tokens == model.mask)
     allowed = f"0 to {model.vocab - 1} without the mask {model.mask}"
     canvas.refuse(needed & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
-    return Filled(canvas.tokens, canvas.step, nfe, aux, loops, accepted, int(passes), seconds)
+    return Filled(canvas.tokens, canvas.step.to(torch.int16), nfe, aux, loops, accepted, int(passes), seconds)
 
 
 def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:

@@ -70,10 +70,20 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     accepted, log_ratio, distance = accepted[:, :L], log_ratio[:, :L], distance[:, :L]
     lost = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, (accepted >= 0) & log_ratio.isnan())
     canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
+    step = canvas.step.gather(1, order).to(torch.int16)
     return Drawn(
-        canvas.tokens.to(dtype), steps_of_row, canvas.step.gather(1, order), accepted, tries, gave_up, drafts,
-        log_ratio, distance, order, seconds,
-    )  # fmt: skip
+        canvas.tokens.to(dtype),
+        steps_of_row,
+        step,
+        accepted,
+        tries,
+        gave_up,
+        drafts,
+        log_ratio,
+        distance,
+        order,
+        seconds,
+    )
 
 
 def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:

@@ -20,9 +20,10 @@ class Canvas:
     The device is waited for then, and after the first step."""
 
     def __init__(self, blank: Tensor):
-        """Start the clock with `blank` [B, L] or [B, L, D], the tokens before the first step, and steps [B, L] of 0."""
+        """Start the clock with `blank` [B, L] or [B, L, D], the tokens before the first step, and steps [B, L] of 0,
+        int32: where rows are refilled, a batch takes more steps than int16 can count."""
         self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # column L takes tokens that are not final
-        self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
+        self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int32, device=blank.device)
         self.steps = 0
         self.started = now(blank.device)
         self.first = float("nan")  # seconds until the first step was written
