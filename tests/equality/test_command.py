@@ -39,7 +39,7 @@ def rows_at_levels():
     of sjd are of the exact and the long layer, those of gsd of the exact one alone."""
     rows = {}
     settings = {"kind": "discrete", "options": {"window": 3}, "claim": "lossy", "n": 2000, "seeds": [3, 4]}
-    settings |= {"draws": 199, "models": "small", "pathwise": False, "threads": 1}
+    settings |= {"draws": 199, "models": "small", "pathwise": False, "threads": 1, "longest": 0}
     for method, alpha in itertools.product(("sjd", "gsd"), LEVELS):
         arguments = SimpleNamespace(**settings, method=method, alpha=alpha)
         rows[method, alpha] = command.run_exact(arguments)["rows"]

@@ -1,6 +1,7 @@
 """Long targets: laws that are those of a joint, correct decoders at their own options, faults of far away."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from parity_decoders.continuous.mar import mar
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd import sjd
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
 from parity_decoders.discrete.spec import spec
 from parity_decoders.protocols.discrete import FINAL
 from scipy import stats
@@ -21,9 +23,9 @@ from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults
-from parity.equality.martingale_tests import TESTS, make_spread_row
+from parity.equality.martingale_tests import TESTS, make_spread_row, sum_products
 from parity.equality.targets.continuous import score_numbers
-from parity.equality.targets.discrete import make_real_vocabulary
+from parity.equality.targets.discrete import long_targets, make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
@@ -151,6 +153,33 @@ def test_trees_are_the_chain_of_their_paths():
             assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
 
 
+LENGTH = 1024  # tokens of a picture of LlamaGen, 512 pixels
+
+
+def test_a_model_as_long_as_a_published_picture():
+    """Coupled decoders draw plain decoding's tokens on it; the tests accept these, and find that the last 100 of each
+    row are drawn at random. Pairs of positions, whose number grows with the square, are not tested."""
+    (far,) = (
+        t for t in long_targets({"positions": 32, "lag": 0, "steps": 0}, 65_536, longest=LENGTH) if "far" in t.name
+    )
+    assert (far.length, far.law) == (LENGTH, None)
+    few = replace(far, n=3)
+    plain = few.draw(ar, 0, 0, {}).tokens
+    assert plain.shape == (3, LENGTH)
+    for decoder in (sjd_coupled, mtj):
+        assert (few.draw(decoder, 0, 0, {"window": 32}).tokens == plain).all()
+    drawn = far.draw(ar, 0, 0, {})
+    tokens = torch.from_numpy(drawn.tokens.copy())
+    tokens[:, -100:] = torch.randint(4, (len(tokens), 100), generator=torch.Generator().manual_seed(0))
+    late = far.to_drawn(torch.zeros(0), tokens, torch.ones_like(tokens), False)
+    rejected = [
+        {r["test"] for r in far.make_rows(d, "long", 0, 0) if r["p_value"] is not None and r["p_value"] < 1e-6}
+        for d in (drawn, late)
+    ]
+    assert not rejected[0]
+    assert rejected[1] >= {"transitions", "likelihood", "support"}
+
+
 def feed_hashed(*tokens):
     """Feed tokens behind the first one, 0, to a hashed model; return the model and the logits [V] of the next token."""
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -189,6 +218,12 @@ def test_the_test_of_spread_keeps_its_level():
     assert 8 <= (p <= 0.01).sum() <= 32
     p_wider = np.array([make_spread_row("long", 1.4 * sums, np.ones(100))["p_value"] for sums in z[:200]])
     assert np.mean(p_wider <= 0.05) > 0.8
+
+
+def test_products_at_each_distance_are_their_sums():
+    x, y = np.random.default_rng(0).standard_normal((2, 3, 17))
+    sums = [(x[:, :-d] * y[:, d:]).sum() for d in range(1, 17)]
+    np.testing.assert_allclose(sum_products(x, y), sums, atol=1e-12)
 
 
 # --- long targets of texts

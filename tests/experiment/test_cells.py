@@ -180,6 +180,23 @@ def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():
         assert of_cell(config, exact).n // 5 == of_cell(config, lossy).n
 
 
+def test_long_models_are_as_long_as_the_longest_pictures():
+    """Embedded pictures have no more tokens than long models always have, so that their tests stay as they are."""
+    lumina = {
+        "family": "chameleon",
+        "source": "hub",
+        "repo": "o/n",
+        "revision": "0" * 40,
+        "files": {"model": ".", "vq": "v"},
+        "sha256": {"model": "0" * 64, "vq": "0" * 64},
+    }
+    longest = {}
+    for name, models in (("embedded", {}), ("lumina", {"lumina": lumina})):
+        config = checks.load({"models": models, "image": image({"ar": [{}], "sjd": [{}]})})
+        longest[name] = {long_variant(config, c).longest for c in cells(config, ["a"])}
+    assert longest == {"embedded": {0}, "lumina": {48 * 49 + 1}}
+
+
 def test_the_level_of_tests_reaches_every_job_that_tests():
     keys, settings = set(), []
     for alpha in (0.05, 0.01):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from parity_decoders.protocols.anysubset import make_infilling
 
+from parity.metrics import likelihood as likelihood_module
 from parity.metrics.estimates import columns_of
 from parity.metrics.likelihood import likelihood, log_probabilities, teacher_forced_logits
 from parity.metrics.text_likelihood import joint_laws, log_probability
@@ -17,8 +18,11 @@ def compute_logp(model, tokens):
     return log_probabilities(teacher_forced_logits(model, tokens), tokens, model.forced)
 
 
-def test_perplexity_is_that_of_the_enumerated_law():
-    """Each sequence weighted by its probability gives exp of the entropy per token."""
+@pytest.mark.parametrize("stretch", [likelihood_module.STRETCH, 3])
+def test_perplexity_is_that_of_the_enumerated_law(stretch, monkeypatch):
+    """Each sequence weighted by its probability gives exp of the entropy per token, however many positions a pass
+    has."""
+    monkeypatch.setattr(likelihood_module, "STRETCH", stretch)
     V, L = 3, 4
     table = random_table(V, L, torch.Generator().manual_seed(1))
     law = compute_joint(TabularModel(table, L, V**L), V, L)

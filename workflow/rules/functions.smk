@@ -210,6 +210,8 @@ def dump_test_spec(wildcards):
     shared = {"seeds": EXPERIMENT.equality.seeds[:2], "alpha": EXPERIMENT.equality.alpha}
     pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
     spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, **shared} for name, v in pair.items()}
+    if long and long.longest:  # pictures are longer than the longest model else would be
+        spec["long"]["longest"] = long.longest
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.is_coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}

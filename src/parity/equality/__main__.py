@@ -35,6 +35,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "seeds": {"type": json.loads, "default": [0, 1], "help": "JSON list; the second repeats a rejection"},
     "draws": {"type": int, "help": "of the Monte-Carlo null"},
     "alpha": {"type": float, "default": R.ALPHA, "help": "level of tests and bounds (%(default)s)"},
+    "longest": {"type": int, "default": 0, "help": "discrete: tokens of the pictures, if more than 256"},
     "pathwise": {"action": "store_true", "help": "for decoders coupled to plain decoding: token for token too"},
     "spec": {"type": json.loads, "required": True, "help": "JSON: the settings of exact and long, by name"},
 }
@@ -62,7 +63,8 @@ def run_long(a: argparse.Namespace) -> dict[str, Any]:
     module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
-    targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
+    longest = {"longest": a.longest} if a.longest else {}
+    targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""), **longest)
     if a.kind == "discrete" and a.claim == "lossless":
         targets = [*targets, kind.make_real_vocabulary(lengths)]
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
@@ -74,9 +76,9 @@ def run_long(a: argparse.Namespace) -> dict[str, Any]:
 def run_layers(a: argparse.Namespace) -> dict[str, Any]:
     """Run the layers "exact" and "long", each only if the specification `a.spec` has settings for it. Returns the
     result of each by name: {"exact": {"rows": [...]}, "long": {"rows": [...]}}."""
-    shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None}
+    shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None, "longest": 0}
     commands = {"exact": run_exact, "long": run_long}
-    return {name: commands[name](argparse.Namespace(**shared, **settings)) for name, settings in a.spec.items()}
+    return {name: commands[name](argparse.Namespace(**{**shared, **settings})) for name, settings in a.spec.items()}
 
 
 def run_self_tests(a: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws", "alpha")
     exact_help = "the exact layer for a decoder of parity_decoders"
     add_command("exact", run_exact, exact_help, *decoder, "models", "pathwise", n=1_000_000)
-    add_command("long", run_long, "the long layer for a decoder of parity_decoders", *decoder, n=65_536)
+    add_command("long", run_long, "the long layer for a decoder of parity_decoders", *decoder, "longest", n=65_536)
     add_command("tests", run_layers, "both for a decoder of parity_decoders", "kind", "method", "spec")
     add_command("self_tests", run_self_tests, "planted faults, and sizes of the tests")
     return main

@@ -234,6 +234,15 @@ def compute_log_scores(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) 
     return np.where(is_drawn, log_p + entropy, 0), variance
 
 
+def sum_products(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Sum x[:, i] * y[:, i + d] of x, y [n, L] over rows and positions i, for each distance d from 1 to L - 1: [L - 1].
+    By Fourier transforms, in time and memory that grow with L hardly faster than the data do."""
+    L = x.shape[1]
+    transforms = (np.fft.rfft(z, 2 * L, axis=1) for z in (x, y))
+    of_x, of_y = transforms
+    return np.fft.irfft((of_x.conj() * of_y).sum(0), 2 * L)[1:L]
+
+
 def make_log_p_rows(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **columns: Any) -> list[Row]:
     """Make three rows that test log p less its mean, score [n, L] of variance [n, L]: its mean over all `count` drawn
     tokens, the spread of its sum over sequences, and its correlation with itself at every distance."""
@@ -245,11 +254,9 @@ def make_log_p_rows(layer: str, score: np.ndarray, variance: np.ndarray, count: 
     values = {"effect": effect, "minimum_detectable_effect": compute_detectable_z(error), **columns}
     rows = [make_z_row(layer, "likelihood", count, z, str, **values)]
     rows.append(make_spread_row(layer, of_sequence, expected, **columns))
-    lags = range(1, L)
-    score_products, variance_products = score.T @ score, (score**2).T @ variance
-    products = np.array([np.trace(score_products, d) for d in lags])
-    errors = np.sqrt([np.trace(variance_products, d) for d in lags])
-    scale = np.array([variance[:, d:].sum() for d in lags])  # products divided by these variances are correlations
+    products = sum_products(score, score)
+    errors = np.sqrt(sum_products(score**2, variance).clip(min=0))
+    scale = variance.sum(0)[::-1].cumsum()[L - 2 :: -1]  # products divided by these variances are correlations
     is_normal = errors > math.sqrt(LEAST) * variance.max()
     z = np.where(is_normal, products / np.maximum(errors, 1e-9), 0.0)
     best = int(np.abs(z).argmax())

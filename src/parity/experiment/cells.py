@@ -6,9 +6,9 @@ ask for the same decode it once, and an option changed and changed back computes
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from parity.base.files import digest, sums
 from parity.experiment import weights
 from parity.experiment.options import (
     KINDS,
+    LONGEST,
     cap_small,
     claim,
     declaration,
@@ -68,10 +69,18 @@ class Variant:
     options: dict[str, Any]  # options of the method; on enumerable models lengths are capped at a few positions
     claim: str
     n: int  # number of sequences drawn on each enumerable model, or of tokens on each long one
+    longest: int = 0  # of long models: tokens of the longest picture of the experiment, if more than LONGEST
 
 
-def digest_prompts(prompts: list[str]) -> str:
-    return hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
+def digest_prompts(prompts: Iterable[str]) -> str:
+    """Digest the prompts of a set; once, because each of thousands of jobs is named by tens of thousands of them."""
+    return digest_texts(tuple(prompts))
+
+
+@lru_cache(maxsize=8)
+def digest_texts(texts: tuple[str, ...]) -> str:
+    """Digest texts: 16 hex digits of the SHA-256 of their lines."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def wrap_in_list(value: Any) -> list[Any]:
@@ -244,14 +253,25 @@ def variant(config: Config, cell: Cell) -> Variant | None:
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
-    """Choose how a cell's method runs on long models: its options, and the number of tokens, fewer for a lossy claim.
-    None if it does not run on them, or `equality.long` is 0."""
+    """Choose how a cell's method runs on long models: its options, the number of tokens, fewer for a lossy claim, and
+    the length of the experiment's pictures. None if it does not run on them, or `equality.long` is 0."""
     method = cell.spec["method"]
     options = cell.spec["options"]
     n = config.equality.long
     if not n or not runs_on_enumerable(cell.kind, method, options):
         return None
-    return Variant(cell.kind, method, options, cell.claim, n if cell.claim == "lossless" else max(1, n // LOSSY))
+    n = n if cell.claim == "lossless" else max(1, n // LOSSY)
+    return Variant(cell.kind, method, options, cell.claim, n, find_longest(config, cell.kind))
+
+
+def find_longest(config: Config, kind: str) -> int:
+    """Find how many tokens the longest pictures of an experiment's image models have; 0 for LONGEST or fewer, which
+    long models always have, and for other kinds."""
+    if kind != "discrete":
+        return 0
+    models = weights.list_models(config, kind).values()
+    longest = max(weights.count_positions(model).length for model in models)
+    return longest if longest > LONGEST else 0
 
 
 def variant_key(config: Config, v: Variant) -> str:
@@ -261,7 +281,8 @@ def variant_key(config: Config, v: Variant) -> str:
 
 def long_key(config: Config, v: Variant) -> str:
     e = config.equality
-    return digest(["long", v.kind, v.method, v.options, v.n, e.seeds[:2], e.alpha])
+    longest = [v.longest] if v.longest else []
+    return digest(["long", v.kind, v.method, v.options, v.n, e.seeds[:2], e.alpha, *longest])
 
 
 def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:

@@ -24,6 +24,7 @@ KINDS = {
     "continuous": "continuous",
 }  # the section of the configuration for each kind of model
 LENGTHS = ("positions", "lag", "steps")  # those units of `Counts` that say how far a pass looks
+LONGEST = 256  # tokens of the longest model of known law, unless pictures have more
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 
 

@@ -19,12 +19,13 @@ MEASURES = {
     "logp_sd_tokens": ("sd of log-probability over all tokens", "nats", "none"),
     "excluded": ("share of tokens the law excludes", "", "none"),
 }
+STRETCH = 512  # positions of a pass: its mask has this times as many numbers as the cache has places
 
 
 @torch.inference_mode()
 def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
-    """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, in one pass: [start,
-    tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
+    """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, STRETCH positions a pass:
+    [start, tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
 
     `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
     before position 0, by default 0.
@@ -35,7 +36,8 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
     tokens = tokens.long()
     first = tokens.new_zeros(B, 1) if start is None else start[:, None]
     positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
-    return model.logits(torch.cat([first, tokens[:, :-1]], 1), positions)
+    stretches = zip(torch.cat([first, tokens[:, :-1]], 1).split(STRETCH, 1), positions.split(STRETCH, 1), strict=True)
+    return torch.cat([model.logits(*stretch) for stretch in stretches], 1)
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:

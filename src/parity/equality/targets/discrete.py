@@ -285,32 +285,36 @@ MANY = 16  # largest vocabulary whose tokens are tested one by one
 PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
 MOST = 256  # vocabulary of the model "hash"
 TABLES = 256
+LAWS = 1 << 25  # probabilities that are held of a model longer than LONGEST, 256 MiB
 
 
-def choose_sizes(reach: Mapping[str, int]) -> tuple[int, int]:
+def choose_sizes(reach: Mapping[str, int], longest: int = LONGEST) -> tuple[int, int]:
     """Choose length and width of a token grid: at least four rows, each twice as wide as the lag between rows, and
-    twice as many tokens as a pass looks ahead; LONGEST at most."""
+    twice as many tokens as a pass looks ahead; `longest` at most."""
     width = max(16, 2 * reach["lag"])
     length = max(4 * width, width * math.ceil(2 * max(reach.values()) / width))
-    return min(length, LONGEST), min(width, LONGEST // 4)
+    return min(length, longest), min(width, longest // 4)
 
 
-def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
-    """Make the long targets. Each is a function of its name, of how far a pass looks (reach, see
-    `parity.experiment.options.measure_reach`) and of the seed. size: tokens that are drawn of each; which belongs to
-    the signature of all kinds and is not read here.
+def long_targets(
+    reach: Mapping[str, int], size: int, seed: int = 0, which: str = "", longest: int = LONGEST
+) -> list[LongTarget]:
+    """Make the long targets. Each is a function of its name, of its length and of the seed. How long they are follows
+    from how far a pass looks (reach, see `parity.experiment.options.measure_reach`) and from `longest`, the tokens of
+    the pictures that are decoded. size: tokens that are drawn of each; which belongs to the signature of all kinds and
+    is not read here. Pairs of positions are tested up to LONGEST tokens, as their number grows with the square.
 
     chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
     order 2  V = 4, a third of the laws rule a token out
     hidden   V = 8, five states that stay for a while, which no few tokens tell; the last token of a row is forced
     counter  V = 4, the law depends on the sum of all tokens before, modulo 3: nothing is ever forgotten
-    far      order 2 on 256 tokens, where the others are shorter: faults that begin late
+    far      order 2 on `longest` tokens, where the others are shorter: faults that begin late
     hash     V = 256, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere
              shows. Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is
              forced
     guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
     """
-    length, width = choose_sizes(reach)
+    length, width = choose_sizes(reach, longest)
     result: list[LongTarget] = []
 
     def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **settings: Any) -> None:
@@ -320,6 +324,9 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
         if name in FORCED:
             forced[width - 1 :: width] = V - 1
         rows = max(100, size // length // share)
+        if length > LONGEST:
+            rows = min(rows, LAWS // (length * V))
+            settings |= {"skips_pairs": True, "pair_source": None}
         name = f"{name} {V}x{length}"
         result.append(LongTarget(name=name, make=make, length=length, width=width, forced=forced, n=rows, **settings))
 
@@ -335,10 +342,10 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     for name, (law, table) in law_of_table.items():
         make = make_hidden_markov(law(table), law(mix_contexts(table)))
         add(name, make, table.shape[-1], pair_source=law(table), tests_batches=name == "chain")
-    if length < LONGEST:
+    if length < longest:
         table = draw_order_two_table(seed_generator("far"))
         make = make_hidden_markov(make_chain(table), make_chain(mix_contexts(table)))
-        add("far", make, 4, LONGEST, skips_pairs=True)
+        add("far", make, 4, longest, skips_pairs=True)
     add("hash", make_hashed(seed_generator("hash")), MOST, share=16)
     add("guided", make_guided(seed_generator("guided")), 8, share=2)
     return result
