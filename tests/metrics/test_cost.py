@@ -16,7 +16,7 @@ from parity.decode.discrete import record
 from parity.decode.shard_io import Shard
 from parity.metrics import continuous_cost, estimates, infilling, passes, speed
 from parity.metrics.estimates import columns_of, compare, mean_ratio, prompt_groups
-from parity.metrics.tables import read_table, write_table
+from parity.metrics.tables import join_tables, read_table, write_table
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
@@ -272,13 +272,30 @@ COLUMNS = {
 def test_a_table_is_read_back_as_plain_parquet(tmp_path):
     write_table(tmp_path / "t.parquet", COLUMNS)
     table = read_table(tmp_path / "t.parquet")
-    assert table.equals(pd.read_parquet(tmp_path / "t.parquet"))
+    theirs = pd.read_parquet(tmp_path / "t.parquet")
+    assert table.equals(theirs.drop(columns="step"))
     assert table["nfe"].tolist() == [0, 1, 2]
-    assert [list(s) for s in table["step"]] == COLUMNS["step"]
+    assert [list(s) for s in theirs["step"]] == COLUMNS["step"]
     pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "theirs.parquet")
     assert read_table(tmp_path / "theirs.parquet")["x"].tolist() == [1]
     with pytest.raises(FileNotFoundError):
         read_table(tmp_path / "gone.parquet")
+
+
+def test_joined_tables_have_all_rows_and_columns(tmp_path):
+    write_table(tmp_path / "a.parquet", COLUMNS)
+    write_table(
+        tmp_path / "b.parquet", {"id": ["d"], "method": ["old"], "nfe": np.array([1.5]), "loops": np.array([4])}
+    )
+    files = [(tmp_path / f"{name}.parquet", {"method": name}) for name in "ab"]
+    join_tables(tmp_path / "joined.parquet", files)
+    joined = pd.read_parquet(tmp_path / "joined.parquet")
+    assert list(joined)[:2] == ["method", "id"]
+    assert joined["method"].tolist() == ["a"] * 3 + ["b"]
+    assert joined["nfe"].tolist() == [0, 1, 2, 1.5]
+    assert joined["loops"].isna().tolist() == [True, True, True, False]
+    assert list(joined["step"][0]) == [1, 2]
+    assert joined["step"][3] is None
 
 
 def test_a_changed_bit_and_a_cut_table_are_one_line(tmp_path):

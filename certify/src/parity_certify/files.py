@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,13 +74,14 @@ def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
     publish(path, stream.getvalue())
 
 
-def read_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """Read all arrays of an .npz. Raises ParityError that names the file if it is damaged."""
+def read_arrays(path: Path, only: Container[str] | None = None) -> "dict[str, np.ndarray]":
+    """Read all arrays of an .npz, or those whose names are in `only`. Raises ParityError that names the file if it is
+    damaged."""
     import numpy as np
 
     try:
         with np.load(path, allow_pickle=False) as data:
-            return {k: data[k] for k in data.files}
+            return {k: data[k] for k in data.files if only is None or k in only}
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged zip raises a dozen kinds (zlib, struct, zipfile, numpy, unicode ...)

@@ -198,9 +198,9 @@ def run_battery(
     none, and, if `strict`, for a token of probability zero; otherwise that is a rejection (row "support")."""
     tokens = np.asarray(tokens)
     n, L = tokens.shape
-    strata = [Stratum("", np.zeros((n, L), int))]
+    strata = [Stratum("", np.broadcast_to(0, (n, L)))]
     if width < L:
-        strata.append(Stratum("row", np.tile(np.arange(L) // width, (n, 1))))
+        strata.append(Stratum("row", np.broadcast_to(np.arange(L) // width, (n, L))))
     if slot is not None:
         strata.append(Stratum("slot", np.asarray(slot)))
     names: list[str] = []

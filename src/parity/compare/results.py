@@ -14,6 +14,7 @@ from scipy import stats
 from parity.base.errors import ParityError
 from parity.experiment.options import KINDS
 from parity.metrics.estimates import Estimate, estimate_of, mean_and_error, prompt_groups
+from parity.metrics.tables import read_table
 from parity.report.blocks import is_missing, list_records
 from parity.report.collect import QUALITY, compute_changes
 from parity.report.settings import parse_settings
@@ -47,7 +48,7 @@ def read_results(folder: Path) -> Results:
     """Read summary.csv and records.parquet of a folder. Raises ParityError if it lacks one, or a needed column."""
     try:
         summary = pd.read_csv(folder / "summary.csv", dtype={"key": str, "options": str, "columns_version": str})
-        recorded = pd.read_parquet(folder / "records.parquet")
+        recorded = read_table(folder / "records.parquet")
     except (OSError, ValueError) as error:
         problem = " ".join(str(error).split())[:120]
         raise ParityError(f"{folder}: {problem}; allowed: a folder results/EXPERIMENT of a run") from None

@@ -33,7 +33,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,16 @@ def read_shards(paths: Iterable[Path]) -> Shard:
     """Read shards of one cell and join them in the order given. The provenance is the first one's."""
     shards = [read_shard(p) for p in paths]
     return Shard(join([s.columns for s in shards]), shards[0].provenance)
+
+
+def read_columns(paths: Iterable[Path], names: Container[str]) -> dict[str, np.ndarray]:
+    """Read some columns of the shards of one cell, joined in the order given; one that they lack is left out."""
+    return join([read_arrays(p, names) for p in paths])
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """Read how the rows of a shard were obtained, and none of its columns."""
+    return json.loads(str(read_arrays(path, ("provenance",))["provenance"]))
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:

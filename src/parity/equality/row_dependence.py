@@ -97,7 +97,7 @@ class RowDependence:
         self.tokens = torch.as_tensor(tokens).long()
         self.rank, self.probability = np.zeros((2, *tokens.shape))  # a token's mid-rank less 1/2, and its probability
         self.batch_starts = find_batch_starts(batch)
-        self.numbers = {"place": np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))}
+        self.numbers = {"place": np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)}
         if step is not None:
             self.numbers |= number_by_pass(step.astype(int))
         n_distances = int(at_once.max())  # rows at this distance or further apart were never decoded at once

@@ -132,8 +132,9 @@ def bootstrap_interval(
     """Compute the percentile bootstrap interval of the mean of values [n], resampling whole groups [n]."""
     sums, sizes = np.bincount(groups, np.asarray(values, dtype=np.float64)), np.bincount(groups)
     sums, sizes = sums[sizes > 0], sizes[sizes > 0]
-    drawn = np.random.default_rng([seed, 1]).integers(0, len(sums), (count, len(sums)))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
+    rng = np.random.default_rng([seed, 1])
+    drawn = (rng.integers(0, len(sums), len(sums)) for _ in range(count))
+    means = [sums[chosen].sum() / sizes[chosen].sum() for chosen in drawn]
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

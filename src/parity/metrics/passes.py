@@ -46,8 +46,8 @@ def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarra
 def rows(sample: Any) -> dict[str, Any]:
     """List for every image its passes, its nodes, the tokens that each pass kept, and the pass of each token."""
     shard = sample.shard
-    kept_by_pass = [k[k > 0].tolist() for k in shard.kept]
-    return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept_by_pass, "step": shard.step.tolist()}
+    kept_by_pass = [k[k > 0] for k in shard.kept]
+    return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept_by_pass, "step": list(shard.step)}
 
 
 def drop_last_pass(kept: np.ndarray) -> np.ndarray:

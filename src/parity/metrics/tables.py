@@ -1,11 +1,12 @@
 """Tables as parquet."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.base.errors import ParityError
-from parity.base.files import publish
+from parity.base.files import publish, replace_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,12 +23,47 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
 
 
 def read_table(path: Path) -> "pd.DataFrame":
-    """Read a parquet file as a frame. Raises ParityError that names the file if it is damaged."""
-    from pyarrow import parquet
+    """Read a parquet file as a frame, but for columns that have a list a row, which take most of its memory. Raises
+    ParityError that names the file if it is damaged."""
+    from pyarrow import parquet, types
 
     try:
-        return parquet.read_table(path, page_checksum_verification=True).to_pandas()
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            names = [field.name for field in file.schema_arrow if not types.is_list(field.type)]
+            return file.read(columns=names).to_pandas()
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged parquet file raises errors of many classes
         raise ParityError(f"{path}: damaged ({error}); delete it and run again") from None
+
+
+def join_tables(path: Path, files: Sequence[tuple[Path, dict[str, str]]]) -> None:
+    """Write the rows of parquet files to one file, each with columns of one value before its own; a column that a file
+    lacks is empty there. One file is held at a time, however many there are."""
+    import pyarrow
+    from pyarrow import parquet
+
+    def read_joined(file: Path, values: dict[str, str]) -> Any:
+        """Read a file with its columns of one value."""
+        table = parquet.read_table(file, page_checksum_verification=True).replace_schema_metadata()
+        table = table.drop_columns([name for name in values if name in table.column_names])
+        for place, (name, value) in enumerate(values.items()):
+            table = table.add_column(place, name, pyarrow.array([value] * len(table), pyarrow.string()))
+        return table
+
+    schemas = []
+    for file, values in files:
+        schema = parquet.read_schema(file).remove_metadata()
+        first = [pyarrow.field(name, pyarrow.string()) for name in values]
+        schemas.append(pyarrow.schema([*first, *(field for field in schema if field.name not in values)]))
+    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    with replace_whole(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        for file, values in files:
+            table = read_joined(file, values)
+            columns = {
+                field.name: table[field.name].cast(field.type)
+                if field.name in table.column_names
+                else pyarrow.nulls(len(table), field.type)
+                for field in schema
+            }
+            writer.write_table(pyarrow.table(columns, schema=schema))

@@ -8,7 +8,6 @@ The files are report.html, index.html, summary.csv, equality.csv, published.csv,
 """
 
 import argparse
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,9 +52,7 @@ def main() -> None:
     }
     for name, (frame, first) in tables.items():
         publish(a.out / f"{name}.csv", order_columns(frame, first).to_csv(index=False).encode())
-    stream = io.BytesIO()
-    gathered.records.to_parquet(stream, index=False)
-    publish(a.out / "records.parquet", stream.getvalue())
+    gathered.files.join_records(a.out / "records.parquet")
     write_page(gathered, a.out / "report.html")
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import dump_canonical, read_arrays, read_json
-from parity.decode.shard_io import Shard, read_shards
+from parity.decode.shard_io import read_columns, read_provenance
 from parity.equality import self_tests
 from parity.equality.self_tests import SelfTests
 from parity.experiment import cells, layers, paths, weights
@@ -37,7 +37,7 @@ from parity.metrics.estimates import (
     prompt_groups,
     ratio_and_error,
 )
-from parity.metrics.tables import read_table
+from parity.metrics.tables import join_tables, read_table
 from parity.report import published
 from parity.report.blocks import is_missing
 from parity.report.figures import Extra, read_extra
@@ -52,6 +52,7 @@ TESTS = (
     "kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict",
     "decides", "repeat",
 )  # fmt: skip
+SHOWN = ("captions", "cosine", "by_place", "by_cell")  # arrays of a cell that pages show by row
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # t-tests compare the means of these figures
 # These figures compare a cell with its reference, so they are made here and not by a metric.
 RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
@@ -82,13 +83,19 @@ class Files:
         """Read a JSON file by its path below `root`."""
         return read_json(self.root / path)
 
-    def read_shard(self, cell: Cell) -> Shard:
-        """Read all that was decoded of a cell, its shards joined."""
-        return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
+    def read_decoded(self, cell: Cell, *names: str) -> dict[str, np.ndarray]:
+        """Read these columns of what was decoded of a cell (`decode.shard_io`), of all its shards; one that they lack
+        is left out."""
+        return read_columns([self.root / p for p in paths.pieces(self.settings, cell, "shards")], names)
+
+    def read_provenance(self, cell: Cell) -> dict[str, Any]:
+        """Read how a cell was decoded, of its first shard."""
+        return read_provenance(self.root / paths.pieces(self.settings, cell, "shards")[0])
 
     def count_tokens(self, cell: Cell) -> int:
         """Count the tokens of each image or text that a cell decodes."""
-        return read_shards([self.root / paths.pieces(self.settings, cell, "shards")[0]]).tokens.shape[1]
+        first = self.root / paths.pieces(self.settings, cell, "shards")[0]
+        return read_columns([first], ("tokens",))["tokens"].shape[1]
 
     def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
         """Read a cell's pictures, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
@@ -99,16 +106,23 @@ class Files:
         return np.concatenate(read)[:first]
 
     def read_features(self, cell: Cell) -> dict[str, np.ndarray]:
-        """Read the arrays of a cell's features.npz (`parity.metrics`), a row an image or text."""
-        return read_arrays(self.root / paths.folder(cell) / "features.npz")
+        """Read those arrays of a cell's features.npz (`parity.metrics`) that are SHOWN, a row an image or text."""
+        return read_arrays(self.root / paths.folder(cell) / "features.npz", SHOWN)
 
-    def read_laws(self, cell: Cell) -> dict[str, np.ndarray]:
-        """Read what the target gave a cell's tokens: `logp` and `top1` [n, L]."""
-        return read_arrays(self.root / paths.laws(cell))
+    def read_top1(self, cell: Cell) -> np.ndarray:
+        """Read the largest probability [n, L] of the target's law of each token of a cell."""
+        return read_arrays(self.root / paths.laws(cell), ("top1",))["top1"]
 
     def read_records(self, cell: Cell) -> pd.DataFrame:
-        """Read a row per image or text of a cell."""
+        """Read a row per image or text of a cell, without columns that have a list a row."""
         return read_table(self.root / paths.folder(cell) / "records.parquet")
+
+    def join_records(self, path: Path) -> None:
+        """Write the records of all cells but repetitions to one file."""
+        kept = [c for kind in self.kinds for c in self.cells if c.kind == kind and c.role != "again"]
+        names = [{"kind": c.kind, "model": c.spec["model"], "method": c.spec["method"], "key": c.key} for c in kept]
+        files = [self.root / paths.folder(c) / "records.parquet" for c in kept]
+        join_tables(path, list(zip(files, names, strict=True)))
 
     def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often the text model's own likeliest answer is right, by task."""
@@ -145,7 +159,7 @@ class Gathered:
     summary: pd.DataFrame  # a row per cell, without those of role "again", which repeat rejected tests
     equality: pd.DataFrame  # a row per test of a method
     verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
-    records: pd.DataFrame  # a row per decoded image or text
+    records: pd.DataFrame  # a row per decoded image or text, without columns that have a list a row
     papers: pd.DataFrame  # every number that papers publish
     published: pd.DataFrame  # published numbers that match a cell, joined with our figures
     environment: dict[str, Any]
@@ -236,7 +250,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # no metric replaces a setting
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
-        row["drawn"] = digest_tokens(files.read_shard(cell).tokens)
+        row["drawn"] = digest_tokens(files.read_decoded(cell, "tokens")["tokens"])
         row |= compare_with_reference(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
@@ -261,7 +275,7 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 def describe_environment(files: Files) -> dict[str, Any]:
     """Describe what the numbers were obtained with: run, machine, decoding jobs, seeds, digests of checkpoints."""
-    decoding = files.read_shard(files.cells[0]).provenance
+    decoding = files.read_provenance(files.cells[0])
     image = files.settings.image
     shown = (*files.kinds, "networks")
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}

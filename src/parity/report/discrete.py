@@ -1,13 +1,14 @@
 """Images: quality and cost of every cell, where decoders gain, and the pictures on which they lose most."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from parity.experiment import weights
+from parity.experiment.cells import Cell
 from parity.metrics.estimates import PERCENT, Estimate
 from parity.report import maps, pictures, tables
 from parity.report import shared_sections as shared
@@ -136,18 +137,37 @@ def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
         yield Details("Acceptance by slot, and speed of a request", [show_table(rows_with_slots, columns, REQUESTS)])
 
 
+class ByCell(Mapping[str, np.ndarray]):
+    """An array of each cell by its label, read when it is asked for and not kept: those of all cells of many pictures
+    do not fit in memory together."""
+
+    def __init__(self, cells: Mapping[str, Cell], read: Callable[[Cell], np.ndarray]):
+        """Set the cells by label, and the function that reads a cell's array."""
+        self.cells = cells
+        self.read = read
+
+    def __getitem__(self, label: str) -> np.ndarray:
+        return self.read(self.cells[label])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
 def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     """Draw where and when tokens become final, and the target's largest probability. rows: summary rows of images."""
     assert g.settings.image is not None
     cells = g.map_cells(KIND)
     look = choose_look(rows)
     models = weights.list_models(g.settings, KIND)
-    steps = {label: g.files.read_shard(cell).step for label, cell in cells.items()}
+    steps = ByCell(cells, lambda cell: g.files.read_decoded(cell, "step")["step"])
     widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
-    top1 = {label: g.files.read_laws(cell)["top1"] for label, cell in cells.items()}
+    top1 = ByCell(cells, g.files.read_top1)
     plain = next(label for label, cell in cells.items() if cell.role == "reference")
-    same_length: dict[str, np.ndarray] = {name: v for name, v in top1.items() if v.shape[1] == top1[plain].shape[1]}
-    top1_map = maps.draw_top1_maps(same_length, g.files.read_pixels(cells[plain]), plain, widths)
+    pixels = g.files.read_pixels(cells[plain], maps.FIRST)
+    top1_map = maps.draw_top1_maps(top1, pixels, plain, widths)
     top1_shares = maps.draw_top1_shares(top1, look)
     drawn = maps.draw_acceptance_maps(steps, widths)
     compression = maps.draw_compression(steps, look)

@@ -15,6 +15,7 @@ from parity.metrics.estimates import Z
 from parity.report.figures import Drawing, Look, wrap_label
 
 Steps = Mapping[str, np.ndarray]  # by label [n, L] int: in which pass a token became final, from 1; 0 if forced
+FIRST = 5  # so many images are shown with the target's largest probability
 COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
@@ -60,16 +61,18 @@ def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | N
 
     Cells that take one token a pass everywhere are left out: their map is all 1. None if no cell is left.
     """
-    runs = {name: count_run_lengths(step) for name, step in steps.items()}
-    runs = {name: run for name, run in runs.items() if np.nanmax(run) > 1}
-    if not runs:
+    means, firsts = {}, {}
+    for name, step in steps.items():
+        run = count_run_lengths(step)
+        if np.nanmax(run) > 1:
+            means[name], firsts[name] = average_over_images(run), run[0].copy()
+    if not means:
         return None
-    means = {name: average_over_images(run) for name, run in runs.items()}
-    across = min(7, len(runs))
-    deep = -(-len(runs) // across)
+    across = min(7, len(means))
+    deep = -(-len(means) // across)
     figure = Figure(figsize=(12.2, 4.3 * deep), layout="constrained")
     axes = make_blank_axes(figure, 2 * deep, max(across, 3))
-    for offset, lines in enumerate((means, {name: run[0] for name, run in runs.items()})):
+    for offset, lines in enumerate((means, firsts)):
         largest = max(np.nanmax(line) for line in lines.values())
         for k, (name, line) in enumerate(lines.items()):
             title = "first image" if offset else f"{wrap_label(name, 18)}\nmean"
@@ -81,25 +84,27 @@ def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | N
 
 
 def draw_top1_maps(
-    top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int], shown: int = 5
+    top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int]
 ) -> Drawing:
     """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and the
-    first `shown` images with theirs. The data hold the means of every cell.
+    FIRST images with theirs. The data hold the means of every cell whose pictures have as many tokens.
 
     top1    by cell [n, L], NaN where forced; widths: by cell the tokens in a row of the picture
-    pixels  [n, H, W, 3] of the cell `plain`
+    pixels  [n, H, W, 3] of the first images of the cell `plain`
     """
-    lines = [average_over_images(top1[plain]), *top1[plain][:shown]]
+    own = top1[plain]
+    lines = [average_over_images(own), *own[:FIRST]]
     figure = Figure(figsize=(12.2, 4.7), layout="constrained")
     axes = make_blank_axes(figure, 2, len(lines))
     for k, line in enumerate(lines):
-        title = "" if k else f"mean of {len(top1[plain])} images"
+        title = "" if k else f"mean of {len(own)} images"
         image = show_map(axes[1, k], line, widths[plain], title, vmin=0, vmax=1)
     for ax, picture in zip(axes[0, 1:], pixels, strict=False):
         ax.imshow(picture, interpolation="nearest")
     figure.colorbar(image, ax=axes, shrink=0.8, label="top-1 probability")
     means = {name: average_over_images(values) for name, values in top1.items()}
-    return figure, make_map_data(means, widths, "mean_top1")
+    same_length = {name: line for name, line in means.items() if len(line) == own.shape[1]}
+    return figure, make_map_data(same_length, widths, "mean_top1")
 
 
 def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:

@@ -12,7 +12,7 @@ import pandas as pd
 from PIL import Image
 
 from parity.base.errors import ParityError
-from parity.decode.shard_io import Shard
+from parity.experiment.cells import Cell
 from parity.report.blocks import Grid, Packed, Words, cut_caption, list_records, pack
 from parity.report.collect import Gathered, follows_plain, group_same, name_group
 from parity.report.settings import parse_settings
@@ -131,27 +131,43 @@ def show_pictures(g: Gathered) -> list[Any]:
         row = [(make_thumbnail(c.pixels[i], 96), c.drawn, format_number(c.cosine[i], ".3f")) for c in different]
         rows.append((captions[i], format_number(w, "+.3f"), row))
     grid = Grid("pictures", [(c.drawn, c.method) for c in different], rows, pd.DataFrame(ranking))
-    shards = {label: g.files.read_shard(cell) for label, cell in g.map_cells(KIND).items()}
-    n_prompts = len(shards[columns[0].label].step)
+    traces = {label: read_trace(g, cell) for label, cell in g.map_cells(KIND).items()}
+    n_prompts = traces[columns[0].label].n
     scope = len(captions) if len(captions) == n_prompts else f"the first {len(captions)} of {n_prompts:,}"
     text = UNJUDGED if np.isnan(worst).all() else WORST
-    return [text.format(shown=len(rows), all=scope), *make_views(g, columns, captions, shards), grid]
+    return [text.format(shown=len(rows), all=scope), *make_views(g, columns, captions, traces), grid]
 
 
-def make_views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
+class Trace(NamedTuple):
+    """How a cell's first COMPETE images were decoded."""
+
+    n: int  # number of the cell's images
+    step: np.ndarray  # [COMPETE, L] the pass in which each token became final
+    nodes: np.ndarray  # [COMPETE] tokens evaluated
+
+
+def read_trace(g: Gathered, cell: Cell) -> Trace:
+    """Read how the first images of a cell were decoded."""
+    decoded = g.files.read_decoded(cell, "step", "nodes")
+    step = decoded["step"][:COMPETE].copy()
+    nodes = decoded["nodes"][:COMPETE].copy() if "nodes" in decoded else (step > 0).sum(1)
+    return Trace(len(decoded["step"]), step, nodes)
+
+
+def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: dict[str, Trace]) -> Iterator[Packed]:
     """Yield, for each model, the packed data of the views of all prompts and of the replay: as many prompts as there is
-    room for, the worst first. shards: the decoded tokens of each cell, by its label."""
+    room for, the worst first. traces: how each cell was decoded, by its label."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         model_columns = [c for c in columns if c.model == model]
         order, worst = order_worst_first(model_columns)
         drawn, shown = make_sheets([c.pixels[order] for c in model_columns], BYTES // len(models))
         order = order[:shown]
-        n_prompts = len(shards[model_columns[0].label].step)
+        n_prompts = traces[model_columns[0].label].n
         base = next((c for c in model_columns if c.baseline), model_columns[0])
-        tokens = max(shards[c.label].step.shape[1] for c in model_columns)
+        tokens = max(traces[c.label].step.shape[1] for c in model_columns)
         pairs = zip(model_columns, drawn.sheet_of, strict=True)
-        content = [describe_column(g, c, shards[c.label], order, base, sheet) for c, sheet in pairs]
+        content = [describe_column(g, c, traces[c.label], order, base, sheet) for c, sheet in pairs]
         judged = not np.isnan(worst).all()
         about = f"{shown} of {n_prompts:,} prompts{JUDGED * judged}. Pictures are compressed."
         about += LEFT * (shown < n_prompts)
@@ -162,7 +178,7 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], shards: 
         })  # fmt: skip
 
 
-def describe_column(g: Gathered, c: Column, shard: Shard, order: Any, base: Column, sheet: int) -> dict[str, Any]:
+def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Column, sheet: int) -> dict[str, Any]:
     """Collect what the views show of one cell: figures, and for the replay either the tokens kept in each pass
     (`kept`), if they became final in raster order, or the pass in which each token did (`step`).
 
@@ -170,9 +186,8 @@ def describe_column(g: Gathered, c: Column, shard: Shard, order: Any, base: Colu
     base    the baseline's column, whose cosine is subtracted
     sheet   number of the sheet with the cell's pictures
     """
-    step = shard.step[order]
+    step, nodes = trace.step[order], trace.nodes[order]
     options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
-    nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
     content: dict[str, Any] = {
         "label": c.label, "drawn": c.drawn, "method": c.method, "plain": c.baseline, "sheet": sheet,
         "cosine": round_values(c.cosine[order]),

@@ -271,7 +271,7 @@ def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
     sizes: dict[str, int] = {}  # parameters by network; `users` has the methods that need it
     users: dict[str, list[str]] = {}
     for row in rows:
-        parameters = g.files.read_shard(cells[row["label"]]).provenance.get("parameters") or {}
+        parameters = g.files.read_provenance(cells[row["label"]]).get("parameters") or {}
         for network, size in parameters.items():
             sizes[network] = size
             users.setdefault(network, []).append(row["method"])
