@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,84 @@ def format_gain(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
+def name_option_set(variant: str) -> str:
+    """Name a method with its options, `mtj window=16`, of their YAML, "mtj: {window: 16}"."""
+    method, _, chosen = variant.partition(": ")
+    return f"`{' '.join([method, *chosen.strip('{}').replace(': ', '=').split(', ')]).strip()}`"
+
+
+def format_length_networks(t: pd.DataFrame) -> str:
+    """Write a table by method of the passes a picture at each length, and of how its tokens compare with plain
+    decoding's in float64 and float32."""
+    pictures = t.drop_duplicates("layout")
+    heads = [f"{r.model}: {r.positions:,}" for r in pictures.itertuples()]
+    lines = [("method", *heads, "tokens, float64", "float32")]
+    for variant, rows in t.groupby("variant", sort=False):
+        wide = rows[rows["dtype"] == "float64"].set_index("layout")
+        passes = [f"{wide['passes'][layout]:,.0f}" if layout in wide.index else "" for layout in pictures["layout"]]
+        compared = [describe_tokens(rows[rows["dtype"] == dtype]) for dtype in ("float64", "float32")]
+        lines.append((name_option_set(str(variant)), *passes, *compared))
+    return format_table(lines)
+
+
+def describe_tokens(rows: pd.DataFrame) -> str:
+    """Say how the tokens of a method, of all layouts, compare with plain decoding's under the same noise."""
+    if not rows["coupled"].any():
+        return "its own"
+    n = int(rows["differ"].sum())
+    return "plain decoding's" if not n else f"but for {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
+
+
+def format_length_costs(t: pd.DataFrame) -> str:
+    """Write a table by method of CPU-milliseconds a pass, and MiB of caches, at each length, in float32."""
+    rows = t[t["dtype"] == "float32"]
+    heads = [f"{length:,}" for length in dict.fromkeys(rows["positions"])]
+    lines = [("method", *(f"ms a pass, {head}" for head in heads), *(f"MiB, {head}" for head in heads))]
+    for variant, group in rows.groupby("variant", sort=False):
+        passes = [f"{1000 * r.cpu_seconds / r.batch_passes:.1f}" for r in group.itertuples()]
+        lines.append((name_option_set(str(variant)), *passes, *(f"{r.cache / 2**20:.1f}" for r in group.itertuples())))
+    return format_table(lines)
+
+
+def format_length_laws(t: pd.DataFrame) -> str:
+    """Write a table by length of the long layer's tests of all methods: how many were rejected, and the largest shift
+    of probability per token that could have stayed unseen."""
+    lines = [
+        ("positions", "methods", "tests", "smallest p, corrected", "rejected twice", "a shift that would be found")
+    ]
+    for length, rows in t.groupby("positions"):
+        counts = f"{len(rows)}", f"{rows['tests'].sum():,}", f"{rows['p'].min():.2f}", f"{rows['rejected'].sum()}"
+        lines.append((f"{length:,}", *counts, f"{rows['shift'].min():.3f} to {rows['shift'].max():.3f}"))
+    return format_table(lines)
+
+
+GROWING = {
+    "laws": "the target's laws of two pictures, by a tiny network",
+    "tests": "tests of 100 rows of a long model",
+    "plan": "planning",
+    "store": "a shard found in the store",
+    "measure": "metrics and paired tests of a cell",
+    "test": "teacher-forced tests of a cell, beside the network",
+    "report": "the report of all cells",
+}
+
+
+def format_growth(t: pd.DataFrame, by: str) -> str:
+    """Write a table by part of CPU-seconds, peak MiB and, where it wrote a file, its kB, at each value of column
+    `by`."""
+    values = list(dict.fromkeys(t[by]))
+    heads = [f"{unit}, {value:,}" for unit in ("CPU-s", "MiB", "kB") for value in values]
+    lines = [("", *heads)]
+    for part, rows in t.groupby("part", sort=False):
+        by_value = rows.set_index(by)
+        cells = [f"{by_value['cpu_seconds'][v]:,.1f}" if v in by_value.index else "" for v in values]
+        cells += [f"{by_value['mib'][v]:,.0f}" if v in by_value.index else "" for v in values]
+        size = by_value["bytes"] if "bytes" in by_value else pd.Series(dtype=float)
+        cells += [f"{size[v] / 1000:,.0f}" if v in size.index and pd.notna(size[v]) else "" for v in values]
+        lines.append((GROWING[str(part)], *cells))
+    return format_table(lines)
+
+
 PAPER_SPEEDUPS = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
 
 
@@ -376,6 +455,12 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "overhead": ("overhead", format_overhead),
     "gain": ("gain", format_gain),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
+    "length-networks": ("length-networks", format_length_networks),
+    "length-costs": ("length-networks", format_length_costs),
+    "length-laws": ("length-laws", format_length_laws),
+    "length-growth": ("length-growth", partial(format_growth, by="positions")),
+    "long-pictures": ("long-pictures", partial(format_growth, by="tokens")),
+    "many-pictures": ("many-pictures", partial(format_growth, by="images")),
 }
 
 
