@@ -225,7 +225,8 @@ def measure_parts(folder: Path, images: list[int], times: list[int], only: list[
             if part == "plan":
                 command = [sys.executable, "-m", "snakemake", "--cores", "1", "--snakefile", str(ROOT / "Snakefile")]
                 command += ["--configfile", planned.name, "-n", "--quiet"]
-            running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # where `tests` are
+            running = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
             assert running.stdout is not None
             printed = running.stdout.read()
             _, status, usage = os.wait4(running.pid, 0)
