@@ -107,8 +107,8 @@ def test_bad_input_is_one_line_that_names_it(call, message):
 
 
 def test_correct_verifiers_keep_the_level():
-    """20 repeats of a cheap case at alpha .2: at most 9 by the binomial (99 %). `benchmarks/verifier_level.py` does
-    200 of each at .05."""
+    """20 repeats of a cheap case at alpha .2: at most 9 by the binomial (99 %).
+    `certify/benchmarks/verifier_level.py` does 200 of each at .05."""
     rejected = 0
     for seed in range(20):
         settings = {"problems": ("soft", "sparse"), "n": 400, "alpha": 0.2, "seeds": (seed,), "vocab": 2, "drafts": 2}

@@ -27,7 +27,7 @@ MODEL_CONFIG: dict[str, Any] = {
 
 def build() -> Any:
     """Build open_clip's network with new random weights: pixels in [-1, 1], ids of
-    `parity.embedded.tokenizer.token_ids`."""
+    `parity.embedded.tokenizer.encode_ids`."""
     import open_clip
 
     return open_clip.CLIP(**MODEL_CONFIG)
