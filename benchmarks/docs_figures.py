@@ -359,8 +359,8 @@ def format_length_networks(t: pd.DataFrame) -> str:
     heads = [f"{r.model}: {r.positions:,}" for r in pictures.itertuples()]
     lines = [("method", *heads, "tokens, float64", "float32")]
     for variant, rows in t.groupby("variant", sort=False):
-        wide = rows[rows["dtype"] == "float64"].set_index("layout")
-        passes = [f"{wide['passes'][layout]:,.0f}" if layout in wide.index else "" for layout in pictures["layout"]]
+        counted = rows.drop_duplicates("layout").set_index("layout")["passes"]
+        passes = [f"{counted[layout]:,.0f}" if layout in counted else "" for layout in pictures["layout"]]
         compared = [describe_tokens(rows[rows["dtype"] == dtype]) for dtype in ("float64", "float32")]
         lines.append((name_option_set(str(variant)), *passes, *compared))
     return format_table(lines)
@@ -369,19 +369,24 @@ def format_length_networks(t: pd.DataFrame) -> str:
 def describe_tokens(rows: pd.DataFrame) -> str:
     """Say how the tokens of a method, of all layouts, compare with plain decoding's under the same noise."""
     if not rows["coupled"].any():
-        return "its own"
+        return "its own" if len(rows) else ""
     n = int(rows["differ"].sum())
     return "plain decoding's" if not n else f"but for {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 
 
 def format_length_costs(t: pd.DataFrame) -> str:
-    """Write a table by method of CPU-milliseconds a pass, and MiB of caches, at each length, in float32."""
-    rows = t[t["dtype"] == "float32"]
-    heads = [f"{length:,}" for length in dict.fromkeys(rows["positions"])]
-    lines = [("method", *(f"ms a pass, {head}" for head in heads), *(f"MiB, {head}" for head in heads))]
+    """Write a table by method of CPU-milliseconds a pass, and of caches, at each length, in float64."""
+    rows = t[t["dtype"] == "float64"]
+    lengths = list(dict.fromkeys(rows["positions"]))
+    units = ("ms a pass", "KiB a position and picture")
+    lines = [("method", *(f"{unit}, {length:,}" for unit in units for length in lengths))]
     for variant, group in rows.groupby("variant", sort=False):
-        passes = [f"{1000 * r.cpu_seconds / r.batch_passes:.1f}" for r in group.itertuples()]
-        lines.append((name_option_set(str(variant)), *passes, *(f"{r.cache / 2**20:.1f}" for r in group.itertuples())))
+        of = group.set_index("positions")
+        passes = [
+            f"{1000 * of['cpu_seconds'][n] / of['batch_passes'][n]:.1f}" if n in of.index else "" for n in lengths
+        ]
+        caches = [f"{of['cache'][n] / n / of['rows'][n] / 1024:.1f}" if n in of.index else "" for n in lengths]
+        lines.append((name_option_set(str(variant)), *passes, *caches))
     return format_table(lines)
 
 

@@ -67,7 +67,7 @@ VARIANTS = [  # every lossless form of every method, at the options of workflow/
 LAYOUTS: dict[str, tuple[str, dict[str, int], dict[str, int], str]] = {
     "janus": ("janus", {"side": 24}, {"rows": 24, "columns": 24}, "Janus-Pro, 384 pixels"),
     "llamagen": ("llamagen", {"side": 32}, {}, "LlamaGen, 512 pixels"),
-    "lumina": ("chameleon", {}, {"rows": 48, "columns": 48, "line": 1}, "Lumina-mGPT, 768 pixels"),
+    "lumina": ("chameleon", {"side": 48}, {"rows": 48, "columns": 48, "line": 1}, "Lumina-mGPT, 768 pixels"),
     "emu3": ("emu3", {}, {"rows": 64, "columns": 64}, "Emu3, 512 pixels"),
 }
 LENGTHS = (576, 1024, 2353, 4096)

@@ -56,7 +56,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with whi
 SMALL_TOKENIZER = VQConfig(CODES, 8, 32, (1, 1, 1, 1, 1), 1, 32)
 PIXELS = {"chameleon": 128, "emu3": 48}  # pictures of these stand-ins have so many pixels a side, which no file says
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
-CHAMELEON_SIZES = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # a line token, then sizes in units of 32 pixels
 EMU3_WORDS = [
     "<|endoftext|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>", "<|image token|>",
     "<|image start|>", "<|image end|>", "<image>",
@@ -117,6 +116,12 @@ def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None
         file.chmod(0o644)
 
 
+def name_chameleon_sizes(side: int) -> list[str]:
+    """Name Chameleon's tokens of lines and sizes: a line token, then sizes in units of 32 pixels, two codes, up to that
+    of `side` codes and 16 at least."""
+    return [f"<reserved{8799 + n:05d}>" for n in range(max(16, side // 2) + 1)]
+
+
 def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
     """Make a random Chameleon of transformers, tiny, and write its tokenizer to `folder`. architecture: the class that
     its config.json will name; codes: how many image codes; side: codes of a picture's side."""
@@ -125,7 +130,7 @@ def make_chameleon_network(folder: Path, architecture: str, codes: int, side: in
     # as in the published file, the tokenizer's ids are in another order than the numbers in the names of the codes
     names = ["IMGIMG" + "".join("ABCDEFGHIJ"[int(d)] for d in str(code)) + "Z" for code in range(codes)]
     random.Random(1).shuffle(names)
-    words = write_tokenizer(folder, [*CHAMELEON_WORDS, *CHAMELEON_SIZES], names)
+    words = write_tokenizer(folder, [*CHAMELEON_WORDS, *name_chameleon_sizes(side)], names)
     vq = {
         "embed_dim": 8, "num_embeddings": codes, "latent_channels": 32, "resolution": 16 * side, "base_channels": 32,
         "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1,
@@ -219,7 +224,7 @@ def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODE
         "hidden_size": dim, "intermediate_size": hidden, "max_position_embeddings": 4096,
         "num_attention_heads": heads, "num_key_value_heads": heads, "num_hidden_layers": 1, "rms_norm_eps": 1e-05,
         "rope_theta": 10000.0, "swin_norm": False, "torch_dtype": "bfloat16",
-        "vocab_size": len(CHAMELEON_WORDS) + len(CHAMELEON_SIZES) + codes + 256,
+        "vocab_size": len(CHAMELEON_WORDS) + len(name_chameleon_sizes(SIDE)) + codes + 256,
     }  # fmt: skip
     norms = ("input", "post_attention")
     return write_drafter(folder / "anole_drafter", config, heads, norms, torch.bfloat16)
