@@ -118,8 +118,8 @@ def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None
 
 def name_chameleon_sizes(side: int) -> list[str]:
     """Name Chameleon's tokens of lines and sizes: a line token, then sizes in units of 32 pixels, two codes, up to that
-    of `side` codes and 16 at least."""
-    return [f"<reserved{8799 + n:05d}>" for n in range(max(16, side // 2) + 1)]
+    of `side` codes, or of 30 if that is more."""
+    return [f"<reserved{8799 + n:05d}>" for n in range(max(15, side // 2) + 2)]
 
 
 def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
