@@ -222,6 +222,7 @@ def cache_samples(p, s):
         (lambda p, s: None, r"returned NoneType; allowed: tokens \[n, 3\], or Sampled"),
         (lambda p, s: sample_correctly(p, s) + 0.5, r"row 0: shape \(3,\) of float64; allowed: 3 token numbers"),
         (cache_samples, "repeats its last sample"),
+        (lambda p, s: Sampled(sample_correctly(p, s), 247, 321), "321 drafts accepted of 247 offered"),
         (lambda p, s: sample_correctly(p, 1), "the same samples under different seeds"),
     ],
 )

@@ -82,6 +82,23 @@ def spoil_table(value):
     return table
 
 
+def greedy(tokens, q, p):
+    """Return the likeliest token at each position, behind drafts that are these."""
+    best = p.argmax(-1)
+    kept = (np.cumprod(tokens == best[:, :-1], 1)).sum(1)
+    return np.where(np.arange(best.shape[1]) <= kept[:, None], best, -1)
+
+
+def test_a_verifier_that_always_returns_the_likeliest_token_is_lossy():
+    certificate = certify_verifier(greedy, shape="batch", problems=("soft",), margin=0.1, **SMALL)
+    assert certificate.verdict.kind == "lossy", str(certificate)
+
+
+def reseed(tokens, q, p):
+    """Verify a chain with the same random numbers in each call."""
+    return chain(tokens, q, p, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -93,7 +110,10 @@ def spoil_table(value):
         ({"verify": chain, "problems": ("hard",)}, "problems: 'hard'; allowed: soft, sparse, point, equal"),
         (return_value([]), r"verify: row 0: \[\]; allowed: 1 to 3 integers of 0 to 2"),
         (return_value([0, 3]), r"verify: row 0: \[0, 3\]; allowed"),
-        (return_value([0, 1]), "verify: the same tokens under different seeds"),
+        (
+            {"verify": reseed, "shape": "batch", "problems": ("soft",), **SMALL},
+            "the same samples under different seeds",
+        ),
         (return_value([0, 1]) | {"shape": "tree"}, "verify: failed on shape 'tree': TypeError"),
         (return_value([[0.0, 1.0]] * 200) | {"shape": "batch"}, "verify: tokens of float64; allowed: integers"),
         (return_value([[0, 1]]) | {"shape": "batch"}, r"verify: shape \(1, 2\); allowed: \[200, 3\]"),

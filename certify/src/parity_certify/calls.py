@@ -188,7 +188,9 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
     answer = sample(law.prompts[prompts], key)
     if isinstance(answer, Sampled):
-        counts = (int(getattr(answer, key)) for key in COUNTS)
+        counts = [int(getattr(answer, key)) for key in COUNTS]
+        if counts[1] > counts[0] >= 0:
+            raise ParityError(f"sampler: {counts[1]} drafts accepted of {counts[0]} offered; allowed: at most as many")
         return Batch(prompts, check_tokens(answer.tokens, size, law), *counts)
     return Batch(prompts, check_tokens(answer, size, law))
 
