@@ -27,7 +27,7 @@ from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
 from parity.equality.targets.discrete import compute_law
 from parity.models import fetch
-from parity.models.discrete.cached import Cached, EagleDrafter, Layers
+from parity.models.discrete.cached import Cached, EagleDrafter
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.models.discrete.tabular import TabularDrafter
 from parity.stand_ins import write
@@ -120,21 +120,16 @@ class Target(Enumerated):
         return (result.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
 
 
-def repeat_cache(cache: Layers, rows: int) -> Layers:
-    """Repeat the keys and values of one row `rows` times."""
-    return [(keys.repeat_interleave(rows, 0), values.repeat_interleave(rows, 0)) for keys, values in cache]
-
-
 def widen_model(model: Cached, rows: int) -> Cached:
     """Copy a model that has read a prompt, and its drafter, for `rows` pictures of it; weights are shared."""
     wide = copy.copy(model)
     for name in ("on", "last", "prefix_states", "shift"):
         setattr(wide, name, getattr(model, name).repeat_interleave(rows, 0))
-    wide.cache = repeat_cache(model.cache, rows)
+    wide.cache = model.cache.repeat_interleave(rows, 1)
     wide.going = torch.arange(len(wide.last))
     if isinstance(model.drafter, EagleDrafter) and model.features is not None:
         wide.drafter = drafter = copy.copy(model.drafter)
-        drafter.cache = repeat_cache(drafter.cache, rows)
+        drafter.cache = drafter.cache.repeat_interleave(rows, 1)
         for name in ("on", "shift"):
             setattr(drafter, name, getattr(drafter, name).repeat_interleave(rows, 0))
         drafter.features = wide.features = model.features.repeat_interleave(rows, 0)

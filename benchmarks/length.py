@@ -144,9 +144,8 @@ def count_bytes(model: Any) -> int:
     """Count the bytes of keys, values and features that a model and its companions hold."""
     total = 0
     for network in filter(None, (model, *(getattr(model, name, None) for name in ("draft", "drafter", "heads")))):
-        stored = list(network.list_tensors()) if hasattr(network, "list_tensors") else []
-        features = getattr(network, "features", None)
-        total += sum(x.untyped_storage().nbytes() for x in [*stored, *([features] if features is not None else [])])
+        stored = (getattr(network, name, None) for name in ("cache", "features"))
+        total += sum(x.untyped_storage().nbytes() for x in stored if x is not None)
     return total
 
 

@@ -139,11 +139,10 @@ def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     def keep_old_prompts(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
         """Take the prompts of new rows as `take_prompts` does, but leave the old ones in the tensors of `owner`."""
         indices = which.nonzero()[:, 0]
-        olds = [x.clone() for x in self.list_tensors()]
+        old = self.cache.clone()
         start = take_prompts(self, which, fresh, prefixes)
-        for x, old in zip(self.list_tensors(), olds, strict=True):
-            if isinstance(self, owner):
-                x[indices, start : start + prefixes[0]] = old[indices, : prefixes[0]]
+        if isinstance(self, owner):
+            self.cache[:, indices, start : start + prefixes[0]] = old[:, indices, : prefixes[0]]
         return start
 
     monkeypatch.setattr(cached.SlotCache, "take_prompts", keep_old_prompts)

@@ -12,15 +12,17 @@ from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import SlotCache
 
 
-def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
-    """In float64, where near ties of two tokens are far rarer than bits that compiling changes."""
+@pytest.mark.parametrize("method", ["sjd_coupled", "mtj"])
+def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path, method):
+    """In float64, where near ties of two tokens are far rarer than bits that compiling changes. A pass of `mtj` is over
+    a tree."""
     texts = ["a small red circle", "two large squares", "a green star above a blue ring"]
     manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": 8}, tmp_path)
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
-    spec = {"method": "sjd_coupled", "options": options("discrete", "sjd_coupled", {"window": 5}), "seed": 0}
+    spec = {"method": method, "options": options("discrete", method, {"window": 5}), "seed": 0}
     spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float64"}
     real = torch.compile
-    read = SlotCache.read
+    run_pass = SlotCache.run_pass
     batches = []
 
     def trace(function, *, options, **settings):
@@ -28,11 +30,11 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
         return real(function, backend="eager", options=options, **settings)
 
     def record_batch(self, x, *arguments):
-        """Read as the network does, and note the number of rows."""
+        """Run the network, and note the number of rows."""
         batches.append(len(x))
-        return read(self, x, *arguments)
+        return run_pass(self, x, *arguments)
 
-    monkeypatch.setattr(SlotCache, "read", record_batch)
+    monkeypatch.setattr(SlotCache, "run_pass", record_batch)
     monkeypatch.setattr(torch, "compile", trace)
     loaded = (loop.load("discrete", manifest, spec, fast=fast) for fast in (False, True))
     eager, fast = (loop.decode("discrete", networks, spec, rows, 3) for networks in loaded)

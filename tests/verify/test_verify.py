@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 import torch
 from parity_decoders import window
+from torch.nn.functional import pad
 
 import parity
-from parity.models.discrete.cached import logits_pass, run_layers
+from parity.models.discrete.cached import logits_pass
 from parity.verify import verify
 from tests.workflow.conftest import ROOT
 
@@ -43,17 +44,15 @@ def load_scenes(file, dtype, run=logits_pass):
     return scenes
 
 
-def store_one_off(net, x, table, slots, on, cache, live):
+def store_one_off(net, x, table, slots, mask, cache):
     """Run a pass whose tokens behind the first take the next slot of the cache (a fault)."""
     behind = torch.arange(x.shape[1]) > 0
-    return logits_pass(net, x, table, (slots + behind).clamp(max=on.shape[1] - 1), on, cache, live)
+    return logits_pass(net, x, table, (slots + behind).clamp(max=cache[0].shape[1] - 1), mask, cache)
 
 
-def see_next_slot(net, x, table, slots, on, cache, live):
+def see_next_slot(net, x, table, slots, mask, cache):
     """Run a pass whose tokens see the slot behind their own, a hole or what an earlier pass left there (a fault)."""
-    mask = (torch.arange(live) <= slots[..., None] + 1) & on[:, None, :live]
-    hidden = run_layers(net, x, table, mask, cache, (torch.arange(len(x))[:, None], slots), live)
-    return hidden, net.output(hidden)
+    return logits_pass(net, x, table, slots, mask | pad(mask[..., :-1], (1, 0)), cache)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

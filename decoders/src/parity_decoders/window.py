@@ -180,7 +180,7 @@ class Window:
     def find_sources(self) -> tuple[Tensor, Tensor]:
         """Find the positions [B, W] that `init` copies from, in steps of 1 to the left or of a row upwards, and [B, W]
         bool whether each has been written."""
-        source = self.positions - self.back * (-((self.written - 1 - self.positions) // self.back)).clamp(min=1)
+        source = self.positions - self.back * ((self.positions - self.written).clamp(min=0) // self.back + 1)
         return source.clamp(min=0), (source >= 0) & (source < self.written)
 
     def read_forced(self) -> Tensor:

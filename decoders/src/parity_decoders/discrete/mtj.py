@@ -39,42 +39,33 @@ class Branches(NamedTuple):
     tokens: Tensor
     parents: Tensor  # numbers below W are nodes of the chain, node i before slot i; others are branches
     slots: Tensor  # the slot of each token
-    replaced: Tensor  # history of a branch, a bit for each token: 1 if it is not its slot's likeliest
 
 
 def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
     """Choose the `count` nodes beside the chain that are likeliest to be reached, best first, in `rounds` rounds, each
     of which may continue the nodes chosen before.
 
-    chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
+    chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens. The winner
+    of rank r after node n is candidate n (K + 1) + r; nodes have the numbers of `Branches.parents`.
     """
-    B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
-    device = chain.score.device
-    count = min(count, (W - 1) * K)
+    n_ranks = chain.score.shape[2]
+    rounds = min(rounds, count)
     chain = Likeliest(chain.score.clamp(min=FLOOR), chain.tokens)
-    slot = torch.arange(W - 1, device=device).repeat_interleave(K).expand(B, -1)
-    holds = pad(chain.score[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
-    score = (holds + chain.score[:, : W - 1, 1:]).flatten(1)
-    pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
-    is_replaced = torch.arange(K + 1, device=device) > 0
-    numbers = torch.arange(W, W + count, device=device)[:, None]
-    chosen = pool[:, :, :0]
+    foresight.begin_branches(chain)
+    score = chain.score + pad(chain.score[:, :, :1].cumsum(1), (0, 0, 1, -1))  # and of the chain before the slot
+    score[:, :, 0] = -torch.inf  # these are the chain
+    score[:, -1] = -torch.inf  # no branch goes past the window
+    score = score.flatten(1)
+    chosen = []
     for r in range(rounds):
-        n_chosen, m = chosen.shape[2], count * (r + 1) // rounds - chosen.shape[2]
-        if not m:
-            continue
-        best = score.topk(m)
-        new = pool.gather(2, best.indices[:, None].expand(-1, 4, -1))
-        chosen = torch.cat([chosen, new], 2)
-        if n_chosen + m == count:
-            break
-        winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
-        reached = torch.where(new[:, 2] < W - 2, best.values, -torch.inf)[..., None]  # no branch goes past the window
-        score.scatter_(1, best.indices, -torch.inf)
-        score = torch.cat([score, (reached + winners.score).flatten(1)], 1)
-        fields = (winners.tokens, numbers[n_chosen:][:m], new[:, 2, :, None] + 1, new[:, 3, :, None] << 1 | is_replaced)
-        pool = torch.cat([pool, torch.stack([x.expand(B, m, K + 1) for x in fields], 1).flatten(2)], 2)
-    return Branches(*chosen.unbind(1))
+        best = score.topk(count * (r + 1) // rounds - count * r // rounds)
+        chosen.append(best.indices)
+        if r + 1 < rounds:
+            children = best.values[..., None] + foresight.predict_children(best.indices)
+            score = torch.cat([score.scatter_(1, best.indices, -torch.inf), children.flatten(1)], 1)
+    candidates = torch.cat(chosen, 1)
+    tokens, slots = foresight.look_up(candidates)
+    return Branches(tokens, candidates // n_ranks, slots)
 
 
 def carry_laws(slots: Window, laws: LawsByPosition, warm: bool) -> Tensor:
@@ -101,9 +92,8 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
     device = unlike.device
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
     nodes = torch.arange(S, device=device)
-    misses_nearest = tree.hold_throughout(nodes != distances.argmin(1, keepdim=True))
-    descends = ~misses_nearest & distances.isfinite().any(1, keepdim=True)
-    order = torch.where(descends | path, nodes, S)
+    misses_nearest = tree.hold_throughout((nodes != distances.argmin(1, keepdim=True)) | distances.isinf())
+    order = torch.where(misses_nearest & ~path, S, nodes)
     source = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
     return torch.where(source == S, torch.arange(W, device=device), source)
 
@@ -116,8 +106,8 @@ class Foresight(Protocol):
 
     predicts_first_pass: bool
 
-    def prepare(self, slots: Window, S: int) -> None:
-        """Make buffers of what lives from pass to pass, each of S nodes."""
+    def prepare(self, slots: Window, S: int, K: int) -> None:
+        """Make buffers of what lives from pass to pass, each of S nodes. K: alternatives of a slot."""
         ...
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
@@ -134,27 +124,38 @@ class Foresight(Protocol):
         """
         ...
 
-    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """Predict the likeliest winners [B, m, K + 1] after each of the last m branches, given those of the chain's
-        slots [B, W, K + 1]; log-probabilities are FLOOR at least."""
+    def begin_branches(self, chain: Likeliest) -> None:
+        """Begin to predict what follows branches, given the likeliest winners of the chain's slots [B, W, K + 1]."""
+        ...
+
+    def predict_children(self, candidates: Tensor) -> Tensor:
+        """Predict the log-probabilities [B, m, K + 1], FLOOR at least, of the likeliest winners after each of the
+        candidates [B, m], which are the next branches; -inf past the window."""
+        ...
+
+    def look_up(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up tokens and slots of candidates [B, m], see `grow_branches`."""
         ...
 
 
 class LastLaws:
-    """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced,
-    in that pass or on the branch."""
+    """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced
+    in that pass, or whose left neighbour is on the branch."""
 
     predicts_first_pass = False
 
-    def __init__(self, sure: float, unsure: float, width: int):
-        """Set the temperatures `sure` and `unsure`, see `mtj`, and the picture's width."""
+    def __init__(self, sure: float, unsure: float):
+        """Set the temperatures `sure` and `unsure`, see `mtj`."""
         self.sure = sure
         self.unsure = unsure
-        self.width = width
 
-    def prepare(self, slots: Window, S: int) -> None:
-        """Prepare for the rows of a window; nothing lives from pass to pass. See Foresight."""
+    def prepare(self, slots: Window, S: int, K: int) -> None:
+        """Assign a number to the winners of all slots, a branch's too: i (K + 1) + r to rank r of slot i. See
+        Foresight."""
         self.rows = slots.line.rows
+        numbers = torch.arange(slots.size * (K + 1), device=self.rows.device).view(-1, K + 1)
+        self.first = numbers.flatten().expand(len(self.rows), -1)
+        self.next = (numbers + K + 1).repeat_interleave(K + 1, 0)  # those of the next slot, after each winner
 
     def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Do nothing: the window stores the laws. See Foresight."""
@@ -167,19 +168,28 @@ class LastLaws:
         ratio = law / e
         log = ratio.log()
         self.doubtful = (log / self.unsure).log_softmax(-1)
-        self.scores: Tensor | None = None  # [2, B, W, K + 1] of the chain's tokens: sure, doubtful
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
         return pick_winners(ratio, slots.positions), chances
 
-    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """Predict the winners [B, m, K + 1] after each of the last m branches as those of the chain's next slots,
-        flatter where the token to the left or above differs from the chain's. See Foresight."""
-        if self.scores is None:
-            self.scores = torch.stack([chain.score, self.doubtful.gather(-1, chain.tokens).clamp_(min=FLOOR)])
-        history = branches.replaced[:, -m:]
-        next_slots = branches.slots[:, -m:] + 1
-        moved = (history | history >> min(self.width - 1, 62)) & 1
-        return Likeliest(self.scores[moved, self.rows, next_slots], chain.tokens[self.rows, next_slots])
+    def begin_branches(self, chain: Likeliest) -> None:
+        """Score the winners of the chain's slots as they are likely after each winner of the slot before, flatter
+        unless that is the chain's own. See Foresight."""
+        K = chain.score.shape[2] - 1
+        doubtful = self.doubtful.gather(-1, chain.tokens).clamp_(min=FLOOR)
+        after = torch.cat([chain.score[:, :, None], doubtful[:, :, None].expand(-1, -1, K, -1)], 2)
+        self.after = pad(after[:, 1:-1], (0, 0, 0, 0, 0, 1), value=-torch.inf).flatten(1, 2)
+        self.tokens, self.numbers = chain.tokens.flatten(1), self.first
+
+    def predict_children(self, candidates: Tensor) -> Tensor:
+        """Predict the winners after each candidate [B, m] as those of the chain's next slot. See Foresight."""
+        numbers = self.numbers.gather(1, candidates)
+        self.numbers = torch.cat([self.numbers, self.next[numbers].flatten(1)], 1)
+        return self.after[self.rows, numbers]
+
+    def look_up(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up tokens and slots of candidates [B, m]. See Foresight."""
+        numbers = self.numbers.gather(1, candidates)
+        return self.tokens.gather(1, numbers), numbers // self.next.shape[1]
 
 
 def mtj(
@@ -207,7 +217,7 @@ def mtj(
     warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
               noise
     """
-    foresight = LastLaws(sure, unsure, model.width)
+    foresight = LastLaws(sure, unsure)
     return decode_trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
 
 
@@ -228,10 +238,12 @@ def decode_trajectories(
     codes = getattr(model, "codebook", None)
     K = min(ranks, V - 1)
     slot = torch.arange(W, device=start.device).expand(len(start), -1)
+    chain_parents = slot - 1
     slots = Window(model, start, noise, W, "sample_above", shared=True)
     line, laws = slots.line, slots.laws
     assert laws is not None
-    foresight.prepare(slots, W + min(branches, (W - 1) * K))
+    branches = min(branches, (W - 1) * K)
+    foresight.prepare(slots, W + branches, K)
     # [B, ...] at position + width: whether the position's token changed in the last pass
     moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
 
@@ -253,11 +265,10 @@ def decode_trajectories(
     def run_pass() -> Step:
         e = slots.draw_races()
         q = carry_laws(slots, laws, warm)
-        left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
+        left_moved, upper_moved = (moved.gather(1, slots.positions + n) for n in (model.width - 1, 0))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
         drafts = draft[:, :-1]
-        parents = slot - 1
-        offset = slot
+        parents, offset = chain_parents, slot
         if branches:
             side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
             tokens = side_nodes.tokens if foresight.predicts_first_pass else line.mask_new_rows(side_nodes.tokens)

@@ -8,7 +8,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from parity_decoders.counts import Counts
-from parity_decoders.discrete.mtj import FLOOR, Branches, Likeliest, PickWinners, decode_trajectories
+from parity_decoders.discrete.mtj import FLOOR, Likeliest, PickWinners, decode_trajectories
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
@@ -51,7 +51,7 @@ class Parareal:
         self.unsure = unsure
         self.doubt = doubt
 
-    def prepare(self, slots: Window, S: int) -> None:
+    def prepare(self, slots: Window, S: int, K: int) -> None:
         """Make buffers of the laws after the nodes of a pass. See Foresight."""
         self.slots = slots
         zeros = slots.noise.keys.new_zeros(len(slots.noise.keys), S, slots.model.vocab, dtype=slots.noise.dtype)
@@ -87,22 +87,38 @@ class Parareal:
             draft = pick_winners(chances, slots.positions)
         return draft, chances
 
-    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
-        """Predict the winners [B, m, K + 1] after each of the last m branches in a pass of the draft model. See
+    def begin_branches(self, chain: Likeliest) -> None:
+        """Begin a tree of the draft model below the last final token; it has read the chain. See Foresight."""
+        self.n_ranks = chain.tokens.shape[2]
+        self.winners = chain.tokens.flatten(1)
+        root = self.slots.line.read_last_token()
+        # tokens, parents and offsets of the draft model's nodes
+        self.grown: tuple[Tensor, ...] = root, torch.full_like(root, -1), torch.zeros_like(root)
+
+    def predict_children(self, candidates: Tensor) -> Tensor:
+        """Predict the winners after each candidate [B, m] in a pass of the draft model over all branches so far. See
         Foresight."""
-        slots = self.slots
-        root = slots.line.read_last_token()
-        # parent -1 is a node of the chain, which the draft model has read
-        parents = (branches.parents - slots.size).clamp(min=-2) + 1
-        offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
-        tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
+        slots, m = self.slots, candidates.shape[1]
+        tokens, places = self.look_up(candidates)
+        # parent -1 is a node of the chain, which the draft model has read; branch i is node i + 1
+        parents = (candidates // self.n_ranks - slots.size).clamp(min=-2) + 1
+        new = (tokens, parents, places + 1)
+        tokens, parents, offset = self.grown = tuple(torch.cat(x, 1) for x in zip(self.grown, new, strict=True))
         q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
         child_slots = offset[:, -m:]
         chances = self.score_winners(
             self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.line.rows, child_slots]
         )
-        best = chances.topk(chain.tokens.shape[-1])
-        return Likeliest(best.values.clamp(min=FLOOR), best.indices)
+        best = chances.topk(self.n_ranks)
+        self.winners = torch.cat([self.winners, best.indices.flatten(1)], 1)
+        is_past = child_slots == slots.size - 1
+        return best.values.clamp(min=FLOOR).masked_fill(is_past[..., None], -torch.inf)
+
+    def look_up(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up tokens and slots of candidates [B, m]. See Foresight."""
+        parents, W = candidates // self.n_ranks, self.slots.size
+        after_branch = self.grown[2].gather(1, (parents - W + 1).clamp(min=0))
+        return self.winners.gather(1, candidates), torch.where(parents < W, parents, after_branch)
 
     @staticmethod
     def to_log_law(logits: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Layers = list[tuple[Tensor, Tensor]]  # a cache has keys and values [R, T, H, D] of each layer
-Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
+Layers = tuple[Tensor, ...]  # keys [R, T, H, D] of the first layer, its values, keys of the second, ...
+Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers], Any]
 ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
 
 
@@ -24,7 +24,7 @@ class Prompts(NamedTuple):
     """The prompts of a batch, before a network reads them, with the unconditional ones last if the batch is guided."""
 
     prefix: Tensor  # [R, P, dim] embeddings of the last P positions before the picture
-    valid: Tensor  # [R, P]: those that are attended
+    valid: Tensor  # [R, P]: those that are attended, the last one always
     shift: Tensor  # [R] how many slots a row is before the rotary table: its left padding
     embeddings: Tensor  # [V, dim] of the picture's tokens
 
@@ -50,38 +50,29 @@ def compute_features(net: Any, prompts: Prompts, tokens: Tensor) -> Tensor:
     return features
 
 
-def run_layers(
-    net: Any, x: Tensor, table: Tensor, mask: Tensor, cache: Layers, index: tuple[Any, Any], end: int
-) -> Tensor:
+def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Layers) -> Tensor:
     """Run x [R, S, dim] through layers and norm to hidden states [R, S, dim], with the rotary table [R, S, ..]. Keys
-    and values go to `index` in `cache`, of which the first `end` slots are attended where mask [R, S, end] is true."""
+    and values go to slots [R, S] of `cache`, of which the first T are attended where mask [R, S, T] is true."""
+    rows, end = torch.arange(len(x), device=x.device)[:, None], mask.shape[2]
     # the mask is converted to numbers once a pass, because attention would convert a boolean one in each layer
     mask = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, float("-inf"))[:, None]
-    for layer, (keys, values) in zip(net.layers, cache, strict=True):
+    for layer, keys, values in zip(net.layers, cache[::2], cache[1::2], strict=True):
 
         def remember(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
             """Write a layer's new keys and values to its cache, and return those of the first `end` slots."""
-            keys[index], values[index] = k, v
+            keys[rows, slots], values[rows, slots] = k, v
             return keys[:, :end], values[:, :end]
 
         x = layer(x, table, mask, remember)
-    return net.norm(x)
-
-
-def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int) -> Tensor:
-    """Run x [R, S, dim] at slots [R, S] to hidden states [R, S, dim], writing keys and values to `cache`: they see
-    themselves and, of the first `live` slots, those before them that are `on` [R, T]. table [R, S, ..]: the rotary
-    table there. Beyond a row's position the cache is stale, and masked."""
-    key = torch.arange(live, device=x.device)
-    mask = (key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None])
-    return run_layers(net, x, table, mask, cache, (torch.arange(len(x), device=x.device)[:, None], slots), live)
+    hidden: Tensor = net.norm(x)
+    return hidden
 
 
 def logits_pass(
-    net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int
+    net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Layers
 ) -> tuple[Tensor, Tensor]:
     """Run `hidden_pass`, and return its hidden states and their logits [R, S, V]."""
-    hidden = hidden_pass(net, x, table, slots, on, cache, live)
+    hidden = hidden_pass(net, x, table, slots, mask, cache)
     return hidden, net.output(hidden)
 
 
@@ -95,29 +86,26 @@ class SlotCache:
     by_row: tuple[str, ...] = ("going", "on", "shift")  # these attributes hold only the rows that are still decoding
     returns = False
 
-    def __init__(self, net: Any, key_shape: tuple[int, int], table: Tensor, on: Tensor, shift: Tensor, like: Tensor):
-        """Allocate the cache, in dtype and on the device of `like`. key_shape: heads and width of a slot's keys; table:
-        the rotary table; on [R, T]: slots that are attended; shift [R]: how many slots they are before the table's."""
+    def __init__(
+        self, net: Any, key_shape: tuple[int, int], table: Tensor, on: Tensor, shift: Tensor, like: Tensor, n: int
+    ):
+        """Allocate the cache of the prompt's n slots, in dtype and on the device of `like`. key_shape: heads and width
+        of a slot's keys; table: the rotary table; on [R, T]: slots that are attended; shift [R]: how many slots they
+        are before the table's."""
         self.net = net
         self.table = table
         self.on = on
         self.shift = shift
-        shape = (*on.shape, *key_shape)
-        self.cache = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in net.layers]
+        # [2 * layers, R, T, H, D]: keys of the first layer, its values, keys of the second, ...
+        self.cache = like.new_zeros(2 * len(net.layers), len(on), n, *key_shape)
         self.going = torch.arange(len(on), device=on.device)  # the pictures of these rows are not done
         self.static = like.device.type != "cpu"  # if so, shapes follow from batch and window alone
         self.reach: int | None = None  # if `static`, slots that passes attend to; None: all
         self.live = 0  # slots from here on are not attended; a tree's nodes are stored there
 
-    def list_tensors(self) -> list[Tensor]:
-        """List the keys and values of the first layer, of the second, ..."""
-        return [x for layer in self.cache for x in layer]
-
     def widen(self, n_before: int, n_after: int) -> None:
         """Add slots before and after those of the cache."""
-        pad = (0, 0, 0, 0, n_before, n_after)
-        for i, (keys, values) in enumerate(self.cache):  # one layer at a time, because two caches may not fit on a GPU
-            self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
+        self.cache = F.pad(self.cache, (0, 0, 0, 0, n_before, n_after))
 
     def drop_done_rows(self, positions: Tensor, length: int) -> None:
         """Drop from the cache the rows whose positions [R, S] are all the last or past it; not on a GPU, nor if
@@ -126,7 +114,7 @@ class SlotCache:
         if active is not None:
             for name in self.by_row:
                 setattr(self, name, compact_rows(getattr(self, name), active))
-            self.cache = [(compact_rows(keys, active), compact_rows(values, active)) for keys, values in self.cache]
+            self.cache = compact_rows(self.cache.movedim(1, 0), active).movedim(0, 1)
 
     def select_active(self, *inputs: Tensor) -> list[Tensor]:
         """Select the rows of inputs [R, ...] that are still decoding, [G, ...], in the cache's order."""
@@ -145,24 +133,31 @@ class SlotCache:
         return min(self.reach or self.on.shape[1], self.on.shape[1])
 
     def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
-        """Run x [G, S, dim] at slots [G, S] with `run`, and return its result: hidden states [G, S, dim] by default."""
+        """Run x [G, S, dim] at slots [G, S] with `run`, and return its result: hidden states [G, S, dim] by default.
+        They see themselves and the slots before them that are `on`; beyond a row's position the cache is stale."""
         # Keys beyond the furthest slot are never attended; a CPU, which need not synchronise, skips them: this halves
         # the time of attention.
         self.live = self.count_reached() if self.static else int(slots.max()) + 1
-        return run(self.net, x, self.look_up_rotary(slots, x.dtype), slots, self.on, self.cache, self.live)
+        key = torch.arange(self.live, device=x.device)
+        mask = (key <= slots[..., None]) & self.on[:, None, : self.live] | (key == slots[..., None])
+        return self.run_pass(x, slots, slots, mask, run)
 
-    def read_tree(self, x: Tensor, slots: Tensor, visible: Tensor, ancestry: Tensor) -> Tensor:
-        """Run the last S of a tree's N nodes, x [G, S, dim], to hidden states: they see slots `visible` [G, S, live]
-        and the nodes `ancestry` [G, S, N]. Their keys and values are stored after all that was fed, where the cache is
-        widened if need be, because joining them to a copy of the long cache would be slow."""
-        end = self.live + ancestry.shape[2]
-        if (n_missing := end - self.cache[0][0].shape[1]) > 0:
-            self.widen(0, n_missing + self.on.shape[1] - self.live)  # so trees up to the picture's end will fit
-        index: tuple[Any, Any] = slice(None), slice(end - x.shape[1], end)
-        if self.static:  # behind a slice, compiled code copies the whole cache
-            index = torch.arange(len(x), device=x.device)[:, None], torch.arange(end - x.shape[1], end, device=x.device)
+    def read_tree(self, x: Tensor, places: Tensor, visible: Tensor, ancestry: Tensor, run: Pass = hidden_pass) -> Any:
+        """Run the last S of a tree's N nodes, x [G, S, dim], as if at slots `places` [G, S], and return the result of
+        `run`, as `read`: they see slots `visible` [G, S, live] and the nodes `ancestry` [G, S, N]. Their keys and
+        values are stored after all that was fed, because joining them to a copy of the long cache would be slow."""
         mask = torch.cat([visible, ancestry], -1)
-        return run_layers(self.net, x, self.look_up_rotary(slots, x.dtype), mask, self.cache, index, end)
+        end = mask.shape[2]
+        slots = torch.arange(end - x.shape[1], end, device=x.device).expand(len(x), -1)
+        return self.run_pass(x, places, slots, mask, run)
+
+    def run_pass(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, run: Pass) -> Any:
+        """Run x [G, S, dim] with the rotary table of slots `places` [G, S]; see `hidden_pass`. The first pass makes
+        room for the whole picture and the nodes of a tree, when the cache is as short as the prompt: two long ones may
+        not fit on a GPU."""
+        if (n_missing := mask.shape[2] - self.cache.shape[2]) > 0:
+            self.widen(0, n_missing + self.on.shape[1] - self.live)
+        return run(self.net, x, self.look_up_rotary(places, x.dtype), slots, mask, self.cache.unbind())
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
         """Replace the prompts in `rows` [B] bool by those of `fresh`; return how many slots were added before the
@@ -176,8 +171,7 @@ class SlotCache:
         index = rows.nonzero()[:, 0].to(self.on.device)
         self.on[index] = F.pad(fresh.on, (gap, self.on.shape[1] - gap - fresh.on.shape[1]))
         self.shift[index] = fresh.shift + gap
-        for stored, new in zip(self.list_tensors(), fresh.list_tensors(), strict=True):
-            stored[index, gap : gap + prefixes[1]] = new[:, : prefixes[1]]
+        self.cache[:, index, gap : gap + prefixes[1]] = fresh.cache[:, :, : prefixes[1]]
         return n_more
 
 
@@ -220,7 +214,8 @@ class Cached(SlotCache):
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
         # slots of the picture are not attended (`on`) until tokens were fed there; those after it never are
         n_after = len(forced) + -(self.prefix + len(forced)) % ALIGNED
-        super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, n_after)), shift, prefix)
+        n = -(-self.prefix // ALIGNED) * ALIGNED
+        super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, n_after)), shift, prefix, n)
         self.embeddings = embeddings
         self.vocab = len(embeddings)
         self.returns = returns
@@ -235,8 +230,11 @@ class Cached(SlotCache):
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
         self.prefix_states = prefix[:, :-1]
         if self.prefix > 1:  # prompts are read uncompiled, because their shapes differ and are run once
+            self.attend(0)
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            self.prefix_states = self.read(prefix[:, :-1], slots)
+            with torch.inference_mode():
+                self.prefix_states = self.read(prefix[:, :-1], slots)
+            self.reach = None
 
     def attend(self, positions: int) -> None:
         """Let passes attend to the prompt and the first so many positions alone, until the next call; none of a later
@@ -248,10 +246,6 @@ class Cached(SlotCache):
         embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
         return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
-    def _see(self, rows: Tensor, slots: Tensor) -> None:
-        """Mark slots of the picture as attended from now on; those of the prompt keep the caption's mask."""
-        self.on[rows, slots] |= slots >= self.prefix
-
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [R, S, V] after `tokens` at `positions` [R, S]; their keys, values and features are stored."""
@@ -259,7 +253,7 @@ class Cached(SlotCache):
         B = len(tokens)
         (tokens, positions) = self.select_active(tokens, positions)
         slots = positions + self.prefix
-        self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
+        self.on.scatter_(1, slots, True)
         hidden, logits = self.read(self._embed(tokens, positions), slots, self.run)
         self.fed = max(self.fed, self.live)
         if self.features is not None:
@@ -280,9 +274,9 @@ class Cached(SlotCache):
         replaced = torch.where(parents == FINAL, self.slots, self.slots[:, :1])
         on = self.on.scatter(1, replaced, False)[:, None, : self.live]
         visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & on
-        self.hidden = self.read_tree(self._embed(tokens, positions), self.slots, visible, nodes)
+        self.hidden, logits = self.read_tree(self._embed(tokens, positions), self.slots, visible, nodes, self.run)
         self.behind = self.live
-        return self.restore_rows(self.net.output(self.hidden), B)
+        return self.restore_rows(logits, B)
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
@@ -291,16 +285,14 @@ class Cached(SlotCache):
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
-        else:  # counting the missing nodes (-1) would synchronise, so they are replaced by each row's last node
-            node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
+        else:  # counting the missing nodes (-1) would synchronise, so node 0, which is final, stands for them
+            node = nodes.clamp(min=0)
             row = torch.arange(len(nodes), device=nodes.device)[:, None]
         destination = self.slots[row, node]
         if not self.static and len(destination):
             self.fed = max(self.fed, int(destination.max()) + 1)
-        self._see(row, destination)
-        source = self.behind + node
-        for x in self.list_tensors():
-            x[row, destination] = x[row, source]
+        self.on[row, destination] = True
+        self.cache[:, row, destination] = self.cache[:, row, self.behind + node]
         if self.features is not None:
             self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
 
@@ -391,7 +383,7 @@ class EagleDrafter(SlotCache):
         context = net.make_context(target, ids)
         like = target.last
         on = F.pad(context.on, (0, target.length), value=True)
-        super().__init__(net, target.net.key_shape, target.table, on, context.shift.clone(), like)
+        super().__init__(net, target.net.key_shape, target.table, on, context.shift.clone(), like, on.shape[1])
         self.target = target
         self.embeddings = context.embeddings
         self.before = context.on.shape[1]
