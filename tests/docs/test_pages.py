@@ -3,14 +3,17 @@
 A Python or YAML block whose first line names a file is written to it; other Python is executed, other YAML is checked
 against the schema. In a `console` block, lines below a command are parts of its output; Snakemake runs as a dry run,
 since CI and other tests run whole experiments. The commands of an `options` block need a server, a cluster or files of
-others: their flags are checked.
+others: their flags are checked. Pages of checkpoints run on small random weights in the published layouts, which lie
+where a page's downloads would.
 """
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import yaml
@@ -19,14 +22,28 @@ from pydantic import ValidationError
 from snakemake.cli import get_argument_parser
 
 from parity.experiment.schema import Config
+from parity.stand_ins import write
 from tests.workflow.conftest import ROOT, copy_project
 
-PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
+PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").rglob("*.md")])
 # pages with snippets that decode, judge or tune
 DECODING = (
     "certify", "checkpoint", "companion", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
     "transformers",
 )  # fmt: skip
+CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder, and where the page has it
+    "llamagen": {"llamagen": {"": "llamagen"}},
+    "llamagen-classes": {"llamagen_c2i": {"": "classes"}},
+    "janus": {"janus_released": {"Janus-Pro-1B": "Janus-Pro-1B"}, "janus": {"Janus-Pro-1B": "Janus-Pro-1B-hf"}},
+    "emu3": {"emu3": {"Emu3-Gen-hf": "Emu3-Gen-256"}},
+    "lumina": {
+        "chameleon": {"Lumina-mGPT-7B-768": "Lumina-mGPT-7B-512", "vqgan.ckpt": "vqgan.ckpt"},
+        "anole": {"Anole-7b-v0.1-hf": "Anole-7b-v0.1-hf"},
+    },
+    "mar": {"mar": {"": "mar"}},
+    "xlnet": {"xlnet": {"": "."}, "gpt2": {"gpt2-large": "gpt2-large"}},
+}
+SHORTER = {"Emu3-Gen-hf": "Emu3-Gen-256"}  # paths that a test changes: a folder's name says the size of its pictures
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
@@ -49,6 +66,16 @@ def run_console(text, folder):
         for line_expected in expected:
             assert line_expected in output, (line, line_expected, output)
         assert finished.returncode == any("lossy" in line_expected for line_expected in expected), (line, output)
+
+
+def lay_weights(page, folder):
+    """Write the stand-ins of a page of a checkpoint where its downloads would lie in `folder`."""
+    for name, places in CHECKPOINTS.get(page, {}).items():
+        written = folder / "written" / name
+        write(name, written)
+        for source, target in places.items():
+            copy = shutil.copy if (written / source).is_file() else partial(shutil.copytree, dirs_exist_ok=True)
+            copy(written / source, folder / target)
 
 
 def check_flags(line):
@@ -78,16 +105,24 @@ def check_configuration(text):
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in DECODING)) for page in PAGES]
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in {*DECODING, *CHECKPOINTS}))
+        for page in PAGES
+    ],
 )
 def test_every_command_and_snippet_runs(page, tmp_path, monkeypatch):
-    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    for path in SHORTER if page.stem in CHECKPOINTS else ():
+        text = text.replace(path, SHORTER[path])
+    blocks = BLOCK.findall(text)
     assert blocks, f"{page.name}: no snippet"
     folder = tmp_path / "project"
     if any(kind == "console" for kind, _ in blocks):
         copy_project(folder)
         (folder / "docs").mkdir()
         (folder / "docs/example_decoders.py").write_text((ROOT / "docs/example_decoders.py").read_text())
+        lay_weights(page.stem, folder)
     names = {}
     for kind, text in blocks:
         if kind == "console":

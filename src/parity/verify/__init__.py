@@ -7,6 +7,7 @@ each token by its law given those before it.
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from parity.metrics.likelihood import teacher_forced_logits
 SETTINGS: dict[str, dict[str, Any]] = {
     "anysubset": {"alpha": LEVEL},
     "discrete": {"alpha": LEVEL},
-    "continuous": {"forced": 256, "conditions": 4},
+    "continuous": {"forced": 256, "conditions": 4, "pathwise": 2},
 }
 
 
@@ -56,7 +57,9 @@ def verify(
     rows = loop.slice_rows(generator.make_rows(list(prompts[:n]), repeats), slice(n))
     loaded = generator.load_networks(method)
     spec = {**generator.case.setting, "seed": seed, "method": method, "options": options}
-    spec |= {"dtype": generator.dtype} if generator.kind == "discrete" else {}
+    spec |= {"discrete": {"dtype": generator.dtype}, "anysubset": {"task_kind": "infilling"}}.get(generator.kind, {})
+    if generator.reads_given_captions:
+        loaded = replace(loaded, manifest={**generator.manifest, "captions": list(prompts)})
     if generator.kind == "discrete":
         found = compare_with_plain(loaded, spec, rows)
         if found is not None:
@@ -108,7 +111,7 @@ def check_tokens(
     def decode(chosen: dict[str, Any]) -> CellFiles:
         """Make a cell of the rows, decoded by a specification."""
         cell = CellFiles(kind, Path(f"{chosen['method']}-verify"), {**SETTINGS[kind], "seeds": [chosen["seed"]]})
-        cell.device, cell.spec, cell.inputs, cell.manifest = generator.device, chosen, rows, generator.manifest
+        cell.device, cell.spec, cell.inputs, cell.manifest = generator.device, chosen, rows, loaded.manifest
         cell.shards = loop.decode(kind, loaded, chosen, rows, len(rows["ids"]))
         return cell
 
