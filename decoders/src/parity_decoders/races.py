@@ -24,9 +24,10 @@ from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
 from parity_decoders.verification import make_law
 
-# What rounding may move the leads of plain decoding's tokens by, on average; more is a fault of passes over many tokens
-ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
-COARSE = 0.3  # the same of other dtypes: bfloat16 has 8 bits, and guidance multiplies what they lose
+# What rounding may move the leads of plain decoding's tokens by, in nats on average and without guidance, which
+# multiplies it; more is a fault of passes over many tokens
+ROUNDING = {torch.float64: 1e-9, torch.float32: 3e-4}
+COARSE = 0.1  # the same of other dtypes: bfloat16 has 8 bits
 TIE = 4  # a race that is lost by more than so many times the largest move is no tie
 REJECTED = ("rejected", "differs by more than eps")  # verdicts of rows that reject
 LEVEL = 1e-3  # level of the tests of tokens of other decoders: a correct one is rejected so often
@@ -120,6 +121,7 @@ class Rounding(NamedTuple):
     largest: float
     mean: float
     dtype: torch.dtype  # of the network
+    guidance: float  # 1 for none
 
     @property
     def kind(self) -> str:
@@ -127,18 +129,19 @@ class Rounding(NamedTuple):
 
     def find_fault(self) -> str:
         """Say that rounding does not explain the moves; "" if it does."""
-        if self.mean <= ROUNDING.get(self.dtype, COARSE):
+        if self.mean <= ROUNDING.get(self.dtype, COARSE) * math.hypot(self.guidance, self.guidance - 1):
             return ""
         line = "FAULT: a pass over many tokens and passes over one have other laws: races move by"
         return f"{line} {self.mean:.2g} nats on average, which rounding in {self.kind} does not explain"
 
 
-def measure_rounding(plain: Draws, own: Tensor, dtype: torch.dtype) -> Rounding:
+def measure_rounding(plain: Draws, own: Tensor, dtype: torch.dtype, guidance: float) -> Rounding:
     """Measure rounding on plain decoding's tokens. own [B, L]: their leads by the laws that drew them; dtype: of the
     network."""
     is_compared = plain.is_drawn & own.isfinite() & plain.leads.isfinite()
     moves = (own - plain.leads)[is_compared].abs()
-    return Rounding(float(moves.max()), float(moves.mean()), dtype) if len(moves) else Rounding(0.0, 0.0, dtype)
+    largest, mean = (float(moves.max()), float(moves.mean())) if len(moves) else (0.0, 0.0)
+    return Rounding(largest, mean, dtype, guidance)
 
 
 def judge(name: str, plain: Draws, drawn: Draws, rounding: Rounding) -> Verification:

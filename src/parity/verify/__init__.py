@@ -93,7 +93,8 @@ def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Ve
         return Draws(tokens, is_drawn, torch.cat(of_rows).double())
 
     looked = look(plain)
-    rounding = measure_rounding(looked, place_leads(leads, model.length), getattr(torch, spec["dtype"]))
+    dtype, guidance = getattr(torch, spec["dtype"]), spec["sampling"].get("guidance", 1.0)
+    rounding = measure_rounding(looked, place_leads(leads, model.length), dtype, guidance)
     if is_coupled("discrete", spec["method"], spec["options"]):
         model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
         return judge(spec["method"], looked, look(discrete.record(model, start, steps).tokens), rounding)
