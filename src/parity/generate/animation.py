@@ -45,7 +45,7 @@ def tile(images: Sequence[Any]) -> Any:
 
 def draw_animation(sides: Sequence[Sequence["Made"]], pace: Pace) -> tuple[list[Any], list[int]]:
     """Draw the frames of pictures that were decoded together, one list a decoder, side by side, and their durations in
-    milliseconds. pace: each pass takes as long as any other, or as long as it took."""
+    milliseconds. pace: each pass takes as long as any other, or as long as it took; seconds are then shown, too."""
     from PIL import Image, ImageDraw, ImageFont
 
     ends = [max(int(made.final.max()) for made in side) for side in sides]
@@ -63,7 +63,8 @@ def draw_animation(sides: Sequence[Sequence["Made"]], pace: Pace) -> tuple[list[
             sheet = tile([mask_open(made.image, made.final, done) for made in side])
             framed = Image.new("RGB", (sheet.width, sheet.height + LINE), "white")
             framed.paste(sheet, (0, 0))
-            text = f"{side[0].facts['method']}: pass {done} of {end}, {total * done / end:.2f} s"
+            text = f"{side[0].facts['method']}: pass {done} of {end}"
+            text += f", {total * done / end:.2f} s" if pace == "seconds" else ""
             ImageDraw.Draw(framed).text((4, sheet.height + 3), text, "black", font)
             columns.append(framed)
         frame = Image.new("RGB", (sum(c.width for c in columns) + 8 * (len(columns) - 1), columns[0].height), "white")
