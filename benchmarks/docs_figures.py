@@ -429,6 +429,26 @@ def format_growth(t: pd.DataFrame, by: str) -> str:
     return format_table(lines)
 
 
+def format_companion_sizes(t: pd.DataFrame) -> str:
+    """Write a table with a line for each companion of a network of a published size: its share of the target, memory
+    asked and taken, CPU-seconds, and passes of a picture drawn with it."""
+    lines = [
+        (
+            "network, random", "companion", "of the target", "memory asked, MiB", "taken", "CPU-seconds",
+            "passes of 64 tokens", "tokens of `ar`",
+        )
+    ]  # fmt: skip
+    for r in t.itertuples():
+        taken = f"{max(r.taken, r.drawing_taken):,}"
+        equal = "yes" if r.equal else "no"
+        passes = f"{r.passes:.0f} by `{r.method}`"
+        network = f"{r.model}, {r.dtype}"
+        lines.append(
+            (network, f"`{r.companion}`", f"{r.share}%", f"{r.asked:,}", taken, f"{r.seconds:.0f}", passes, equal)
+        )
+    return format_table(lines)
+
+
 PAPER_SPEEDUPS = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
 
 
@@ -459,6 +479,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
     "gain": ("gain", format_gain),
+    "companion-sizes": ("companion-sizes", format_companion_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
     "length-costs": ("length-networks", format_length_costs),
