@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -390,21 +389,7 @@ def format_length_costs(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
-def format_length_laws(t: pd.DataFrame) -> str:
-    """Write a table by length of the long layer's tests of all methods: how many were rejected, and the largest shift
-    of probability per token that could have stayed unseen."""
-    lines = [
-        ("positions", "methods", "tests", "smallest p, corrected", "rejected twice", "a shift that would be found")
-    ]
-    for length, rows in t.groupby("positions"):
-        counts = f"{len(rows)}", f"{rows['tests'].sum():,}", f"{rows['p'].min():.2f}", f"{rows['rejected'].sum()}"
-        lines.append((f"{length:,}", *counts, f"{rows['shift'].min():.3f} to {rows['shift'].max():.3f}"))
-    return format_table(lines)
-
-
 GROWING = {
-    "laws": "the target's laws of two pictures, by a tiny network",
-    "tests": "tests of 100 rows of a long model",
     "plan": "planning",
     "store": "a shard found in the store",
     "measure": "metrics and paired tests of a cell",
@@ -413,18 +398,13 @@ GROWING = {
 }
 
 
-def format_growth(t: pd.DataFrame, by: str) -> str:
-    """Write a table by part of CPU-seconds, peak MiB and, where it wrote a file, its kB, at each value of column
-    `by`."""
-    values = list(dict.fromkeys(t[by]))
-    heads = [f"{unit}, {value:,}" for unit in ("CPU-s", "MiB", "kB") for value in values]
-    lines = [("", *heads)]
+def format_growth(t: pd.DataFrame) -> str:
+    """Write a table by part of CPU-seconds and peak MiB at each number of pictures."""
+    values = list(dict.fromkeys(t["images"]))
+    lines = [("", *(f"{unit}, {value:,}" for unit in ("CPU-s", "MiB") for value in values))]
     for part, rows in t.groupby("part", sort=False):
-        by_value = rows.set_index(by)
-        cells = [f"{by_value['cpu_seconds'][v]:,.1f}" if v in by_value.index else "" for v in values]
-        cells += [f"{by_value['mib'][v]:,.0f}" if v in by_value.index else "" for v in values]
-        size = by_value["bytes"] if "bytes" in by_value else pd.Series(dtype=float)
-        cells += [f"{size[v] / 1000:,.0f}" if v in size.index and pd.notna(size[v]) else "" for v in values]
+        of = rows.set_index("images")
+        cells = [f"{of['cpu_seconds'][v]:,.1f}" for v in values] + [f"{of['mib'][v]:,.0f}" for v in values]
         lines.append((GROWING[str(part)], *cells))
     return format_table(lines)
 
@@ -483,10 +463,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
     "length-costs": ("length-networks", format_length_costs),
-    "length-laws": ("length-laws", format_length_laws),
-    "length-growth": ("length-growth", partial(format_growth, by="positions")),
-    "long-pictures": ("long-pictures", partial(format_growth, by="tokens")),
-    "many-pictures": ("many-pictures", partial(format_growth, by="images")),
+    "many-pictures": ("many-pictures", format_growth),
 }
 
 
