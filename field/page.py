@@ -330,6 +330,7 @@ def main() -> None:
         docs = FIELD.parent / "docs"
         (docs / "results/field.md").write_text(write_document(rows), encoding="utf-8")
         lines = ["label,count", *(f"{name},{count}" for name, count in count_rows(rows).items())]
+        (docs / "figures").mkdir(exist_ok=True)
         (docs / "figures/field.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)

@@ -153,7 +153,7 @@ def test_an_added_model_of_captions_reads_any_caption(tmp_path, monkeypatch):
         (["a", "--out", "a.jpg"], "ends in .png"),
         (["missing.txt"], "missing.txt"),
         (["a", "--animate", "a.gif"], "ends in .webp"),
-        (["a", "--animate", "a.webp", "--n", "9"], "9 pictures; allowed: --batch, 8"),
+        (["a", "--animate", "a.webp", "--n", "9", "--grid"], "9 pictures; allowed: --batch, 8"),
         (["a", "--n", "0"], "--n 0: allowed: 1 or more"),
         (["a", "--threads", "0"], "--threads 0: allowed: 1 or more"),
         (["a", "--method", "sjd", "--option", "window=[3"], "allowed: NAME=VALUE"),
