@@ -72,18 +72,9 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
     step = canvas.step.gather(1, order).to(torch.int16)
     return Drawn(
-        canvas.tokens.to(dtype),
-        steps_of_row,
-        step,
-        accepted,
-        tries,
-        gave_up,
-        drafts,
-        log_ratio,
-        distance,
-        order,
+        canvas.tokens.to(dtype), steps_of_row, step, accepted, tries, gave_up, drafts, log_ratio, distance, order,
         seconds,
-    )
+    )  # fmt: skip
 
 
 def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:

@@ -16,9 +16,8 @@ from parity.experiment import weights
 from parity.experiment.schema import HUB, PINNED, ModelSpec, NetworkSpec
 
 LAYER = re.compile(r"(?:^|[._])(?:layers|layer|blocks?|h)\.(\d+)\.")
-VISION = re.compile(
-    r"(?:^|\.)vqmodel\.|^gen_vision_model\.|^vae\."
-)  # of an image tokenizer or autoencoder in a file of several networks
+# Of an image tokenizer or autoencoder in a file of several networks.
+VISION = re.compile(r"(?:^|\.)vqmodel\.|^gen_vision_model\.|^vae\.")
 UNUSED = re.compile(r"(?:^|\.)(?:vision_model|aligner)\.|^decoder\.(?:block|final|embed)")  # of networks no job loads
 KEYS = (  # tensors whose axis, divided by the last number, has as many numbers as the keys of a position in a layer
     ("attention.wqkv.weight", 0, 3), ("attn.qkv.weight", 0, 3), ("self_attn.k_proj.weight", 0, 1),

@@ -421,9 +421,9 @@ BY_COST = (
 )
 FASTEST = (
     "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
-    " computes beside its networks is left out: trees take more, so that on a GPU that was measured sjd_coupled and not"
-    " mtj was the fastest (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than"
-    " their error, and for which costs."
+    " computes beside its networks is left out, and trees compute more: a GPU may have another order"
+    " (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than their error, and for"
+    " which costs."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"

@@ -83,18 +83,6 @@ def compute_tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
     return float(max(p_lower, stats.ttest_1samp(x - y, margin, alternative="less").pvalue))
 
 
-def bootstrap_mean(d: np.ndarray, resamples: int, rng: np.random.Generator) -> tuple[float, float]:
-    """Compute the BCa bootstrap interval of the mean of d [n], which is not constant, at level 1 - alpha (Efron 1987):
-    quantiles of the means of resamples, corrected for their bias and for d's skewness."""
-    means = np.concatenate([rng.choice(d, (min(200, resamples - i), len(d))).mean(1) for i in range(0, resamples, 200)])
-    bias = special.ndtri(((means < d.mean()).mean() + (means <= d.mean()).mean()) / 2)
-    centred = d - d.mean()
-    skewness = (centred**3).sum() / (6 * (centred**2).sum() ** 1.5)
-    z = bias + special.ndtri([R.get_alpha() / 2, 1 - R.get_alpha() / 2])
-    low, high = np.quantile(means, special.ndtr(bias + z / (1 - skewness * z)))
-    return float(low), float(high)
-
-
 def make_scalar_rows(
     sides: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **columns: Any
 ) -> list[Row]:
@@ -119,12 +107,13 @@ def make_scalar_rows(
     error = float(d.std(ddof=1) / n**0.5)
     values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.compute_detectable_z(error)}
     t = stats.ttest_rel(x, y)
-    boot = bootstrap_mean(d, resamples, np.random.default_rng(seed))
+    settings = {"method": "BCa", "batch": 200, "n_resamples": resamples, "confidence_level": 1 - R.get_alpha()}
+    boot = stats.bootstrap((d,), np.mean, rng=np.random.default_rng(seed), **settings).confidence_interval
     p = compute_tost_p(x, y, margin)
     alpha = R.get_alpha()
     # `tost_margin` is the margin within which TOST shows two equal sides to be equivalent with probability POWER.
     tost_margin = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
-    boot_verdict = "interval holds 0" if boot[0] <= 0 <= boot[1] else "interval excludes 0"
+    boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
     tost_verdict = f"{'equivalent' if p <= alpha else 'not shown equivalent'} within {margin:g}"
     diagnostic = values | {"decides": False}
     tost = diagnostic | {"minimum_detectable_effect": tost_margin, "verdict": tost_verdict}
