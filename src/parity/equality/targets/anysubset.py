@@ -22,7 +22,8 @@ from torch import Tensor
 from parity.decode.anysubset import Filled, record
 from parity.equality.martingale_tests import compute_detectable_z, make_z_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import LONGEST, Drawn, Long, draw_laws
+from parity.equality.targets.long import Drawn, Long, draw_laws
+from parity.experiment.options import LONGEST
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
 from parity.models.anysubset.tabular import (

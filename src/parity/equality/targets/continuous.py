@@ -29,7 +29,8 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.decode import continuous as decode
 from parity.equality.targets import Decoder, prefix_errors
-from parity.equality.targets.long import LONGEST, Drawn, Long
+from parity.equality.targets.long import Drawn, Long
+from parity.experiment.options import LONGEST
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
 from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
 

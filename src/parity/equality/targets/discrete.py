@@ -23,7 +23,8 @@ from parity.base.errors import ParityError
 from parity.decode.discrete import Decoded, record
 from parity.equality.martingale_tests import compute_log_scores, make_sequence_rows, make_support_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import LONGEST, Drawn, Long, draw_laws
+from parity.equality.targets.long import Drawn, Long, draw_laws
+from parity.experiment.options import LONGEST
 from parity.models.discrete.tabular import (
     HashedTable,
     HiddenMarkov,

@@ -29,7 +29,6 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.equality.martingale_tests import make_agreement_row, make_sequence_rows
 from parity.equality.targets import Decoder, prefix_errors
-from parity.experiment.options import LONGEST  # noqa: F401  (the targets of each kind import it from here)
 
 RUN_BATCH = 32  # number of rows of a batch in a run with default settings
 SIZES = ((1, 2), (3, 1), (RUN_BATCH, 1))  # sizes of the small batches that are compared, and how many of each
