@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from parity_certify import joint_tests as J
 from parity_certify.calls import Drawn, Store
 from parity_certify.errors import ParityError
 from parity_certify.laws import count_prefixes
+from parity_certify.page import format_page
 from parity_certify.result_rows import make_row
 from parity_certify.verdict import WITHIN, Verdict, judge_decoders
 
@@ -109,6 +111,15 @@ def test_where_nothing_was_drafted_nothing_is_certified():
         counting = lambda p, s: Sampled(sample_correctly(p, s), drafted, accepted)  # noqa: B023, E731
         certificate = certify_sampler(counting, LAW, n=400, margin=0.5, **QUIET)
         assert certificate.exit_code == (0 if accepted else 2) and words in certificate.verdict.reason
+
+
+def test_the_verdicts_own_line_says_how_much_was_speculated():
+    """Counted, or not known; the same on the page."""
+    counting = lambda p, s: Sampled(sample_correctly(p, s), 9, 4)  # noqa: E731
+    expected = {counting: "drafts: 4 of 9 accepted", sample_correctly: "not known, it may have drawn plainly"}
+    for sample, words in expected.items():
+        c = certify_sampler(sample, LAW, n=100, margin=0.5, **QUIET)
+        assert words in str(c).splitlines()[0] and words[1:] in format_page(c, Path(), {})
 
 
 def test_a_gap_of_speculation_is_told():

@@ -44,11 +44,12 @@ class Certificate:
         return self.verdict.contradicts(self.claim)
 
     def __str__(self) -> str:
-        """Write the report for a terminal: verdict, p-value and bound by target and seed, drafts, diagnosis, scope."""
+        """Write the report for a terminal: verdict and drafts, p-value and bound by target and seed, diagnosis,
+        scope."""
         if "tokens" in self.details:  # texts have other tests and another report
             return report_texts(self)
-        v, details = self.verdict, self.details
-        lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
+        v = self.verdict
+        lines = [f"{self.name}: {v.words} ({self.drafts})", f"  {v.reason}", ""]
         lines.append(
             f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation ({describe_confidence(ALPHA)})"
         )
@@ -61,13 +62,11 @@ class Certificate:
             notes = [f"repeat, seed {seed}" if bound["repeat"] else "", bound["note"]]
             note = f"   ({'; '.join(filter(None, notes))})" if any(notes) else ""
             lines.append(f"  {model:<14} {shown}  {words}{note}")
-        if details.get("drafted") is not None:
-            lines += ["", f"  {self.drafts}"]
         lines += [f"  hardly tested: {text}" for text in self.warnings]
         if self.where:
             lines += ["", f"  {self.where}"]
-        if "diagnosis" in details:
-            lines += ["", f"  diagnosis: {details['diagnosis']['says']}"]
+        if "diagnosis" in self.details:
+            lines += ["", f"  diagnosis: {self.details['diagnosis']['says']}"]
         if v.untested:
             untested = [text for text in v.untested if text not in self.warnings]
             lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(untested)}"]
@@ -75,10 +74,11 @@ class Certificate:
 
     @property
     def drafts(self) -> str:
-        """One line on what was drafted; "" if the sampler does not count it."""
+        """How much was speculated, in words for the verdict's own line; a sampler that counts no drafts may have drawn
+        plainly."""
         details = self.details
         if details.get("drafted") is None:
-            return ""
+            return "drafts: not known, it may have drawn plainly"
         rounds = "" if details.get("rounds") is None else f", {details['rounds']:.2f} rounds a sequence"
         return f"drafts: {details['accepted']} of {details['drafted']} accepted{rounds}"
 
@@ -105,7 +105,8 @@ def report_texts(c: Certificate) -> str:
     v, details = c.verdict, c.details
     count = details["n"][0]
     total = "" if count == details["of"] else f" of {details['of']}: the time was used up"
-    lines = [f"{count} texts{total}, {details['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {details['tests']}"]
+    lines = [f"{count} texts{total}, {details['tokens']} tokens: {v.words} ({c.drafts})"]
+    lines += [f"  {v.reason}", f"  {details['tests']}"]
     if v.where:
         lines.append(f"  differs most at {v.where}")
     lines.append("")

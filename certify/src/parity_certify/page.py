@@ -56,10 +56,7 @@ def format_page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
     v, details = c.verdict, c.details
     blocks = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
     blocks.append(f"<p>{escape(v.reason)}.</p>")
-    if details.get("drafted") is not None:
-        blocks.append(f"<p>{escape(c.drafts.capitalize())}.</p>")
-    elif "drafted" in details:
-        blocks.append("<p>The engine does not say how many drafts it accepted.</p>")
+    blocks.append(f"<p>{escape(c.drafts.capitalize())}.</p>")
     blocks += [f"<p>Hardly tested: {escape(text)}.</p>" for text in c.warnings]
     if "diagnosis" in details:
         blocks.append(f"<h2>Diagnosis</h2><p>{escape(details['diagnosis']['says'])}.</p>")
