@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parity_certify import certify_sampler, law
-from parity_certify.adapters.server import Server
+from parity_certify.adapters.server import Server, check_options_heeded, compute_law, select_law_options
 from parity_certify.errors import ParityError
 
 P = np.array([0.6, 0.3, 0.1])
@@ -27,10 +27,12 @@ class Tokenizer:
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        """Answer a request for a completion with letters drawn from P; the model's name chooses an odd answer."""
+        """Answer a request for a completion with letters drawn from P at its temperature; of other options it reads
+        none. The model's name chooses an odd answer."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         rng = np.random.default_rng(request["seed"])
-        text = "".join(LETTERS[i] for i in rng.choice(3, p=P, size=request["max_tokens"]))
+        p = P ** (1 / request["temperature"])
+        text = "".join(LETTERS[i] for i in rng.choice(3, p=p / p.sum(), size=request["max_tokens"]))
         if request.get("model") == "slow":
             time.sleep(1.5)
         if request.get("model") == "odd":
@@ -112,3 +114,50 @@ def test_a_server_that_is_not_there_is_one_line():
         Server("http://127.0.0.1:9", 2, Tokenizer()).describe_engine()
     with pytest.raises(ParityError, match=r"no tokenizer.json"):
         Server("http://127.0.0.1:9", 2, None)
+
+
+SETTINGS = {"vocab": 3, "length": 2, "prompts": [[0]]}
+
+
+def compute_logits(prefixes):
+    """The fake server's logits, before any option."""
+    return np.tile(np.log(P), (len(prefixes), 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ({"temperature": 0.5}, ""),
+        ({"temperature": 1.0}, ""),
+        ({"repetition_penalty": 3.0}, "repetition_penalty"),
+        ({"temperature": 0.5, "repetition_penalty": 3.0}, "repetition_penalty"),
+        ({"top_k": 1, "repetition_penalty": 3.0}, "top_k, repetition_penalty"),
+    ],
+)
+def test_an_option_that_the_server_ignores_is_named(fake, options, ignored):
+    """One that it reads is not, nor one that changes nothing."""
+    engine = connect(fake, options=options).name_engine()
+    assert engine == "vllm"
+
+    def make(chosen):
+        return compute_law(compute_logits, chosen, engine, **SETTINGS)
+
+    without = {name: make({k: v for k, v in options.items() if k != name}) for name in options}
+    laws = make(options), without | {", ".join(options): make({})}
+    refused = pytest.raises(ParityError, match=f"^{ignored}: the server ignores it")
+    with refused if ignored else contextlib.nullcontext():
+        check_options_heeded(connect(fake, options=options), *laws)
+
+
+def test_a_law_that_engines_define_otherwise_needs_the_engines_name():
+    """A name that no engine has is refused; a temperature is the same for all."""
+    assert compute_law(compute_logits, {"temperature": 0.5}, "", **SETTINGS).joint.shape == (1, 9)
+    with pytest.raises(ParityError, match=r"allowed: --engine .*vllm or llama.cpp"):
+        compute_law(compute_logits, {"temperature": 3.0, "top_p": 0.8}, "", **SETTINGS)
+    with pytest.raises(ParityError, match=r"^options: top_a: the law does not know it"):
+        compute_law(compute_logits, {"top_a": 0.5}, "", **SETTINGS)
+    with pytest.raises(ParityError, match=r"^repeat_penalty: vllm has no such option"):
+        compute_law(compute_logits, {"repeat_penalty": 1.5}, "vllm", **SETTINGS)
+    penalised = compute_law(compute_logits, {"repeat_penalty": 1.5}, "", **SETTINGS)  # of llama.cpp alone
+    assert penalised.tables[0, 0, 0] < P[0]
+    assert select_law_options({"parallel": 4, "speculative.n_max": 3, "top_k": 2}) == {"top_k": 2}

@@ -37,6 +37,7 @@ from parity_certify.files import digest
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
 from parity_certify.laws import check_prompts, random_law, read_law, write_law
 from parity_certify.laws import law as law_of
+from parity_certify.processors import ENGINES
 from parity_certify.sampler import certify_sampler
 from parity_certify.samples import certify_samples
 from parity_certify.verifier import SHAPES, certify_verifier
@@ -176,12 +177,23 @@ def make_checkpoint(a: Arguments, role: str) -> Path:
 def run_server(a: Arguments) -> int:
     """certify an OpenAI-compatible server; sampling options follow after --"""
     from parity_certify.adapters import server as adapter
-    from parity_certify.adapters.transformers import load_tokenizer
+    from parity_certify.adapters.transformers import get_vocab_size, load_model, load_tokenizer, make_logits
 
     options = dict(a.options)
-    law = compute_model_law(a, {k: v for k, v in options.items() if k in adapter.OF_LAW})
     settings = {"model": a.model, "timeout": a.timeout, "options": options, "end": a.end}
     sampler = adapter.Server(a.url, a.length, load_tokenizer(a.target), **settings)
+    model = load_model(a.target)
+    V = get_vocab_size(model)
+    logits, prompts, engine = make_logits(model), make_prompts(a, V), a.engine or sampler.name_engine()
+
+    def compute_law(options: dict[str, Any]) -> Any:
+        """Compute the law of the server's engine with these options."""
+        return adapter.compute_law(logits, options, engine, vocab=V, length=a.length, prompts=prompts, end=a.end)
+
+    named = adapter.select_law_options(options)
+    law = compute_law(named)
+    without = {name: compute_law({k: v for k, v in named.items() if k != name}) for name in named}
+    adapter.check_options_heeded(sampler, law, without | ({", ".join(named): compute_law({})} if named else {}))
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
     return judge_sampler(a, sampler, law, spec, f"server {a.model}".strip(), may_change=True)
 
@@ -297,6 +309,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
     "hidden-size": {"type": int, "help": "width of the model (16); some engines take multiples of 32, 64 or 256"},
     "url": {"required": True, "help": "of the server"},
+    "engine": {"choices": tuple(ENGINES), "help": "whose options these are (asked of the server)"},
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
     "law": {"required": True, "help": "a file of `law`"},
@@ -341,7 +354,9 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     optional: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
     drafting = ("target", "assistant", "universal", "generator", *tiny)
     add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional)
-    add_command(run_server, "url", "target", "model", "timeout", *ENUMERATED, margin=wide, target={"required": True})
+    add_command(
+        run_server, "url", "target", "model", "engine", "timeout", *ENUMERATED, margin=wide, target={"required": True}
+    )
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
     p = add_command(run_sampler, "target", "law", "vocab", *ENUMERATED, law=function, vocab={"default": 0})
     p.add_argument("sampler", help=FUNCTION)

@@ -5,6 +5,7 @@ run side by side. Drafts are counted where the engine tells them: `timings` of l
 """
 
 import json
+import math
 import re
 import urllib.error
 import urllib.request
@@ -13,12 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify.calls import Sampled
+from parity_certify import laws
+from parity_certify.calls import Drawn, Sampled, draw_batch
 from parity_certify.errors import ParityError
+from parity_certify.processors import ENGINES, Logits, check_options, list_options, shape_law
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
 WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: return all letters, or numbers
-OF_LAW = ("temperature", "top_k", "top_p", "min_p")  # fields of a request that change the law, as in transformers
+NOT_OF_LAW = ("prompt_as", "parallel", "cache_prompt", "ignore_eos")  # and those whose names begin with "speculative"
+PROBE = 200  # sequences that tell whether the server heeds an option
+IGNORED = math.log(1e4)  # a log likelihood ratio for the law without an option, by which the server ignores it
 COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
 
 
@@ -79,6 +84,16 @@ class Server:
         self.send_request("/v1/models")
         return "unknown"
 
+    def name_engine(self) -> str:
+        """Name the engine, as in `processors.ENGINES`, by the pages that it has; "" if it is not known."""
+        for path, key, name in (("/props", "build_info", "llama.cpp"), ("/version", "version", "vllm")):
+            try:
+                if key in json.loads(self.send_request(path)):
+                    return name
+            except (ParityError, ValueError):
+                continue
+        return ""
+
     def read_counters(self) -> list[int] | None:
         """Read vLLM's counts of drafts offered and accepted since it started; None if the server has none."""
         try:
@@ -124,3 +139,49 @@ class Server:
         if max(drafted) >= 0:
             return Sampled(list(tokens), sum(max(0, d) for d in drafted), sum(max(0, a) for a in accepted))
         return list(tokens)
+
+
+def select_law_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Select the options of a request that may change the law."""
+    return {k: v for k, v in options.items() if k not in NOT_OF_LAW and not k.startswith("speculative")}
+
+
+def compute_law(logits: Logits, options: dict[str, Any], engine: str, **settings: Any) -> laws.Law:
+    """Enumerate the law of a server's engine with these options; settings: vocab, length, prompts, end of `laws.law`.
+    With the engine "", that of every engine that has the options. Raises ParityError for an option that no engine has,
+    and if the engines' laws differ."""
+    names = [engine] if engine else [name for name in ENGINES if set(options) <= set(list_options(name))]
+    if not names:
+        known = sorted({option for name in ENGINES for option in list_options(name)})
+        unknown = [name for name in options if name not in known]
+        problem = (
+            f"{', '.join(unknown)}: the law does not know it" if unknown else f"{', '.join(options)}: no engine has all"
+        )
+        raise ParityError(f"options: {problem}; allowed: {', '.join(known)}")
+    length, end = np.shape(settings["prompts"])[1], settings.get("end")
+    found = []
+    for name in names:
+        check_options(options, name)
+        found.append(laws.law(shape_law(logits, options, name, length, end), **settings, name="model"))
+    if any(not np.allclose(one.cells, found[0].cells, atol=1e-9) for one in found):
+        problem = "the law depends on the engine, which the server does not name"
+        raise ParityError(f"options: {problem}; allowed: --engine {' or '.join(names)}")
+    return found[0]
+
+
+def check_options_heeded(sample: Server, law: laws.Law, without: dict[str, laws.Law]) -> None:
+    """Raise ParityError for an option that the server ignores: its samples are far likelier under the law without it.
+    without: laws by the options that they lack. A server that heeds them is refused once in 10,000 times at most."""
+    if not without:
+        return
+    drawn = Drawn(np.zeros(len(law.cells), dtype=np.int64))
+    drawn.add(draw_batch(sample, law, 0, 10**6, PROBE), law)
+    seen = drawn.counts > 0
+    with np.errstate(divide="ignore"):
+        score = {
+            name: float(drawn.counts[seen] @ np.log(one.cells[seen])) for name, one in {"": law, **without}.items()
+        }
+    name = max(score, key=lambda name: score[name])
+    if name and score[name] > score[""] + IGNORED:
+        problem = "the server ignores it: its samples follow the law without it"
+        raise ParityError(f"{name}: {problem}; allowed: an option that the server reads")

@@ -191,6 +191,20 @@ def compute_law(
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
+def make_logits(model: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """Make the function from prefixes [n, P + t] to the model's logits [n, V] after them, on a float64 copy, for
+    `processors.shape_law`."""
+    exact = copy.deepcopy(model).double().eval()
+
+    def compute_logits(prefixes: np.ndarray) -> np.ndarray:
+        """Run the model on all prefixes at once."""
+        with torch.no_grad():
+            logits: Tensor = exact(torch.from_numpy(np.asarray(prefixes)), use_cache=False).logits[:, -1]
+        return logits.numpy()
+
+    return compute_logits
+
+
 class Counting:
     """A candidate generator of transformers that passes all calls on to `inner`, and adds drafts offered, drafts
     accepted and rounds to the list `drafts`. Into `log`, if given, go the ids and draft laws [d, V] of each round."""
