@@ -24,7 +24,8 @@ class Tree:
     """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
 
     tokens, parents, positions [B, S]; offset [B, S] how far a node stands after node 0
-    above    nodes 1, 2, 4, ... above each, [B, S]; node 0 where there is none
+    nodes    [S] their numbers
+    above    [B, S] parents, node 0 for itself
     missing  [B, S] bool, nodes that do not exist
     follows  [B, S] parents, S where a node is missing
     """
@@ -42,26 +43,26 @@ class Tree:
         self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
         self.offset = offset.expand_as(self.tokens)
         self.positions = line.frontier[:, None] - 1 + offset
-        self.above = [parents.clamp(min=0)]
-        while 2 ** len(self.above) < parents.shape[1]:
-            self.above.append(self.above[-1].gather(1, self.above[-1]))
+        self.nodes = torch.arange(parents.shape[1], device=parents.device)
+        self.above = parents.clamp(min=0)
 
     def compute_law(self) -> Tensor:
         """Compute p [B, S, V], the target's law after each node, in one pass."""
         return make_law(self.line.model.tree(self.tokens, self.positions, self.parents))
 
     def hold_throughout(self, holds: Tensor) -> Tensor:
-        """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors."""
-        for above in self.above:  # each turn doubles how far up a node looks
-            holds = holds & holds.gather(1, above)
-        return holds
+        """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors but node 0, of
+        which it is not asked."""
+        up = torch.where(holds, self.above, self.nodes)  # where it is not true, nothing leads further up
+        for _ in range((len(self.nodes) - 1).bit_length()):  # each turn doubles how far up a node leads
+            up = up.gather(1, up)
+        return up == 0
 
     def follow(self, drawn: Tensor) -> Tensor:
         """Mark the nodes [B, S] bool that hold, as do all their ancestors, the token drawn after their parent: drawn
         [B, S], one after each node. They are a single path from node 0 if no two children of a node hold the same
         token."""
-        matches = (self.parents < 0) | (drawn.gather(1, self.above[0]) == self.tokens)
-        return self.hold_throughout(matches & ~self.missing)
+        return self.hold_throughout(drawn.gather(1, self.above) == self.tokens.masked_fill(self.missing, -1))
 
     def count_evaluated(self, first: int = 0) -> Tensor:
         """Count the existing nodes [B], from number `first` on, that predict a position which the row still has to

@@ -59,6 +59,6 @@ def eagle(
         path = tree.follow(drawn)
         tokens = torch.zeros_like(line.next_positions(depth + 1))
         tokens = tokens.scatter_reduce(1, tree.offset, torch.where(path, drawn, 0), "amax")
-        return tree.advance(tokens, torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        return tree.advance(tokens, torch.where(path, tree.nodes, -1))
 
     return Passes(line, run_pass)

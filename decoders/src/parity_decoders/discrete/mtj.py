@@ -89,13 +89,12 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
     after it the likeliest node below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B];
     otherwise the chain's node. W: slots."""
     S = unlike.shape[1]
-    device = unlike.device
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
-    nodes = torch.arange(S, device=device)
-    misses_nearest = tree.hold_throughout((nodes != distances.argmin(1, keepdim=True)) | distances.isinf())
-    order = torch.where(misses_nearest & ~path, S, nodes)
-    source = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
-    return torch.where(source == S, torch.arange(W, device=device), source)
+    # if no draft follows the deepest node, the nearest is node 0, of which nothing is asked
+    misses_nearest = tree.hold_throughout(tree.nodes != distances.argmin(1, keepdim=True))
+    order = torch.where(misses_nearest & ~path, S, tree.nodes)
+    source = torch.full((len(path), W), S, device=unlike.device).scatter_reduce(1, tree.offset, order, "amin")
+    return torch.where(source == S, tree.nodes[:W], source)
 
 
 class Foresight(Protocol):
@@ -286,7 +285,7 @@ def decode_trajectories(
         foresight.update(tree, path, p, source)
         tokens = drawn.gather(1, source)
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
-        model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        model.keep(torch.where(path, tree.nodes, -1))
         n_nodes = tree.count_evaluated()
         return slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, p[line.rows, source])._replace(nodes=n_nodes)
 
