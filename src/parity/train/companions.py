@@ -22,6 +22,7 @@ from parity.experiment import weights
 from parity.experiment.options import make_plain_options
 from parity.generate import Generator
 from parity.models.discrete import load as models
+from parity.models.discrete.cached import Prompts, compute_features
 from parity.models.discrete.llamagen import Transformer, make_companion
 from parity.train.loop import Job, Recipe, reduce_precision
 from parity.train.losses import make_laws, measure_companion
@@ -29,7 +30,8 @@ from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
 HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
-SEEN = 2  # a row is read about so often before further ones are drawn, which on a CPU costs as much as three readings
+SEEN = 4  # a row is read about so often before further ones are drawn: to draw one costs as much as six readings
+KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most so many
 ROOM = 8  # laws that are held at once for each row, in training
 PEAK = 0.4  # learning rate at its peak times the width of the network: 2e-3 for the embedded one's 192
 PATIENCE, LEAST = 3, 0.005  # training goes on if the last evaluations saved at least this share of passes
@@ -127,16 +129,48 @@ class Lesson:
         self.step = 0  # steps that were taken
         self.evaluated: tuple[int, dict[str, float]] = (-1, {})  # after so many steps, these figures
         self.free = model.forced.clone() < 0 if (model.forced >= 0).any() else None
+        self.copies = 2 if self.sampling.guidance != 1 else 1  # of a row: with its prompt, and without
+        self.features: list[Tensor] = []  # of batches of rows, each [copies, rows, L, dim] float16, if they are kept
 
-    def measure(self, inputs: dict[str, Tensor], tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Measure the companion on rows: what it is trained on beside its divergences, and these by name. Gradients
-        reach the companion alone."""
-        guided = self.sampling.guidance != 1
-        embed = partial(self.loaded.family.embed_prompts, inputs=inputs, guided=guided)
-        tokens = tokens.repeat(2 if guided else 1, 1)
+    def embed_prompts(self, inputs: dict[str, Tensor], net: Any) -> Prompts:
+        """Embed the prompts of rows for a network."""
+        prompts: Prompts = self.loaded.family.embed_prompts(net, inputs=inputs, guided=self.copies == 2)
+        return prompts
+
+    def compute_features(self, samples: Samples, rows: Sequence[int]) -> Tensor:
+        """Compute the target's features of rows: float16 [copies, rows, L, dim]."""
+        inputs, tokens = samples.select(rows)
+        with torch.no_grad(), reduce_precision(self.generator.device):
+            prompts = self.embed_prompts(inputs, self.target)
+            features = compute_features(self.target, prompts, tokens[:, :-1].repeat(self.copies, 1))
+        return features.half().unflatten(0, (self.copies, -1))
+
+    def recall_features(self, rows: Sequence[int]) -> Tensor:
+        """Return the target's features of rows to learn from, as `compute_features`; those of a whole batch are
+        computed when it is first read."""
+        n = self.rows.at_once
+        for batch in range(len(self.features), max(rows) // n + 1):
+            parts = [self.compute_features(self.rows, part) for part in self.split(range(batch * n, (batch + 1) * n))]
+            self.features.append(torch.cat(parts, 1).cpu())
+        return torch.stack([self.features[i // n][:, i % n] for i in rows], 1).to(self.generator.device)
+
+    def measure(self, samples: Samples, rows: Sequence[int], features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Measure the companion on rows with these features of the target: what it is trained on beside its
+        divergences, and these by name. Gradients reach the companion alone."""
+        inputs, tokens = samples.select(rows)
+        tokens = tokens.repeat(self.copies, 1)
+        width = self.loaded.width
         with reduce_precision(self.generator.device):
             return measure_companion(
-                self.kind, self.net, self.target, embed, tokens, self.laws, self.loaded.width, self.free
+                self.kind,
+                self.net,
+                self.target,
+                partial(self.embed_prompts, inputs),
+                tokens,
+                features.flatten(0, 1),
+                self.laws,
+                width,
+                self.free,
             )
 
     def split(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -148,11 +182,13 @@ class Lesson:
         """Compute the loss of a step's random rows, and its gradient but for that of the last rows, which is left to
         the caller; draw further rows first if those that there are were read often enough."""
         self.step = step + 1
-        self.rows.take(n := min(job.examples, max(job.batch, -(-(step + 1) * job.batch // SEEN))))
+        self.rows.take(n := count_rows(job, step + 1))
         chosen = rng.integers(0, n, job.batch).tolist()
+        keeps = 2 * self.copies * self.length * len(self.target.norm.weight) * count_rows(job, job.steps) <= KEPT
         total, done = torch.zeros((), device=self.generator.device), 0
         for part in self.split(chosen):
-            error, nats = self.measure(*self.rows.select(part))
+            features = self.recall_features(part) if keeps else self.compute_features(self.rows, part)
+            error, nats = self.measure(self.rows, part, features)
             value = (error + torch.stack(list(nats.values())).sum()) * (len(part) / job.batch)
             done += len(part)
             if done < job.batch:
@@ -169,7 +205,8 @@ class Lesson:
         self.held_out.take(HELD_OUT)
         sums: dict[str, float] = {}
         for part in self.split(range(HELD_OUT)):
-            for name, value in self.measure(*self.held_out.select(part))[1].items():
+            features = self.compute_features(self.held_out, part)
+            for name, value in self.measure(self.held_out, part, features)[1].items():
                 sums[name] = sums.get(name, 0.0) + value.item() * len(part) / HELD_OUT
         self.evaluated = self.step, sums | self.count_passes()
         return self.evaluated[1]
@@ -208,6 +245,11 @@ class Lesson:
             log_every=math.gcd(every, 50),
             pays=is_gaining,
         )
+
+
+def count_rows(job: Job, steps: int) -> int:
+    """Count the rows that so many steps read from."""
+    return min(job.examples, max(job.batch, -(-steps * job.batch // SEEN)))
 
 
 def is_gaining(log: list[dict[str, float]]) -> bool:

@@ -58,6 +58,7 @@ def measure_companion(
     target: Any,
     embed: Callable[[Any], Prompts],
     tokens: Tensor,
+    features: Tensor,
     laws: tuple[Law, Law],
     width: int,
     free: Tensor | None = None,
@@ -67,6 +68,7 @@ def measure_companion(
     what else it is trained on. Gradients reach the companion alone.
 
     embed       embeds the prompts of the rows for a network, the target or a draft model
+    features    of the target, [R, L, dim]
     laws        of the target, and of the companion
     width       tokens of a row of a picture
     run         `compute_features`, or the same compiled
@@ -77,8 +79,7 @@ def measure_companion(
     nothing = torch.zeros((), device=x.device)
     with torch.no_grad():
         prompts = embed(target)
-        features = run(target, prompts, x)
-        p = target_law(target.output(features))
+        p = target_law(target.output(features.to(dtype)))
         embeddings = F.embedding(x, prompts.embeddings).float()
         features = features.float()
     if kind == "draft":
