@@ -5,8 +5,7 @@
 
 The first writes networks (up to 10 GB each) and runs an experiment on each, of two images or four texts, which takes
 minutes, or of 64 images ("llamagen-b-64"), which takes an hour of two cores. The second reads what was asked and taken
-of experiments that were run in the folders of their files, a folder for each, and writes the page. What stands in it
-from "## Before" on is left as it is.
+of experiments that were run in the folders of their files, a folder for each, and writes the page.
 """
 
 import argparse
@@ -16,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -24,7 +23,6 @@ from parity.base.command import run_command
 from parity.base.files import publish, read_json, write_json
 from parity.experiment import checks, config_overlay, job_resources, pins, stand_in
 from parity.experiment.checks import Plan
-from parity.experiment.job_resources import Job
 from parity.stand_ins import make_entry
 
 ROOT = Path(__file__).parents[1]
@@ -82,19 +80,6 @@ them (`llamagen-b-64`: 64 images of 256 pixels). Measured on a CPU, with torch {
 """
 
 
-class Row(NamedTuple):
-    """Jobs of a rule and model, or kind, of an experiment: what they asked for and took, MiB, of the job of the largest
-    share."""
-
-    experiment: str
-    rule: str
-    model: str
-    asked: int
-    taken: int
-    smallest: float  # share of what was asked that a job of them took, the smallest and the largest
-    largest: float
-
-
 def read_taken(file: Path) -> int | None:
     """Read from the end of a job's log how many MiB it took; None if it did not end."""
     found = TAKEN.findall(file.read_text(encoding="utf-8", errors="replace"))
@@ -111,16 +96,6 @@ def read_plan(file: Path) -> Plan:
     with contextlib.chdir(file.parent):
         raw = config_overlay.read_experiment(Path(file.name))
         return checks.make_plan(raw, find, stand_in.make_stand_ins, pins.make_pin_reader(), [])
-
-
-def list_logged(plan: Plan, folder: Path) -> Iterator[tuple[Job, int, int]]:
-    """List the jobs of an experiment that ran in a folder: each job, what it asks for, and what it took."""
-    for job in job_resources.list_jobs(plan.config, plan.cells):
-        names = {"kind": job.kind, "model": job.model, "experiment": plan.config.experiment}
-        pattern = LOGS[job.rule].format(**names, name=job.cell.name if job.cell else "")
-        for log in folder.glob(f"logs/{pattern}"):
-            if (taken := read_taken(log)) is not None:
-                yield job, job_resources.memory(plan.config, job), taken
 
 
 def make(name: str, folder: Path) -> None:
@@ -141,18 +116,22 @@ def make(name: str, folder: Path) -> None:
     subprocess.run([sys.executable, "-m", *command], cwd=folder, check=True)
 
 
-def compare(file: Path) -> list[Row]:
-    """Compare asked and taken of the experiment in a file, which ran in the file's folder."""
+def compare(file: Path) -> Iterator[str]:
+    """Compare asked and taken, MiB, of the experiment in a file, which ran in the file's folder. Yields a line of the
+    table for each rule and model, or kind, of its job of the largest share."""
     plan = read_plan(file)
-    grouped: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for job, asked, taken in list_logged(plan, file.parent):
-        grouped.setdefault((job.rule, job.model or job.kind), []).append((asked, taken))
-    rows = []
-    for (rule, model), pairs in grouped.items():
-        asked, taken = max(pairs, key=lambda pair: pair[1] / pair[0])
-        shares = [taken / asked for asked, taken in pairs]
-        rows.append(Row(plan.config.experiment, rule, model, asked, taken, min(shares), max(shares)))
-    return rows
+    grouped: dict[tuple[str, str], list[tuple[float, int, int]]] = {}
+    for job in job_resources.list_jobs(plan.config, plan.cells):
+        names = {"kind": job.kind, "model": job.model, "experiment": plan.config.experiment}
+        pattern = LOGS[job.rule].format(**names, name=job.cell.name if job.cell else "")
+        asked = job_resources.memory(plan.config, job)
+        for log in file.parent.glob(f"logs/{pattern}"):
+            if (taken := read_taken(log)) is not None:
+                grouped.setdefault((job.rule, job.model or job.kind), []).append((taken / asked, asked, taken))
+    for (rule, model), jobs in grouped.items():
+        (smallest, *_), (largest, asked, taken) = min(jobs), max(jobs)
+        shares = f"{smallest:.2f} to {largest:.2f}" if largest - smallest >= 0.005 else f"{largest:.2f}"
+        yield f"| {plan.config.experiment} | {rule} | {model} | {asked:,} | {taken:,} | {shares} |"
 
 
 def main() -> None:
@@ -169,17 +148,11 @@ def main() -> None:
         for name in a.only:
             make(name, (a.make / name).absolute())
     files = a.run or [a.make / name / "experiment.yaml" for name in a.only]
-    rows = [row for file in files for row in compare(file.absolute())]
-    lines = [
-        f"| {r.experiment} | {r.rule} | {r.model} | {r.asked:,} | {r.taken:,} |"
-        f" {r.smallest:.2f}{f' to {r.largest:.2f}' if r.largest - r.smallest >= 0.005 else ''} |"
-        for r in rows
-    ]
+    lines = [line for file in files for line in compare(file.absolute())]
     page = HEAD.format(torch=torch.__version__) + "\n".join(lines) + "\n"
     print(page)
     if a.page:
-        _, title, before = (a.page.read_text(encoding="utf-8") if a.page.exists() else "").partition("\n## Before")
-        publish(a.page, (page + title + before).encode())
+        publish(a.page, page.encode())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from transformers import (
 from parity.base.weights import count_parameters
 from parity.experiment import cells, checks, job_resources, weights
 from parity.experiment.job_resources import Job
-from parity.experiment.network_sizes import RELEASED, list_networks
+from parity.experiment.network_sizes import RELEASED, describe, list_networks
 from parity.experiment.schema import ModelSpec
 from parity.models.continuous import harmon, kl, mar, xar
 from parity.models.discrete import chameleon, llamagen, vq
@@ -65,20 +65,29 @@ NETWORKS = {
 def test_the_table_counts_what_a_network_of_these_sizes_has(name):
     with torch.device("meta"):
         counted = count_parameters(NETWORKS[name]())
-    assert [network.parameters for network in RELEASED[name].values()] == [counted]
+    assert RELEASED[name].parameters == counted
 
 
 def test_headers_say_what_torch_counts(tmp_path):
-    """Of the embedded model's networks; the sizes of the cache too."""
+    """Of the embedded model's networks; the sizes of the cache too, whatever a family calls its matrices."""
     networks, unknown = list_networks(ModelSpec(family="llamagen"))
     assert not unknown
     nets = load_networks(make_manifest("discrete", "scenes", {"family": "llamagen"}, tmp_path), ("net", "vq"), "cpu")
     for name, net in nets.items():
         assert networks[name].parameters == sum(p.numel() for p in net.state_dict().values())
     config = nets["net"].config
-    assert (networks["net"].layers, networks["net"].keys) == (config.layers, config.dim)
-    assert networks["net"].hidden == config.hidden
+    net = networks["net"]
+    assert (net.layers, net.width, net.keys) == (config.layers, config.dim, config.dim)
     assert networks["vq"].stride == nets["vq"].config.stride
+    shapes = {name: tuple(p.shape) for name, p in nets["net"].state_dict().items()}
+    assert describe({f"other.{name.replace('w', 'u')}": shape for name, shape in shapes.items()}, net.stored) == net
+
+
+def test_keys_that_heads_share_are_fewer():
+    shapes = {f"layers.{i}.{name}_proj.weight": (16, 64) for i in range(3) for name in "kv"}
+    shapes |= {f"layers.{i}.{name}_proj.weight": (64, 64) for i in range(3) for name in "qo"}
+    described = describe(shapes, 0)
+    assert (described.layers, described.width, described.keys) == (3, 64, 16)
 
 
 FAMILIES = [

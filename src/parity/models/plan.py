@@ -24,7 +24,7 @@ from parity.experiment.schema import Config
 HEAD = ("job", "model", "jobs", "memory, MiB", "minutes, at most", "disk, MiB")
 
 
-class Row(NamedTuple):
+class Needs(NamedTuple):
     """Jobs of one rule and model: how many, and the most that one of them takes; disk is of all together."""
 
     rule: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     disk: int
 
 
-def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> list[Row]:
+def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> list[Needs]:
     """List what the jobs of an experiment take, a row for each rule and model."""
     grouped: dict[tuple[str, str], list[Job]] = {}
     for job in job_resources.list_jobs(config, cells):
@@ -44,7 +44,7 @@ def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> lis
     for (rule, model), jobs in grouped.items():
         repeats = [count_repeats(config, job) for job in jobs]
         rows.append(
-            Row(
+            Needs(
                 rule,
                 model,
                 sum(repeats),
@@ -92,7 +92,7 @@ def any_judged(config: Config) -> bool:
     return any(paths.has_published(config, kind) for kind in C.kinds(config))
 
 
-def format_rows(rows: Sequence[Row]) -> list[str]:
+def format_rows(rows: Sequence[Needs]) -> list[str]:
     """Format rows as a table, a line each, below a line of titles."""
     table = [HEAD, *((r.rule, r.model, *(f"{n:,}" for n in r[2:])) for r in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
