@@ -28,7 +28,7 @@ from parity.equality.targets.continuous import score_numbers
 from parity.equality.targets.discrete import long_targets, make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
-from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, compute_joint, make_chain, make_counter
+from parity.models.discrete.tabular import HashedTable, HiddenLaw, HiddenMarkov, compute_joint, make_chain, make_counter
 from tests.tables import keep_drafts
 
 
@@ -123,7 +123,7 @@ OPEN = torch.full((4,), -1)
 @pytest.mark.parametrize(
     "law",
     [
-        Law(draw_laws(1, 3)[0], draw_laws(3, 3), draw_laws(3, 2, seed=1)),
+        HiddenLaw(draw_laws(1, 3)[0], draw_laws(3, 3), draw_laws(3, 2, seed=1)),
         make_chain(draw_laws(4, 2).view(2, 2, 2)),
         make_counter(draw_laws(3, 2)),
     ],

@@ -26,7 +26,7 @@ PATTERNS = {  # of wildcards that several rules have
 
 def find_cell(wildcards):
     """Find the cell that a job is about; None for a job about a model or a task."""
-    return CELL.get(wildcards.get("key") or wildcards.get("name", "")[-8:])
+    return CELL.get(wildcards.get("key") or wildcards.get("name", "").rpartition("-")[2])  # a name ends in the key
 
 
 def find_kind_and_model(wildcards):

@@ -25,7 +25,7 @@ NAMES = ("prompt", "caption", "text")  # names of the prompt's column, if the co
 TABLES = {"parti": "tsv", "dpg": "csv"}  # benchmarks, and the format that their tables are in
 NEEDED = {"parti": ("Prompt", "Category"), "dpg": ("text", "item_id")}  # their columns, the prompt's first
 FORMATS = {**text_files.FORMATS, ".json": "coco"}  # format by suffix
-Row = dict[str, Any]
+PromptRow = dict[str, Any]
 
 
 def source(spec: PromptSpec) -> list[str]:
@@ -37,7 +37,7 @@ def join_names(names: Iterable[Any]) -> str:
     return ", ".join(str(name)[:40] for name in names) or "none"
 
 
-def select_prompt(row: Row, column_name: str, label: str) -> Row:
+def select_prompt(row: PromptRow, column_name: str, label: str) -> PromptRow:
     """Return a row with its prompt, white space collapsed, under "prompt": the text in the column `column_name`, or in
     one of NAMES if that is "". Raises ValueError, which begins with `label`, if there is no such column or text."""
     lower = {name.lower(): name for name in row if isinstance(name, str)}
@@ -53,7 +53,7 @@ def select_prompt(row: Row, column_name: str, label: str) -> Row:
     return {**row, "prompt": " ".join(row[column].split())}
 
 
-def read_lines(text: str, labels: bool) -> Iterator[Row]:
+def read_lines(text: str, labels: bool) -> Iterator[PromptRow]:
     """Read a prompt from each line that is not blank; if `labels`, a whole number. ValueError for another label."""
     for place, row in text_files.read_rows(text, "lines"):
         line = row["text"].strip()
@@ -62,7 +62,7 @@ def read_lines(text: str, labels: bool) -> Iterator[Row]:
         yield {"prompt": str(int(line)) if labels else line}
 
 
-def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
+def read_table(text: str, kind: str, column: str) -> Iterator[PromptRow]:
     """Read the rows of a table or of JSON lines, with their prompts from `column` or, of a benchmark, its own. Of
     DPG-Bench only the first row of each picture. Raises ValueError for a missing column or prompt."""
     needed = NEEDED.get(kind, ())
@@ -96,7 +96,7 @@ def read_captions(text: str) -> tuple[dict[int, list[tuple[int, str]]], int]:
     return captions, unlisted
 
 
-def read_coco(text: str, rule: str) -> Iterator[Row]:
+def read_coco(text: str, rule: str) -> Iterator[PromptRow]:
     """Read one caption of each picture of captions_val2017.json or a file like it, pictures in the order of their ids:
     by the rule "first", "longest" or "sjd", that of the SJD repository. Raises ValueError if it cannot."""
     captions, _ = read_captions(text)
@@ -120,7 +120,7 @@ def read_coco(text: str, rule: str) -> Iterator[Row]:
         }
 
 
-def read_classes(spec: PromptSpec) -> Iterator[Row]:
+def read_classes(spec: PromptSpec) -> Iterator[PromptRow]:
     """Make `spec.limit` labels of the file name `classes:N`: 0 to N - 1, again and again. ValueError for another N."""
     count = spec.file.removeprefix(CLASSES)
     if not (re.fullmatch(r"[0-9]{1,7}", count) and 1 <= int(count) <= 10**6):
@@ -138,7 +138,7 @@ def find_format(spec: PromptSpec) -> str:
     return FORMATS[suffix]
 
 
-def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[Row]:
+def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[PromptRow]:
     """Yield every row of a prompt set, in the file's order, whatever `limit` and `sample` are; its file is relative to
     `root`. Raises ConfigError, which begins with `label`, for a file or row that cannot be read."""
     try:
@@ -171,7 +171,7 @@ def describe_left_out(spec: PromptSpec, root: Path = Path()) -> list[str]:
     )
 
 
-def read_rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
+def read_rows(spec: PromptSpec, root: Path = Path()) -> list[PromptRow]:
     """Read the rows of a prompt set, `limit` at most: from the top of the file, or a random subset of seed `sample` in
     the file's order. Raises ConfigError for a file that is missing, empty or not what its format says, or that holds
     fewer than an explicit limit or the number of shards."""

@@ -200,10 +200,10 @@ class Generator:
 
     def make_text_rows(self, texts: list[str], n: int) -> dict[str, np.ndarray]:
         """Make `n` rows of each text: ids, tokens, known (False at a blank `___`, which stands for one token), end."""
-        from parity.inputs.tasks import Row, hide, load_vocabulary, pack
+        from parity.inputs.tasks import MaskedText, hide, load_vocabulary, pack
 
         words = load_vocabulary(self.manifest)
-        packed: list[Row] = []
+        packed: list[MaskedText] = []
         for text in texts:
             segments = text.split(BLANK)
             if len(segments) == 1 or not "".join(segments).strip():

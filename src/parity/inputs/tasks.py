@@ -27,7 +27,7 @@ from parity.models.anysubset.load import load
 from parity.models.anysubset.vocabulary import Words
 
 FIRST = 20_000_000  # the tasks' texts have seeds from here on, training and validation smaller ones
-Row = tuple[list[int], list[bool]]  # a row is its tokens, and which of them are known
+MaskedText = tuple[list[int], list[bool]]  # its tokens, and which of them are known
 Settings = dict[str, Any]  # a task's settings are its entry in the configuration
 
 
@@ -58,7 +58,7 @@ def load_vocabulary(manifest: Mapping[str, Any]) -> Any:
     return load(manifest).words
 
 
-def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
+def pack(ids: list[str], rows: list[MaskedText], fill: int, extra: list[Any]) -> Task:
     """Make a task of rows, by id, padded on the right with the token `fill`. extra: for each row what its metric needs.
     Raises ParityError for a row with nothing hidden, or nothing known."""
     for name, (_, is_known) in zip(ids, rows, strict=True):
@@ -74,7 +74,7 @@ def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
     return Task(ids, tokens, known_words, end, extra)
 
 
-def hide(*pieces: tuple[list[int], bool]) -> Row:
+def hide(*pieces: tuple[list[int], bool]) -> MaskedText:
     """Join pieces, each its tokens and whether they are hidden, to a row: all tokens, and which of them are known."""
     return [t for tokens, _ in pieces for t in tokens], [not hidden for tokens, hidden in pieces for _ in tokens]
 
@@ -146,7 +146,7 @@ def make_story_task(settings: Settings, words: Any) -> Task:
 
 def make_code_row(
     source_before: str, line: str, source_after: str, tests: str, words: Any
-) -> tuple[Row, dict[str, str]]:
+) -> tuple[MaskedText, dict[str, str]]:
     """Make a row of a function in which `line` is hidden, and what its metric needs: the code around it, and tests."""
     row = hide(
         *((words.encode_code(piece), number == 1) for number, piece in enumerate((source_before, line, source_after)))
@@ -154,7 +154,7 @@ def make_code_row(
     return row, {"before": source_before, "after": source_after, "tests": tests}
 
 
-def make_snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
+def make_snippet_row(i: int, words: Any) -> tuple[MaskedText, dict[str, str]]:
     """Make a row of the i-th embedded function, with one of the two lines of its body hidden, and what its metric
     needs: the tests, and for a published tokenizer the source around the line. Functions of odd i are held-out ones."""
     snippet = stories.draw_snippet(FIRST + i, i % 2 == 1)

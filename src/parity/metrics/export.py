@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,10 +25,9 @@ from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, replace_whole, write_json
 from parity.base.text_files import split_lines
 from parity.decode.shard_io import read_rows, read_shard
-from parity.experiment.prompt_files import iter_rows
+from parity.experiment.prompt_files import PromptRow, iter_rows
 from parity.experiment.schema import PromptSpec, validate
 
-Row = dict[str, Any]  # a row of the prompt file, by column
 Results = tuple[dict[str, float], int]  # figures by name, and the number of pictures that they are of
 Pictures = Sequence[np.ndarray]  # the pictures of one prompt, uint8 [H, W, 3]
 FIGURES = {  # for each benchmark's main figure its label, unit and better direction
@@ -51,7 +49,7 @@ def count_distinct(names: Sequence[str]) -> int:
     return len(names)
 
 
-def name_geneval(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+def name_geneval(number: int, row: PromptRow, pictures: Pictures, first: int) -> dict[str, np.ndarray | PromptRow]:
     """List GenEval's files of a prompt, pictures and row, by name. Raises ParityError for a row without a tag."""
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
@@ -70,7 +68,7 @@ def read_geneval(text: str) -> Results:
     return {"geneval": fmean(by_task.values()), **by_task}, count_distinct([str(row["filename"]) for row in rows])
 
 
-def name_dpg(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+def name_dpg(number: int, row: PromptRow, pictures: Pictures, first: int) -> dict[str, np.ndarray | PromptRow]:
     """List DPG-Bench's file of a prompt by name: its picture, or its four joined to a square. Raises ParityError for an
     item_id that names no file, or for another number of pictures."""
     name = str(row.get("item_id", ""))
@@ -93,7 +91,9 @@ def read_dpg(text: str) -> Results:
     return figures, count_distinct(files)
 
 
-def name_t2i_compbench(number: int, row: Row, pictures: Pictures, first: int) -> dict[str, np.ndarray | Row]:
+def name_t2i_compbench(
+    number: int, row: PromptRow, pictures: Pictures, first: int
+) -> dict[str, np.ndarray | PromptRow]:
     """List T2I-CompBench's files of a prompt by name: its pictures, numbered from `first` over all prompts. Raises
     ParityError for a prompt that no file can be named after."""
     prompt = row["prompt"]
@@ -109,7 +109,7 @@ def read_t2i_compbench(text: str) -> Results:
     return {"t2i_compbench": fmean(answers)}, len(answers)
 
 
-Name = Callable[[int, Row, Pictures, int], dict[str, np.ndarray | Row]]
+Name = Callable[[int, PromptRow, Pictures, int], dict[str, np.ndarray | PromptRow]]
 LAYOUTS: dict[str, tuple[Name, Callable[[str], Results]]] = {
     "geneval": (name_geneval, read_geneval),
     "dpg": (name_dpg, read_dpg),
@@ -117,7 +117,7 @@ LAYOUTS: dict[str, tuple[Name, Callable[[str], Results]]] = {
 }
 
 
-def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np.ndarray]], folder: Path) -> int:
+def export(layout: str, rows: Sequence[PromptRow], images: Iterable[tuple[str, str, np.ndarray]], folder: Path) -> int:
     """Write a cell's pictures, and what else a benchmark needs, as its layout says, to a folder that is new or empty;
     returns the number of prompts. Raises ParityError for a full folder, or a caption that is not in the prompt file.
 

@@ -1,7 +1,7 @@
 """What the companions of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
 
 The target's `features` [R, L, dim] are its hidden states, s of which predicts token s; `p` [B, L, V] are its
-log-probabilities. A `Law` turns logits into log-probabilities, and R rows into B if it guides.
+log-probabilities. An `Adapter` turns logits into log-probabilities, and R rows into B if it guides.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from parity.models.discrete.cached import Prompts, compute_features
 
-Law = Callable[[Tensor], Tensor]  # logits [R, n, V] -> log-probabilities [B, n, V]
+Adapter = Callable[[Tensor], Tensor]  # logits [R, n, V] -> log-probabilities [B, n, V]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
 UNROLLED = 2  # calls of a drafter in a step: all but the first read its own features, as in a draft tree
 
@@ -25,7 +25,7 @@ def guide(logits: Tensor, scale: Tensor | float) -> Tensor:
     return torch.lerp(unconditional, conditional, scale)
 
 
-def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
+def make_laws(sampling: TokenSampling) -> tuple[Adapter, Adapter]:
     """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
     alone, so that a companion learns of all."""
 
@@ -59,7 +59,7 @@ def measure_companion(
     embed: Callable[[Any], Prompts],
     tokens: Tensor,
     features: Tensor,
-    laws: tuple[Law, Law],
+    laws: tuple[Adapter, Adapter],
     width: int,
     free: Tensor | None = None,
     run: Callable[[Any, Prompts, Tensor], Tensor] = compute_features,
@@ -96,7 +96,14 @@ def measure_companion(
 
 
 def measure_heads(
-    net: Any, output: Law, features: Tensor, embeddings: Tensor, p: Tensor, width: int, law: Law, free: Any = None
+    net: Any,
+    output: Adapter,
+    features: Tensor,
+    embeddings: Tensor,
+    p: Tensor,
+    width: int,
+    law: Adapter,
+    free: Any = None,
 ) -> dict[str, Tensor]:
     """Compute the divergences of `Heads`: `right` of the head to the right behind the target's feature, `right_twice`
     behind its own, `below` of the head downwards, `right_below` of the head to the right behind that. embeddings [R, L
@@ -114,12 +121,12 @@ def measure_heads(
 
 def measure_drafter(
     net: Any,
-    output: Law,
+    output: Adapter,
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
     table: Tensor,
-    law: Law,
+    law: Adapter,
     free: Any = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute a drafter's error of features, summed over UNROLLED calls, and its divergences by how many of its own

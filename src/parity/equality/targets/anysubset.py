@@ -22,7 +22,7 @@ from torch import Tensor
 from parity.decode.anysubset import Filled, record
 from parity.equality.martingale_tests import compute_detectable_z, make_z_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import Drawn, Long, draw_laws
+from parity.equality.targets.long import Long, Sequences, draw_laws
 from parity.experiment.options import LONGEST
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
@@ -147,16 +147,16 @@ class LongTarget(Long):
     def has_predictable_slots(self, options: dict[str, Any]) -> bool:
         return "k" in options
 
-    def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+    def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
         """Compute laws and slots of decoded words [n, N]; mark those of the prompt and behind a row's end as known."""
         rank = invert_order(start.order)
         in_row = rank < start.end[:, None]
         is_known = (rank < start.begin[:, None]) | ~in_row
         laws = self.compute_laws(start, tokens)
         slot = np.take_along_axis(assign_slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
-        return Drawn(torch.where(in_row, tokens, 0).numpy(), laws.numpy(), is_known.numpy(), slot, predictable)
+        return Sequences(torch.where(in_row, tokens, 0).numpy(), laws.numpy(), is_known.numpy(), slot, predictable)
 
-    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+    def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         """Make the rows of the tests of words; for a whole sample with rows of different length, also of the order."""
         rows = super().make_token_rows(drawn, layer, is_whole, **columns)
         if is_whole and self.ends is not None:
@@ -193,7 +193,7 @@ def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
     return torch.stack(laws, 1)
 
 
-def make_order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **columns: Any) -> Row:
+def make_order_row(layer: str, rule: Rule, drawn: Sequences, ends: Tensor, **columns: Any) -> Row:
     """Make the row that tests whether words are likelier under the law of texts filled in from right to left than they
     should be: the log ratio of a word's two laws less its mean, over all words (most powerful against that order).
     ends [n]: words of each row."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.decode import continuous as decode
 from parity.equality.targets import Decoder, prefix_errors
-from parity.equality.targets.long import Drawn, Long
+from parity.equality.targets.long import Long, Sequences
 from parity.experiment.options import LONGEST
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
 from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
@@ -206,7 +206,7 @@ class LongTarget(Long):
         """Tell whether runs of drafts end in a correction: only then a token's slot is known before it is drawn."""
         return "gamma" in options and bool(options.get("truncate", True))
 
-    def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+    def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
         """Compute each number's PIT, the part of its range (a uniform token), and scores, of tokens [n, L, D]."""
         n, L, D = tokens.shape
         x = tokens.double()
@@ -221,9 +221,9 @@ class LongTarget(Long):
         pit_parts = np.clip((pit * PARTS).astype(int), 0, PARTS - 1)
         uniform = np.full((*pit.shape, PARTS), 1 / PARTS)
         slot = assign_slots(step.numpy().astype(int)).repeat(D, 1)
-        return Drawn(pit_parts, uniform, np.zeros(pit.shape, bool), slot, predictable, pit, (score, variance))
+        return Sequences(pit_parts, uniform, np.zeros(pit.shape, bool), slot, predictable, pit, (score, variance))
 
-    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+    def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         assert drawn.pit is not None
         rows = super().make_token_rows(drawn, layer, is_whole, **columns)
         return [*rows, make_ks_row(layer, "PIT", drawn.pit.reshape(-1, 1), **columns)]

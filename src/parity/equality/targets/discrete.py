@@ -23,12 +23,12 @@ from parity.base.errors import ParityError
 from parity.decode.discrete import Decoded, record
 from parity.equality.martingale_tests import compute_log_scores, make_sequence_rows, make_support_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import Drawn, Long, draw_laws
+from parity.equality.targets.long import Long, Sequences, draw_laws
 from parity.experiment.options import LONGEST
 from parity.models.discrete.tabular import (
     HashedTable,
+    HiddenLaw,
     HiddenMarkov,
-    Law,
     TabularModel,
     make_chain,
     make_counter,
@@ -37,6 +37,8 @@ from parity.models.discrete.tabular import (
 )
 
 DRAWS = 9999
+MANY = 16  # largest vocabulary whose tokens are tested one by one
+PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
 FAMILY = "targets"
 PLAIN = TokenSampling()
 SHAPES = ((2, 4), (3, 4), (3, 5))
@@ -173,7 +175,7 @@ class LongTarget(Long):
     make: Make
     width: int
     forced: Tensor  # [L] token that the grammar forces at each position, -1 for none
-    pair_source: Law | None = None  # hidden Markov law from which pairs are computed; None if they are not tested
+    pair_source: HiddenLaw | None = None  # hidden Markov law from which pairs are computed; None if they are not tested
 
     def make_model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
@@ -210,12 +212,12 @@ class LongTarget(Long):
         model = self.make_model(len(start))
         return record(model, start, decoder(model, start, **options))
 
-    def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+    def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
         laws = self.compute_laws(tokens).numpy()
         slot = assign_slots(step.numpy().astype(int))
-        return Drawn(tokens.numpy(), laws, np.zeros(tokens.shape, bool), slot, predictable)
+        return Sequences(tokens.numpy(), laws, np.zeros(tokens.shape, bool), slot, predictable)
 
-    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+    def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         """Make the rows; of a token of a large vocabulary, most tests see only the eighth of its law that it is in."""
         tokens, p = drawn.tokens, drawn.laws
         slot = drawn.slot if drawn.predictable else None
@@ -248,14 +250,14 @@ def draw_order_two_table(generator: torch.Generator) -> Tensor:
     return table / table.sum(-1, keepdim=True)
 
 
-def draw_hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], Law], Tensor]:
+def draw_hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], HiddenLaw], Tensor]:
     """Draw a hidden Markov law of five states. Returns a function that makes the law from a table of what the states
     emit, and this table [5, 8]."""
     step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * draw_laws((5, 5), 1.0, generator)
-    return partial(Law, torch.full((5,), 0.2, dtype=torch.float64), step), draw_laws((5, 8), 1.5, generator)
+    return partial(HiddenLaw, torch.full((5,), 0.2, dtype=torch.float64), step), draw_laws((5, 8), 1.5, generator)
 
 
-def make_hidden_markov(law: Law, drafts: Law) -> Make:
+def make_hidden_markov(law: HiddenLaw, drafts: HiddenLaw) -> Make:
     return lambda length, rows, width, forced: Sampled(
         HiddenMarkov(law, length, rows, width, forced, drafts), TokenSampling()
     )
@@ -282,8 +284,6 @@ def make_guided(generator: torch.Generator) -> Make:
 
 
 FORCED = ("hidden", "hash")
-MANY = 16  # largest vocabulary whose tokens are tested one by one
-PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
 MOST = 256  # vocabulary of the model "hash"
 TABLES = 256
 LAWS = 1 << 25  # probabilities that are held of a model longer than LONGEST, 256 MiB
@@ -334,7 +334,7 @@ def long_targets(
     def seed_generator(name: str) -> torch.Generator:
         return make_generator(name, seed)
 
-    law_of_table: dict[str, tuple[Callable[[Tensor], Law], Tensor]] = {
+    law_of_table: dict[str, tuple[Callable[[Tensor], HiddenLaw], Tensor]] = {
         "chain": (make_chain, draw_chain_table(seed_generator("chain"))),
         "order 2": (make_chain, draw_order_two_table(seed_generator("order 2"))),
         "hidden": draw_hidden_law(seed_generator("hidden")),
@@ -366,7 +366,7 @@ class RealVocabulary(LongTarget):
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
+    ) -> Sequences:
         """Draw `self.n` sequences (n and threads are not read), ROWS at once. No token has probability zero."""
         key = derive_row_key(seed, self.name)
         tokens = []
@@ -374,9 +374,9 @@ class RealVocabulary(LongTarget):
             noise = counted_noise(key, range(first, min(first + ROWS, self.n)), torch.float32)
             tokens.append(self.record(decoder, torch.zeros_like(noise.keys), {"noise": noise, **options}).tokens)
         nothing = np.empty(0)
-        return Drawn(torch.cat(tokens).numpy(), nothing, nothing, nothing, strict)
+        return Sequences(torch.cat(tokens).numpy(), nothing, nothing, nothing, strict)
 
-    def make_rows(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+    def make_rows(self, drawn: Sequences, layer: str, seed: int, draws: int) -> list[Row]:
         """Make the rows of the tests "tail", how often one of the REST is drawn, and "ties", whether the two equal
         tokens are drawn equally often. Both are exact; the effect of "tail" is the upper end of its interval."""
         n, columns = drawn.tokens.size, {"model": self.name, "seed": seed}

@@ -144,7 +144,7 @@ class Difference(NamedTuple):
     share: float  # share of the compared tokens that differ
 
 
-class Drawn(NamedTuple):
+class Sequences(NamedTuple):
     """Sequences as tests of tokens read them; of vectors, each number's part of its law's range is a token."""
 
     tokens: np.ndarray  # [n, L]
@@ -154,7 +154,7 @@ class Drawn(NamedTuple):
     predictable: bool  # whether `slot` is known before the token is drawn, as in decoders that claim to be lossless
     pit: np.ndarray | None = None  # [n, L] for numbers: the distribution function of each one's law at the number
     scores: tuple[np.ndarray, np.ndarray] | None = None  # for numbers: log p less its mean, and its variance, [n, L]
-    small: tuple[Difference, "Drawn | None"] | None = None  # how small batches differ, and rows decoded in them
+    small: tuple[Difference, "Sequences | None"] | None = None  # how small batches differ, and rows decoded in them
     recorder: Recorder | None = None  # the random numbers that a batch of RUN_BATCH rows read
 
 
@@ -187,10 +187,10 @@ class Long:
         """Tell whether a lossless decoder's slots are known before their tokens are drawn."""
         return True
 
-    def to_drawn(self, start: Any, tokens: Tensor, step: Tensor, predictable: bool) -> Drawn:
+    def to_drawn(self, start: Any, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
         raise NotImplementedError
 
-    def make_token_rows(self, drawn: Drawn, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
+    def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         """Make the rows of the tests of tokens; the tests of two positions only if `drawn` is the whole sample."""
         pair_law = self.law if is_whole else None
         slot = drawn.slot if drawn.predictable else None
@@ -201,7 +201,7 @@ class Long:
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
+    ) -> Sequences:
         """Draw `self.n` sequences (n and threads are not read), all in one batch, so that its rows are at different
         positions; if `tests_batches`, small batches too. Raises ParityError for an impossible token if `strict`."""
         key = derive_row_key(seed, self.name)
@@ -234,7 +234,7 @@ class Long:
             small = self.to_drawn(select_start(difference.rows), torch.from_numpy(tokens), step, False)
         return drawn._replace(recorder=recorder, small=(difference, small))
 
-    def make_rows(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+    def make_rows(self, drawn: Sequences, layer: str, seed: int, draws: int) -> list[Row]:
         """Make the rows of all tests of a sample that `draw` returned; `draws` is not read."""
         columns: dict[str, Any] = {"model": self.name, "seed": seed}
         rows = self.make_token_rows(drawn, layer, True, **columns)

@@ -176,7 +176,7 @@ class TabularModel(StateModel):
         return self.table[states + self.offset]
 
 
-class Law(NamedTuple):
+class HiddenLaw(NamedTuple):
     """begin [H] of the first state; step [H, H] from one state to the next; emit [H, V] of a state's token. With a
     dimension of two before each: the conditional law and the unconditional."""
 
@@ -185,15 +185,17 @@ class Law(NamedTuple):
     emit: Tensor
 
 
-def pair_laws(conditional: Law, unconditional: Law) -> Law:
+def pair_laws(conditional: HiddenLaw, unconditional: HiddenLaw) -> HiddenLaw:
     """Stack a conditional and an unconditional law."""
-    return Law(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
+    return HiddenLaw(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
 
 
 class HiddenMarkov(StateModel):
     """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
 
-    def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
+    def __init__(
+        self, law: HiddenLaw, length: int, rows: int, width: int, forced: Tensor, drafts: HiddenLaw | None = None
+    ):
         """Set up the model of `rows` sequences; width: tokens in a row of the picture; drafts: the draft model's
         law."""
         line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
@@ -221,7 +223,7 @@ class HiddenMarkov(StateModel):
         return (states.unflatten(0, (len(matrix), -1)).flatten(1, 2) @ matrix).view(*states.shape[:2], -1)
 
 
-def make_chain(table: Tensor) -> Law:
+def make_chain(table: Tensor) -> HiddenLaw:
     """Make the law of a Markov chain of tokens that begins uniformly: table [V, V] of the next token after each, or [V,
     V, V] after each two."""
     V = table.shape[-1]
@@ -230,10 +232,10 @@ def make_chain(table: Tensor) -> Law:
     step = table.new_zeros(len(states), V, V**order)
     step[states[:, None], torch.arange(V), (states[:, None] * V + torch.arange(V)) % V**order] = table.reshape(-1, V)
     emit = F.one_hot(states % V, V).to(table.dtype)
-    return Law(table.new_full((V**order,), V**-order), step.sum(1), emit)
+    return HiddenLaw(table.new_full((V**order,), V**-order), step.sum(1), emit)
 
 
-def make_counter(table: Tensor) -> Law:
+def make_counter(table: Tensor) -> HiddenLaw:
     """Make the hidden law of tokens whose sum modulo M decides on the next: table [M, V] gives its law by the sum, so
     every token matters to all that follow."""
     M, V = table.shape
@@ -242,7 +244,7 @@ def make_counter(table: Tensor) -> Law:
         for v in range(V):
             step[s, v, (s + v) % M] = table[(s + v) % M]
     initial = torch.cat([table[0], table.new_zeros((M - 1) * V)])
-    return Law(initial, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
+    return HiddenLaw(initial, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
 
 
 class HashedTable(StateModel):
