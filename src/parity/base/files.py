@@ -18,6 +18,7 @@ from parity_certify.files import (
 )
 
 from parity.base.errors import ParityError
+from parity.base.headers import read_header
 
 __all__ = [  # the certifier's functions are listed too, so that the workflow imports all functions for files from here
     "digest", "dump_canonical", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
@@ -25,7 +26,7 @@ __all__ = [  # the certifier's functions are listed too, so that the workflow im
 ]  # fmt: skip
 
 T = TypeVar("T")
-MOST = 1 << 26  # JSON of more bytes, in a file or in a header, is not read
+MOST = 1 << 26  # a JSON file of more bytes is not read
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -38,12 +39,8 @@ def sums(folder: Path) -> dict[str, str]:
 def header(file: Path) -> dict[str, Any]:
     """Read the configuration in the header of one of our safetensors files; {} if it has none, or does not exist."""
     try:
-        with file.open("rb") as stream:
-            if (length := int.from_bytes(stream.read(8), "little")) > MOST:
-                return {}
-            text = stream.read(length)
-        return json.loads(json.loads(text)["__metadata__"]["config"])
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
+        return json.loads(read_header(file)["__metadata__"]["config"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {}
 
 

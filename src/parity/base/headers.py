@@ -42,7 +42,7 @@ def check_whole(file: Path, label: str = "") -> None:
     if file.suffix == ".safetensors":
         expected = 8 + int.from_bytes(start[:8], "little")
         try:
-            expected += max([0, *(entry["data_offsets"][1] for entry in safetensors_header(file).values())])
+            expected += max([0, *(entry["data_offsets"][1] for entry in read_entries(file).values())])
         except (ValueError, LookupError, TypeError, AttributeError):
             if size >= expected:
                 raise ParityError(f"{name}: not a safetensors file: its header cannot be read; get it again") from None
@@ -50,14 +50,18 @@ def check_whole(file: Path, label: str = "") -> None:
             raise ParityError(f"{name}: cut off: {size} bytes, where its header says {expected}; get it again")
 
 
-def safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the entry (dtype, shape, data_offsets) of each tensor in a safetensors header; ValueError if it has none."""
+def read_header(file: Path) -> dict[str, Any]:
+    """Read the header of a safetensors file: "__metadata__", and an entry for each tensor; ValueError if it has none.
+    No library does: `check_whole` and planning read headers of damaged files, too, and import none."""
     with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > MOST:
+        if (length := int.from_bytes(stream.read(8), "little")) > MOST:
             raise ValueError("no header")
-        entries = json.loads(stream.read(length))
-    return {name: entry for name, entry in entries.items() if name != "__metadata__"}
+        return json.loads(stream.read(length))
+
+
+def read_entries(file: Path) -> dict[str, Any]:
+    """Read the entry (dtype, shape, data_offsets) of each tensor in a safetensors header; ValueError if it has none."""
+    return {name: entry for name, entry in read_header(file).items() if name != "__metadata__"}
 
 
 class Ignored:
@@ -117,7 +121,7 @@ def read_groups(file: Path) -> dict[str, dict[str, Shape]]:
     them: "" for those outside any, as in safetensors. {} if it is no file of tensors."""
     if file.suffix not in PICKLED:
         try:
-            entries = safetensors_header(file).items()
+            entries = read_entries(file).items()
             return {"": {strip_wrappers(name): tuple(entry["shape"]) for name, entry in entries}}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return {}

@@ -11,18 +11,12 @@ from parity.base.files import foreign_json
 from parity.base.headers import Shape, check_whole, derive_sizes, read_tensor_shapes
 from parity.experiment import model_checks, weights
 from parity.experiment.module_metadata import find_function, read_constant
-from parity.experiment.schema import HUB, ModelSpec
+from parity.experiment.schema import ModelSpec
 
 KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # tensors that identify an autoencoder
 CODES = "quantize.embedding.weight"  # tensor that tells a VQ tokenizer from an autoencoder, whose tensors it has too
 VAE = "vae."  # prefix of the autoencoder's tensors in a continuous model's file
 PLACES = ("diffusion_pos_embed_learned", "encoder_pos_embed_learned")  # tensors whose shape [1, grid^2, W] gives a grid
-
-
-def is_here(spec: ModelSpec, component: str, file: str) -> bool:
-    """Return whether a component is on this machine, and not at an address or in a repository."""
-    is_local = spec.source == "files" or Path(file).is_absolute() or (component == "text" and not file.endswith("/"))
-    return is_local and not file.startswith(("https://", "http://", HUB))
 
 
 def check_model(model: str, spec: ModelSpec) -> None:
@@ -31,7 +25,8 @@ def check_model(model: str, spec: ModelSpec) -> None:
     What headers do not say is checked when the component is loaded."""
     shapes: dict[str, dict[str, Shape]] = {}
     for component, file in spec.files.items():
-        if component != "tokenizer" and is_here(spec, component, file):
+        is_here = model_checks.is_local(spec, component) and not model_checks.is_remote(file)
+        if component != "tokenizer" and is_here:
             try:
                 shapes[component] = read_part(spec, component, Path(file))
             except ParityError as error:
