@@ -169,6 +169,14 @@ def sample(prompts, seed):
     return torch.tensor(np.stack(tokens[1:], 1))
 def sample_that_raises(prompts, seed): raise ValueError("bad luck\\nand more")
 def sample_that_exits(prompts, seed): sys.exit(0)
+def logits(prefixes): return np.log(law(prefixes))
+def sample_at(prompts, seed, temperature=1.0):
+    tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
+    p = TABLE ** (1 / temperature)
+    p = p / p.sum(1, keepdims=True)
+    for _ in range(2): tokens.append((rng.random(len(prompts)) < p[tokens[-1], 1]).astype(int))
+    return np.stack(tokens[1:], 1)
+def sample_at_one(prompts, seed, temperature=1.0): return sample(prompts, seed)
 def verify_that_exits(tokens, q, p): sys.exit(1)
 """
 
@@ -190,6 +198,16 @@ OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
 def test_a_law_in_tensors_is_a_law(tmp_path, monkeypatch, capsys, name):
     code = run_main(monkeypatch, tmp_path, "sampler", "own.py:sample", "--law", f"own.py:{name}", *OF_OWN)
     assert code == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize(("name", "code"), [("sample_at", 0), ("sample_at_one", 1)])
+def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch, capsys, name, code):
+    """One that ignores its temperature is lossy, and the page says what was covered."""
+    words = ["sampler", f"own.py:{name}", "--logits", "own.py:logits", *OF_OWN[:4], "--margin", "0.05"]
+    assert run_main(monkeypatch, tmp_path, *words, "--out", "out") == code
+    out = capsys.readouterr().out
+    assert "temperature 0.7, prompt 1" in out and "top_k: the sampler has no such option" in out
+    assert "temperature 0.7" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.parametrize(

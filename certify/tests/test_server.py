@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from parity_certify import certify_sampler, law
-from parity_certify.adapters.server import Server, check_options_heeded, compute_law, select_law_options
+from parity_certify.adapters.server import (
+    Server,
+    check_options_heeded,
+    compute_law,
+    make_conditions,
+    select_law_options,
+)
 from parity_certify.errors import ParityError
 
 P = np.array([0.6, 0.3, 0.1])
@@ -30,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a request for a completion with letters drawn from P at its temperature; of other options it reads
         none. The model's name chooses an odd answer."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        rng = np.random.default_rng(request["seed"])
+        rng = np.random.default_rng(request["seed"])  # of a request without a seed any
         p = P ** (1 / request["temperature"])
         text = "".join(LETTERS[i] for i in rng.choice(3, p=p / p.sum(), size=request["max_tokens"]))
         if request.get("model") == "slow":
@@ -161,3 +167,22 @@ def test_a_law_that_engines_define_otherwise_needs_the_engines_name():
     penalised = compute_law(compute_logits, {"repeat_penalty": 1.5}, "", **SETTINGS)  # of llama.cpp alone
     assert penalised.tables[0, 0, 0] < P[0]
     assert select_law_options({"parallel": 4, "speculative.n_max": 3, "top_k": 2}) == {"top_k": 2}
+
+
+def test_conditions_that_a_server_ignores_are_left_out_or_faults(fake):
+    """Of a server that is not known they are left out and named; of one that has the options they are faults."""
+
+    def connect_more(length, options, by_prompt):
+        sampler = connect(fake, options=options, by_prompt=by_prompt)
+        sampler.body["max_tokens"] = length
+        return sampler
+
+    conditions, missing = make_conditions(connect_more, compute_logits, 3, "")
+    assert [one.name for one in conditions] == ["length 3, prompt 2"] and len(missing) == 2 + 4
+    assert any("top_k: the server ignores it" in why for why in missing.values()), missing
+    conditions, missing = make_conditions(connect_more, compute_logits, 3, "vllm")
+    assert len(conditions) == 5 and set(missing) == {"drafts", "end"}
+    faults = [one for one in conditions if "top_k 2" in one.name and "rows" not in one.name]
+    assert certify_sampler(faults[0].sample, faults[0].law, n=200, margin=0.4, draws=299).exit_code == 1
+    rows = conditions[-1].sample
+    assert sorted(rows.by_prompt.values(), key=len) == [{"temperature": 0.5}, {"top_k": 2, "seed": None}]

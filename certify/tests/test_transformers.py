@@ -198,7 +198,7 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
     [
         (["transformers", "--target", "nowhere"], "error: nowhere: no config.json"),
         (["transformers", "--target", "nowhere", "--", "four"], "error: options: 'four': expected key=value"),
-        (["sampler", "json:dumps"], "error: --target, --law: neither given"),
+        (["sampler", "json:dumps"], "error: --target, --logits, --law: none given"),
     ],
 )
 def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, arguments, message):

@@ -2,7 +2,7 @@
 
     transformers [--target DIR] [--assistant DIR] -- num_assistant_tokens=4     `generate`, in its speculative ways
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
-    sampler FILE.py:FUNCTION --target DIR (or --law FILE.py:FUNCTION ...)       sample(prompts [n, P], seed)
+    sampler FILE.py:FUNCTION --target DIR (or --logits or --law FILE.py:FUNCTION) sample(prompts [n, P], seed)
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
     command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
     samples FILE --law law.json                                                 samples drawn elsewhere
@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import shlex
 import signal
@@ -32,6 +33,7 @@ import numpy as np
 from parity_certify import page
 from parity_certify.calls import Store
 from parity_certify.command import certify_command
+from parity_certify.design import BUDGET, certify_conditions, list_keywords, list_names, make_conditions
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import digest
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
@@ -116,6 +118,30 @@ def judge_sampler(
     return finish(c, out, spec)
 
 
+def names_condition(a: Arguments, options: dict[str, Any]) -> bool:
+    """Return whether a command names a condition, by sampling options or flags; then it tests that alone. Flags that
+    are not given get their defaults."""
+    named = bool(options) or any(getattr(a, name) is not None for name in ONE)
+    for name, default in ONE.items():
+        if getattr(a, name) is None:
+            setattr(a, name, default)
+    return named
+
+
+def judge_conditions(
+    a: Arguments, conditions: Any, missing: dict[str, str], spec: dict[str, Any], name: str, may_change: bool = False
+) -> int:
+    """Certify a sampler under conditions by the flags, write and print the certificate, and return the exit code."""
+    out = choose_folder(a, name, spec)
+    for one in conditions if may_change else ():
+        Store(out / one.folder).forget()
+    budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
+    settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
+    settings |= {"seeds": (a.seed, a.seed + 1), "folder": out, "tell": lambda text: print(text, file=sys.stderr)}
+    c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings)
+    return finish(c, out, spec)
+
+
 def run_transformers(a: Arguments) -> int:
     """certify transformers' generate; its options follow after --"""
     from parity_certify.adapters import mending
@@ -142,17 +168,20 @@ def run_transformers(a: Arguments) -> int:
     if a.generator:
         options["candidate_generator"] = load(a.generator)
         spec["generator"] = [a.generator, digest_code(a.generator)]
+    words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
+    name = " ".join(["transformers", model.config.model_type, *words])
+    if not names_condition(a, {k: v for k, v in options.items() if k not in adapter.SPECULATIVE}):
+        return judge_conditions(a, *adapter.make_conditions(model, options), spec, name)
     law = adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
     paged = options.get("cache_implementation") == "paged"
     sampler = (adapter.Continuous if paged else adapter.Generate)(model, a.length, options, a.end)
-    words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
         """Diagnose a lossy certificate: by replaying processors with a state, else by the laws of known faults."""
         located = mending.diagnose_by_mending(sampler, law, min(400, max(c.details["n"])), a.seed + 2)
         return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
 
-    return judge_sampler(a, sampler, law, spec, " ".join(["transformers", model.config.model_type, *words]), diagnose)
+    return judge_sampler(a, sampler, law, spec, name, diagnose)
 
 
 def shorten_value(value: Any) -> str:
@@ -180,22 +209,35 @@ def run_server(a: Arguments) -> int:
     from parity_certify.adapters.transformers import get_vocab_size, load_model, load_tokenizer, make_logits
 
     options = dict(a.options)
-    settings = {"model": a.model, "timeout": a.timeout, "options": options, "end": a.end}
-    sampler = adapter.Server(a.url, a.length, load_tokenizer(a.target), **settings)
-    model = load_model(a.target)
-    V = get_vocab_size(model)
-    logits, prompts, engine = make_logits(model), make_prompts(a, V), a.engine or sampler.name_engine()
+    model, tokenizer = load_model(a.target), load_tokenizer(a.target)
+    V, logits, name = get_vocab_size(model), make_logits(model), f"server {a.model}".strip()
+
+    def connect(length: int, options: dict[str, Any], **fields: Any) -> Any:
+        """Make a sampler of this length that sends the options."""
+        return adapter.Server(
+            a.url, length, tokenizer, model=a.model, timeout=a.timeout, options=options, end=a.end, **fields
+        )
+
+    named = adapter.select_law_options(options)
+    is_one = names_condition(a, named)
+    sampler = connect(a.length, options)
+    engine = a.engine or sampler.name_engine()
+    spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
+    if not is_one:
+        connect_more = lambda length, options, **fields: connect(length, dict(a.options) | options, **fields)  # noqa: E731
+        return judge_conditions(
+            a, *adapter.make_conditions(connect_more, logits, V, engine), spec, name, may_change=True
+        )
+    prompts = make_prompts(a, V)
 
     def compute_law(options: dict[str, Any]) -> Any:
         """Compute the law of the server's engine with these options."""
         return adapter.compute_law(logits, options, engine, vocab=V, length=a.length, prompts=prompts, end=a.end)
 
-    named = adapter.select_law_options(options)
     law = compute_law(named)
     without = {name: compute_law({k: v for k, v in named.items() if k != name}) for name in named}
     adapter.check_options_heeded(sampler, law, without | ({", ".join(named): compute_law({})} if named else {}))
-    spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
-    return judge_sampler(a, sampler, law, spec, f"server {a.model}".strip(), may_change=True)
+    return judge_sampler(a, sampler, law, spec, name, may_change=True)
 
 
 def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
@@ -209,20 +251,31 @@ def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
 def run_sampler(a: Arguments) -> int:
     """certify a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
     sample = Loaded(a.sampler)
-    spec = {"sampler": a.sampler, "code": digest_code(a.sampler)}
+    spec: dict[str, Any] = {"sampler": a.sampler, "code": digest_code(a.sampler)}
+    options = dict(a.options)
+    is_one = names_condition(a, options) or a.law is not None
+    if (a.law or a.logits) and not a.vocab:
+        raise ParityError("--law, --logits: need --vocab")
     if a.law:
-        if not (a.vocab and a.length):
-            raise ParityError("--law: needs --vocab and --length")
         prompts = make_prompts(a, a.vocab)
         law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        source: dict[str, Any] = {"law": [a.law, digest_code(a.law)]}
+        return judge_sampler(a, sample, law, spec | {"law": [a.law, digest_code(a.law)]}, sample.__name__)
+    if a.logits:
+        logits, V = load(a.logits), a.vocab
+        spec["logits"] = [a.logits, digest_code(a.logits)]
     elif a.target:
-        options = dict(a.options)
-        law = compute_model_law(a, options)
-        source = {"target": digest_weights(a.target), "options": options}
+        from parity_certify.adapters import transformers as adapter
+
+        model = adapter.load_model(a.target)
+        logits, V = adapter.make_logits(model), adapter.get_vocab_size(model)
+        spec |= {"target": digest_weights(a.target), "options": options}
     else:
-        raise ParityError("--target, --law: neither given; allowed: the one or the other")
-    return judge_sampler(a, sample, law, spec | source, sample.__name__)
+        raise ParityError("--target, --logits, --law: none given; allowed: one of them")
+    keywords = list_keywords(sample)
+    if a.logits or (not is_one and (keywords is None or keywords & list_names())):
+        conditions = make_conditions(sample, logits, vocab=V, length=a.length)
+        return judge_conditions(a, *conditions, spec, sample.__name__)
+    return judge_sampler(a, sample, compute_model_law(a, options), spec, sample.__name__)
 
 
 def run_verifier(a: Arguments) -> int:
@@ -313,6 +366,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
     "law": {"required": True, "help": "a file of `law`"},
+    "logits": {
+        "help": "FUNCTION of prefixes [n, P + t] -> logits [n, V]: the sampler is tested under options it takes"
+    },
     "shape": {"choices": SHAPES, "default": "row", "help": "of the function's arguments (%(default)s)"},
     "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
     "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
@@ -328,6 +384,8 @@ EXTRA = ("torch", "transformers", "tokenizers", "safetensors")  # packages of th
 JUDGING = ("margin", "alpha")
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
 ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
+# flags that name one condition, and what they are where a sampling option names it
+ONE: dict[str, Any] = {"n": None, "repeat": None, "length": 3, "prompts": 2, "prompt_length": 3, "end": None}
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
 
 
@@ -353,12 +411,16 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     tiny = ("kind", "vocab", "tv")
     optional: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
     drafting = ("target", "assistant", "universal", "generator", *tiny)
-    add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional)
-    add_command(
-        run_server, "url", "target", "model", "engine", "timeout", *ENUMERATED, margin=wide, target={"required": True}
-    )
+    one: dict[str, Any] = {}  # flags that name a condition: none of them given, a command goes through several
+    for name, default in ONE.items():
+        flag = name.replace("_", "-")
+        one[flag] = {"default": None, "help": FLAGS[flag]["help"].replace("%(default)s", str(default))}
+    add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional, **one)
+    served = ("url", "target", "model", "engine", "timeout", *ENUMERATED)
+    add_command(run_server, *served, margin=wide, target={"required": True}, **one)
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    p = add_command(run_sampler, "target", "law", "vocab", *ENUMERATED, law=function, vocab={"default": 0})
+    own = one | {"law": function, "vocab": {"default": 0}}
+    p = add_command(run_sampler, "target", "logits", "law", "vocab", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
     add_command(run_command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})

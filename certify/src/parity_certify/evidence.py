@@ -18,6 +18,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from parity_certify import result_rows as R
 from parity_certify.calls import Drawn
@@ -52,6 +53,24 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if estimate_bound(law, middle, alpha) > margin else (low, middle)
     return -(-high // 100) * 100
+
+
+def find_detectable_tv(law: np.ndarray, n: int, alpha: float, power: float) -> float:
+    """Find the smallest TV that n draws of `law` [K] reject with this probability, however it is spread: of all laws at
+    a TV, the one that is off by a share of each cell moves the joint G least, to noncentrality 4 n TV^2. The power is
+    that of G at alpha / 4, the share of `all four`; what G gives away to the other three, the e-process makes good."""
+    support = int((law > 0).sum())
+    if n < support:
+        return 1.0
+    if support == 1:  # any other sequence is a rejection
+        return 1 - (1 - power) ** (1 / n)
+    critical = special.chdtri(support - 1, alpha / (2 * SHARES))
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        found = special.chndtr(critical, support - 1, 4 * n * middle**2) <= 1 - power
+        low, high = (low, middle) if found else (middle, high)
+    return high
 
 
 def make_sample_rows(

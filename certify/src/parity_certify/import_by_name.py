@@ -49,9 +49,10 @@ class Loaded:
     def __init__(self, name: str):
         self.name, self.function = name, load(name)
         self.__name__ = name.rpartition(":")[2]
+        self.__wrapped__ = self.function  # whose signature this has
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.function(*arguments, **options)
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return Loaded, (self.name,)

@@ -26,16 +26,16 @@ import numpy as np
 from parity_certify import evidence
 from parity_certify.calls import Sampled
 from parity_certify.certificate import Certificate
+from parity_certify.design import combine_certificates
 from parity_certify.errors import ParityError
 from parity_certify.import_by_name import get_function_name
 from parity_certify.laws import CELLS, Law, check_law, count_prefixes
-from parity_certify.result_rows import ALPHA, describe_confidence
+from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")
 SPARE = 1.2  # all problems must reach the bound, so each draws more than one bound needs nine times in ten
-WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that occurs is the verdict on all problems
 
 
 @dataclass(frozen=True)
@@ -290,31 +290,9 @@ def certify_verifier(
         certificates.append(certify_sampler(sampler, law, n=size, batch=batch or max(100, size // 10), **settings))
         if certificates[-1].verdict.kind == "lossy":
             break
-    return combine_certificates(certificates, [case.name for case in cases], alpha)
-
-
-def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
-    """Combine the certificates of the problems `names` to one: the worst verdict, the largest bound."""
-    worst = max(certificates, key=lambda c: (WORST.index(c.verdict.kind), c.verdict.bound or 0.0))
-    v = worst.verdict
-    tested = tuple(names[: len(certificates)])
-    bound = max((c.verdict.bound for c in certificates if c.verdict.bound is not None), default=None)
-    v = replace(v, alpha=alpha, bound=bound, tested=tested, untested=tuple(names[len(certificates) :]))
-    v = replace(v, n=min(min(c.details["n"]) for c in certificates))
-    if v.kind == "certified":
-        if set(tested) == {"equal"}:
-            v = replace(
-                v,
-                kind="inconclusive",
-                reason="tested with p = q alone, where most faulty verifiers pass: add other problems",
-            )
-        else:
-            v = replace(v, reason=f"TV <= {bound:.4f} ({describe_confidence(ALPHA)}) on each of: {', '.join(tested)}")
-    elif v.kind != "lossy":
-        v = replace(v, reason=f"on {worst.rows[0]['model']}: {v.reason}")
-    else:
-        v = replace(v, where=f"{worst.rows[0]['model']}, {v.where}")
-    drafts: dict[str, Any] = {key: sum(c.details[key] for c in certificates) for key in ("drafted", "accepted")}
-    drafts["warnings"] = []  # drafts and rounds of a problem are set by design, so nothing is missing
-    rows = [row for c in certificates for row in c.rows]
-    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)
+    result = combine_certificates(certificates, [case.name for case in cases], alpha)
+    result.details["warnings"] = []  # drafts and rounds of a problem are set by design, so nothing is missing
+    if result.verdict.kind == "certified" and {case.name for case in cases} == {"equal"}:
+        reason = "tested with p = q alone, where most faulty verifiers pass: add other problems"
+        result.verdict = replace(result.verdict, kind="inconclusive", reason=reason)
+    return result

@@ -4,17 +4,19 @@ A prompt is text, a token a letter (the tiny checkpoints' tokenizers), or token 
 run side by side. Drafts are counted where the engine tells them: `timings` of llama.cpp's answers, `/metrics` of vLLM.
 """
 
+import functools
 import json
 import math
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from parity_certify import laws
+from parity_certify import design, laws
 from parity_certify.calls import Drawn, Sampled, draw_batch
 from parity_certify.errors import ParityError
 from parity_certify.processors import ENGINES, Logits, check_options, list_options, shape_law
@@ -40,12 +42,14 @@ class Server:
         timeout: float = 60,
         options: dict[str, Any] | None = None,
         end: int | None = None,
+        by_prompt: dict[tuple[int, ...], dict[str, Any]] | None = None,
     ):
         """Set up the sampler, without sending anything. Raises ParityError without a tokenizer.
 
         length: tokens to draw; tokenizer: gives the letter of each token; model: name in requests, "" leaves it out;
         timeout: seconds for an answer; options: fields of the request, where `prompt_as` ("text" or "ids") and
-        `parallel` (8) are read here and not sent; end: the end token that is put after shorter answers.
+        `parallel` (8) are read here and not sent; by_prompt: more fields for the prompts that it has;
+        end: the end token that is put after shorter answers.
         """
         fields = dict(options or {})
         self.url, self.length, self.timeout, self.end = url.rstrip("/"), length, timeout, end
@@ -54,6 +58,7 @@ class Server:
             raise ParityError("--target: has no tokenizer.json; needed to read the server's text")
         self.letters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         self.body = {"max_tokens": length, **PLAIN, **WHOLE, **fields} | ({"model": model} if model else {})
+        self.by_prompt = by_prompt or {}
         self.__name__ = "server"
 
     def send_request(self, path: str, body: dict[str, Any] | None = None) -> str:
@@ -114,7 +119,8 @@ class Server:
         drafts offered and accepted (-1: not counted). Raises ParityError for an answer without choices."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
         try:
-            answer = json.loads(self.send_request("/v1/completions", self.body | {"prompt": text, "seed": seed}))
+            body = self.body | {"prompt": text, "seed": seed} | self.by_prompt.get(tuple(prompt.tolist()), {})
+            answer = json.loads(self.send_request("/v1/completions", body))
             choice = answer["choices"][0]
             timings = answer.get("timings") or {}
         except ParityError:
@@ -167,6 +173,47 @@ def compute_law(logits: Logits, options: dict[str, Any], engine: str, **settings
         problem = "the law depends on the engine, which the server does not name"
         raise ParityError(f"options: {problem}; allowed: --engine {' or '.join(names)}")
     return found[0]
+
+
+def make_conditions(
+    connect: Callable[..., Server], logits: Logits, vocab: int, engine: str
+) -> tuple[list[design.Condition], dict[str, str]]:
+    """Make the conditions of `design.DESIGN` for a server, and tell what they leave out. connect(length, options=...,
+    by_prompt=...) makes its sampler. Of an engine that is not known, options that it ignores are left out; one that is
+    known has them, so ignoring one is a fault."""
+    conditions: list[design.Condition] = []
+    missing = {"drafts": "set where the server is started", "end": "set in the checkpoint"}
+    names = design.list_names() - set(missing)
+    compute = functools.partial(compute_law, logits, engine=engine)
+    for chosen in design.choose_options(names)[0]:
+        chosen = rename_options(chosen, engine)
+        prompts = design.make_prompts(chosen, vocab).tolist()
+        fields = {k: v for k, v in chosen.items() if k not in (*design.OF_PROMPTS, *design.OF_OUTPUT)}
+        rows: tuple[dict[str, Any], ...] = chosen.get("rows") or ({},) * len(prompts)
+        sampler = connect(chosen["length"], fields, by_prompt=dict(zip(map(tuple, prompts), rows, strict=True)))
+        name = design.name_options(chosen)
+        try:
+            law = design.make_law(compute, chosen, vocab)
+            of_law = {option for row in (fields, *rows) for option in row if option != "seed"}
+            if not engine:
+                without = {option: design.make_law(compute, chosen, vocab, option) for option in sorted(of_law)}
+                check_options_heeded(sampler, law, without)
+        except ParityError as error:
+            missing[name] = str(error).partition(";")[0]
+            continue
+        conditions.append(design.Condition(name, sampler, law))
+    return conditions, missing
+
+
+def rename_options(options: Any, engine: str) -> Any:
+    """Rename the options of a condition, which are named as in transformers, to those of an engine."""
+    if engine != "llama.cpp":
+        return options
+    names = {"repetition_penalty": "repeat_penalty"}
+    renamed = {names.get(k, k): v for k, v in options.items()}
+    return renamed | (
+        {"rows": tuple(rename_options(row, engine) for row in options["rows"])} if "rows" in options else {}
+    )
 
 
 def check_options_heeded(sample: Server, law: laws.Law, without: dict[str, laws.Law]) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity_certify import diagnosis
+from parity_certify import design, diagnosis
 from parity_certify.calls import Sampled
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
@@ -238,18 +238,13 @@ class Generate:
     """
 
     def __init__(self, model: Any, length: int, options: dict[str, Any] | None = None, end: int | None = None):
-        """Set up the sampler; end: the end token, if any. Writes assistant options into the assistant's settings."""
+        """Set up the sampler; end: the end token, if any."""
         silence_transformers()
         self.model, self.length, self.end = model, length, end
         self.options = dict(options or {})
         if self.options.get("assistant_tokenizer") is not None:
             self.options["assistant_tokenizer"] = sort_vocabulary(self.options["assistant_tokenizer"])
         self.wrap_generator: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
-        assistant = self.options.get("assistant_model")
-        if assistant is not None:
-            for key in OF_ASSISTANT:
-                if key in self.options:
-                    setattr(assistant.generation_config, key, self.options[key])
         # while `record_draft_law` runs, this holds the drafts and the laws that the engine recorded for them
         self.log: list[tuple[Tensor, Tensor]] | None = None
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
@@ -280,6 +275,9 @@ class Generate:
         which may stop at the end token; as `Sampled`, with the counts of drafts, if the model drafts."""
         torch.manual_seed(seed)
         torch.set_num_threads(1)
+        if (assistant := self.options.get("assistant_model")) is not None:
+            for key in set(OF_ASSISTANT) & set(self.options):
+                setattr(assistant.generation_config, key, self.options[key])
         drafts, rows = [0, 0, 0], []
         keywords = make_keywords(self.options, self.length, self.end)
         start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
@@ -311,6 +309,25 @@ class Continuous(Generate):
                 inputs=np.asarray(prompts).tolist(), generation_config=config, continuous_batching_config=engine
             )
         return [np.array(request.generated_tokens) for request in answers.values()]
+
+
+def make_conditions(model: Any, options: dict[str, Any]) -> tuple[list[design.Condition], dict[str, str]]:
+    """Make the conditions of `design.DESIGN` for `generate` with these options, which say how to draft, and tell what
+    they leave out."""
+    V = get_vocab_size(model)
+    varies = options.get("assistant_model") is not None and "num_assistant_tokens" not in options
+    conditions, missing = [], {"rows": "a call of generate has one setting"}
+    if not varies:
+        missing["drafts"] = "fixed by the options, or by this way of drafting"
+    for chosen in design.choose_options(design.list_names() - set(missing))[0]:
+        given = {k: v for k, v in chosen.items() if k not in (*design.OF_PROMPTS, *design.OF_OUTPUT)} | options
+        if varies:
+            given["num_assistant_tokens"] = chosen["drafts"]
+        L, end = chosen["length"], chosen.get("end")
+        make = Continuous if options.get("cache_implementation") == "paged" else Generate
+        law = compute_law(model, design.make_prompts(chosen, V), L, given, end=end)
+        conditions.append(design.Condition(design.name_options(chosen), make(model, L, given, end), law))
+    return conditions, missing
 
 
 def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:

@@ -1,0 +1,155 @@
+"""Designs: a fault under any condition is found, what a sampler has no option for is told, the level is kept."""
+
+import time
+
+import numpy as np
+import pytest
+
+from parity_certify import Sampled, certify_design, certify_sampler, law
+from parity_certify import design as D
+from parity_certify.errors import ParityError
+from parity_certify.evidence import find_detectable_tv
+from parity_certify.joint_tests import digits
+from parity_certify.processors import shape_law
+
+V = 4
+TABLE = 1.3 * np.random.default_rng(5).standard_normal((V, V, V))
+QUICK = {"vocab": V, "draws": 999, "budget": None}
+
+
+def compute_logits(prefixes):
+    """A target whose logits depend on the last two tokens."""
+    return TABLE[prefixes[:, -1], prefixes[:, -2] if prefixes.shape[1] > 1 else 0]
+
+
+def enumerate_law(options, *, prompts, end, **settings):
+    """Enumerate the law under options of transformers."""
+    return law(
+        shape_law(compute_logits, options, "transformers", prompts.shape[1], end), prompts=prompts, end=end, **settings
+    )
+
+
+LAW = enumerate_law({}, prompts=np.zeros((1, 1), int), end=None, vocab=V, length=2)
+
+
+def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, **options):
+    """Draw plainly under any options; rows: those of each row."""
+    rng, out = np.random.default_rng(seed), np.array(prompts)
+    each = [options | {k: v for k, v in row.items() if k != "seed"} for row in rows or [{}]]
+    groups = {str(own): (own, [i for i, one in enumerate(each) if one == own]) for own in each}
+    for t in range(length):
+        p = np.empty((len(out), V))
+        for own, members in groups.values():
+            chosen = members if rows else slice(None)
+            p[chosen] = shape_law(compute_logits, own, "transformers", prompts.shape[1], end)(out[chosen])
+        token = (rng.random(len(out))[:, None] >= p.cumsum(1)).sum(1).clip(max=V - 1)
+        if end is not None and t:
+            token = np.where((out[:, prompts.shape[1] :] == end).any(1), end, token)
+        out = np.concatenate([out, token[:, None]], 1)
+    return Sampled(out[:, prompts.shape[1] :], 2, 1)
+
+
+def test_a_correct_sampler_is_certified_under_all_conditions():
+    """Each is covered at the margin, and none is left out."""
+    c = certify_design(sample, compute_logits, **QUICK)
+    assert c.verdict.kind == "certified" and "in each of 5 conditions" in c.verdict.reason, str(c)
+    assert len(c.verdict.tested) == len(D.DESIGN) == len(c.details["conditions"])
+    assert all("finds a TV of 0.0" in text or "0.100" in text for text in c.verdict.tested), c.verdict.tested
+    assert not any("no such option" in text for text in c.verdict.untested)
+
+
+@pytest.mark.parametrize("fault", ["temperature", "top_k", "repetition_penalty", "top_p", "min_p", "prompt", "rows"])
+def test_a_fault_of_one_condition_is_found_and_named(fault):
+    """An option is ignored; the prompt's first token is lost; all rows of a call have the first one's options."""
+
+    def faulty(prompts, seed, **options):
+        """Draw with the fault."""
+        if fault == "rows" and "rows" in options:
+            options["rows"] = options["rows"][:1] * len(prompts)
+        if fault == "prompt":
+            return sample(prompts[:, -1:], seed, **options)
+        return sample(prompts, seed, **{k: v for k, v in options.items() if k != fault or fault == "rows"})
+
+    c = certify_design(faulty, compute_logits, **QUICK)
+    assert c.exit_code == 1, str(c)
+    assert fault in c.verdict.where or fault == "prompt", c.verdict.where
+
+
+def test_what_a_sampler_has_no_option_for_is_told():
+    """It is called with the options of its signature alone, also one of a fixed length."""
+
+    def limited(prompts, seed, *, temperature=1.0):
+        return sample(prompts, seed, length=2, temperature=temperature)
+
+    c = certify_design(limited, compute_logits, length=2, **QUICK)
+    assert c.verdict.kind == "certified", str(c)
+    missing = [text for text in c.verdict.untested if "no such option" in text]
+    assert len(missing) == len(D.list_names() - {"temperature", *D.OF_PROMPTS}) and "top_k" in " ".join(missing)
+
+
+def test_a_condition_that_time_does_not_cover_is_told():
+    """With few sequences of each nothing is covered, and each says which TVs could not be found."""
+    c = certify_design(sample, compute_logits, n=150, **QUICK)
+    assert c.verdict.kind == "consistent" and c.verdict.tested == (), str(c)
+    assert sum("TVs below 0." in text for text in c.verdict.untested) == len(D.DESIGN)
+    lines = []
+    slow = D.Condition("slow", lambda p, s: (time.sleep(0.002 * len(p)), sample(p, s, length=2).tokens)[1], LAW)
+    c = D.certify_conditions([slow], budget=1.0, draws=299, margin=0.05, tell=lines.append)
+    assert 100 <= min(c.details["n"]) <= 600 and c.details["seconds"] < 2, (c.details, lines)
+
+
+def test_a_failure_names_its_condition():
+    def failing(prompts, seed, *, top_k=0):
+        raise ValueError(f"no top-k {top_k}")
+
+    with pytest.raises(ParityError, match=r"^top_k 2, prompt 1: sampler: ValueError: no top-k 2"):
+        certify_design(failing, compute_logits, **QUICK)
+    with pytest.raises(ParityError, match="conditions: allowed: at least one"):
+        D.certify_conditions([])
+
+
+def make_faulty_law(law, tv, rng):
+    """Scale random halves of each joint law up and down, so that it is `tv` away: the fault that is hardest to find."""
+    joint = law.joint.copy()
+    for p in joint:
+        order = rng.permutation(np.flatnonzero(p))
+        up = order[: 1 + int((p[order].cumsum() < 0.5).sum())]
+        down = np.setdiff1d(order, up)
+        p[up] *= 1 + tv / p[up].sum()
+        p[down] *= 1 - tv / p[down].sum()
+    return joint
+
+
+def draw_jointly(joint, law):
+    """Make the sampler of joint laws [K, V^L] after the prompts of a law."""
+    sequences = digits(law.vocab, law.length)
+
+    def draw(prompts, seed):
+        """Draw sequences after prompts [n, P]."""
+        which = (prompts[:, None] == law.prompts).all(-1).argmax(1)
+        u = np.random.default_rng(seed).random(len(which))
+        return sequences[(u[:, None] >= joint.cumsum(1)[which]).sum(1).clip(max=joint.shape[1] - 1)]
+
+    return draw
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_the_tv_that_is_told_is_found(K):
+    """In 19 of 20 cases or more, as by a power of .95; at a tenth of the TV in none."""
+    law = D.make_law(enumerate_law, {"length": 3, "prompt": 2, "prompts": K}, V)
+    n = D.compute_size(D.Condition("", None, law), 0.1, 0.01)
+    rng = np.random.default_rng(0)
+    for tv, expected in ((0.1, 19), (0.01, 0)):
+        found = 0
+        for seed in range(20):
+            draw = draw_jointly(make_faulty_law(law, tv, rng), law)
+            settings = {
+                "n": n,
+                "alpha": 0.01,
+                "seeds": (2 * seed, 2 * seed + 1),
+                "draws": 999,
+                "tell": lambda text: None,
+            }
+            found += certify_sampler(draw, law, **settings).exit_code == 1
+        assert found >= expected if expected else found == 0, (tv, found)
+    assert find_detectable_tv(law.cells, n // 4, 0.01, D.POWER) > 0.15
