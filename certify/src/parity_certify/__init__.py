@@ -12,7 +12,8 @@ from typing import Any
 
 _WHERE = {
     "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "calls",
-    "certify_verifier": "verifier", "Problem": "verifier", "certify_command": "command", "certify_samples": "samples",
+    "certify_verifier": "verifier", "certify_speculation": "speculation", "Speculated": "speculation",
+    "Problem": "verifier", "certify_command": "command", "certify_samples": "samples",
     "Law": "laws", "law": "laws", "read_law": "laws", "write_law": "laws",
     "shape_law": "processors", "certify_design": "design", "certify_conditions": "design", "Condition": "design",
 }  # fmt: skip

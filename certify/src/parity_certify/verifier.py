@@ -117,11 +117,7 @@ class Drafted:
     def run(self, n: int, rng: np.random.Generator, seed: int) -> tuple[np.ndarray, int, int]:
         """Draw drafts for n rows and run the verifier on them, after seeding all generators that it may use. Returns
         tokens [n, K + 1], -1 after the last, and the drafts accepted and offered."""
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        if "torch" in sys.modules:
-            sys.modules["torch"].manual_seed(seed)
-        keywords = {"rng": np.random.default_rng([seed, 1])} if self.takes_rng else {}
+        keywords = self.seed_generators(seed)
         if self.shape == "tree":
             return self.verify_trees(n, rng, keywords)
         tokens, q, p = self.make_drafts(n, rng)
@@ -132,6 +128,14 @@ class Drafted:
         agreed = np.cumprod(out[:, :-1] == tokens, 1).sum(1)
         accepted = np.where(agreed == self.drafts, agreed, np.minimum(agreed, (out >= 0).sum(1) - 1))
         return out, int(accepted.sum()), n * self.drafts
+
+    def seed_generators(self, seed: int) -> dict[str, Any]:
+        """Seed the generators of random, numpy and torch. Returns the keyword `rng`, if the verifier takes it."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)
+        return {"rng": np.random.default_rng([seed, 1])} if self.takes_rng else {}
 
     def make_drafts(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draw drafts [n, K]; return them, and along them the draft laws [n, K, V] and target laws [n, K + 1, V]."""
@@ -267,22 +271,57 @@ def certify_verifier(
     draws     of the simulated null of each fixed size
     A keyword `rng` of the verifier gets a generator of numpy; the generators of random, numpy and torch are seeded.
     """
-    check_settings(seeds, margin=margin, alpha=alpha, n=n, repeat=repeat, batch=batch, branches=branches)
+    check_settings(branches=branches)
+    if shape not in SHAPES:
+        raise ParityError(f"shape {shape!r}: allowed: {', '.join(SHAPES)}")
+    settings: dict[str, Any] = {
+        "vocab": vocab,
+        "drafts": drafts,
+        "problems": problems,
+        "margin": margin,
+        "alpha": alpha,
+    }
+    settings |= {"n": n, "repeat": repeat, "seeds": seeds, "batch": batch, "claim": claim, "draws": draws, "tell": tell}
+
+    def make_sampler(case: Problem) -> Drafted:
+        """Make the sampler of a problem."""
+        return Drafted(verify, case, shape, branches, drafts)
+
+    result = certify_problems(make_sampler, name=name or get_function_name(verify), **settings)
+    outside = "the drafter: what it draws from, what it records, which noise it shares (`certify_speculation`)"
+    untested = (*result.verdict.untested, outside, "options that are applied outside of the verifier")
+    result.verdict = replace(result.verdict, untested=untested)
+    return result
+
+
+def certify_problems(
+    make_sampler: Callable[[Problem], Drafted],
+    *,
+    vocab: int,
+    drafts: int,
+    problems: Sequence[str | Problem],
+    margin: float,
+    alpha: float,
+    n: int | None,
+    batch: int | None,
+    seeds: Sequence[int],
+    **settings: Any,
+) -> Certificate:
+    """Certify the sampler of each problem, at alpha over their number; the first that is lossy ends the run. Arguments:
+    see `certify_verifier`."""
+    check_settings(seeds, margin=margin, alpha=alpha, n=n, repeat=settings["repeat"], batch=batch)
     check_settings(vocab=vocab, drafts=drafts)
     if vocab < 2 or drafts < 1 or vocab ** (drafts + 1) > CELLS:
         allowed = f"vocab 2 or more, drafts 1 or more, and vocab^(drafts + 1) up to {CELLS}, to be enumerated"
         raise ParityError(f"vocab {vocab}, drafts {drafts}: allowed: {allowed}")
-    if shape not in SHAPES:
-        raise ParityError(f"shape {shape!r}: allowed: {', '.join(SHAPES)}")
     if not problems:
         raise ParityError(f"problems: none; allowed: {', '.join(KINDS)}, or a Problem")
     cases = [make_problem(p, vocab, drafts) if isinstance(p, str) else p for p in problems]
     cases = [check_problem(case, vocab, drafts) for case in cases]
-    settings: dict[str, Any] = {"repeat": repeat, "margin": margin, "alpha": alpha / len(cases), "seeds": seeds}
-    settings |= {"draws": draws, "claim": claim, "name": name or get_function_name(verify), "tell": tell}
+    settings |= {"margin": margin, "alpha": alpha / len(cases), "seeds": seeds}
     certificates: list[Certificate] = []
     for case in cases:
-        sampler = Drafted(verify, case, shape, branches, drafts)
+        sampler = make_sampler(case)
         if not certificates:
             check_verifier(sampler)
         law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
