@@ -37,8 +37,8 @@ FIGURES = {  # for each benchmark's main figure its label, unit and better direc
 }
 
 
-def name_figure(layout: str, category: str) -> str:
-    """Name the figure of a benchmark's category: geneval_two_object."""
+def name_score(layout: str, category: str) -> str:
+    """Name the score of a benchmark's category: geneval_two_object."""
     return f"{layout}_{re.sub('[^a-z0-9]+', '_', category.strip().lower())}"
 
 
@@ -63,7 +63,7 @@ def read_geneval(text: str) -> Results:
     tasks: dict[str, list[bool]] = defaultdict(list)
     rows = [json.loads(line) for line in split_lines(text) if line.strip()]
     for row in rows:
-        tasks[name_figure("geneval", str(row["tag"]))].append(bool(row["correct"]))
+        tasks[name_score("geneval", str(row["tag"]))].append(bool(row["correct"]))
     by_task = {name: fmean(answers) for name, answers in tasks.items()}
     return {"geneval": fmean(by_task.values()), **by_task}, count_distinct([str(row["filename"]) for row in rows])
 
@@ -87,7 +87,7 @@ def read_dpg(text: str) -> Results:
     score = re.findall(r"^DPG-Bench score: ([0-9.]+)", text, re.M)[-1]
     categories = re.search(r"^L1 category scores:\n((?:\t.*\n)*)", text, re.M)
     each = re.findall(r"^\t([^:\n]+): ([0-9.]+)$", categories[1] if categories else "", re.M)
-    figures = {"dpg": float(score) / 100, **{name_figure("dpg", name): float(value) / 100 for name, value in each}}
+    figures = {"dpg": float(score) / 100, **{name_score("dpg", name): float(value) / 100 for name, value in each}}
     return figures, count_distinct(files)
 
 
