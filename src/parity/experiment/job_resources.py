@@ -37,7 +37,7 @@ WIDTH = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes of a number
 LOADED = 1.05  # weights in memory take so much of their numbers: a tensor is converted while others are there
 ACTIVATIONS = 14  # numbers that a layer makes of a token, in widths of the network: a feed-forward of four, thrice
 COPIES = 7  # copies of laws that are held at once: of both halves, guided, filtered, sorted, normalised, tested
-RENDERED = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
+RENDER_BYTES = 20  # bytes that a picture's decoder takes for each channel of each pixel at its largest layer
 SEEN, KEPT = (read_constant("train", "companions", name) for name in ("SEEN", "KEPT"))  # of rows, of their features
 LAWS_LEARNT, LAWS_COPIES = 8, 4  # laws of a row that a step of training has room for, and copies of each
 TRAINED = 20  # bytes for each number that is trained: itself, its gradient, its mean, two moments
@@ -168,7 +168,7 @@ def estimate_measuring(config: Config, job: Job, networks: Networks, shape: Shap
     section = config.image if job.kind == "discrete" else config.continuous
     assert section is not None
     painter, side = find_painter(config, job, networks)
-    rendered = RENDERED * min(section.render_batch, n) * painter.channels * float(side) ** 2
+    rendered = RENDER_BYTES * min(section.render_batch, n) * painter.channels * float(side) ** 2
     steps = [2 * sum_weights(networks, ("vq", "kl"), 4) + rendered]  # convolutions copy their weights
     is_coupled_cell = is_coupled(job.kind, job.cell.spec["method"], job.cell.spec["options"])
     if job.kind == "continuous":
