@@ -44,8 +44,7 @@ from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, FeatureHeads, logits_pass
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
-from parity.tune.__main__ import time_cases
-from parity.tune.bench import Prompted
+from parity.tune.__main__ import make_bench, time_cases
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
@@ -220,7 +219,7 @@ def find_fastest(cuda: bool) -> list[Row]:
     deadline = time.time() + (90 if cuda else 1)
     return [
         {"batch": tuned_case.batch, **{name: "" if value is None else value for name, value in row.items()}}
-        for tuned_case, _, rows in time_cases(Prompted(case, manifest, config), cases, deadline)
+        for tuned_case, _, rows in time_cases(make_bench(case, manifest, config), cases, deadline)
         for row in rows
     ]
 

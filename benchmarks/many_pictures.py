@@ -113,7 +113,7 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
     kept = [np.bincount(row)[1:] for row in shard.step]
     widest = max(map(len, kept))
     added = {"kept": np.stack([np.pad(row, (0, widest - len(row))) for row in kept]).astype(np.int16)}
-    added |= {"nodes": 16 * shard.nfe, "single_seconds": np.full(FEW, np.nan)}
+    added |= {"nodes": 16 * shard.nfe}
     columns = {name: repeat_rows(lengthen(x, name, times), n) for name, x in (shard.columns | added).items()}
     write_shard(target / "shards/0-of-1.npz", columns | {"ids": ids}, shard.provenance)
     laws = {"top1": read_arrays(source / "laws.npz")["top1"].astype(np.float32)}

@@ -133,14 +133,13 @@ def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch)
     """Calls of networks are counted, too; their seconds are not known."""
     monkeypatch.setattr(captured, "Captured", Tape)
     networks = loaded, replace(loaded, captured=True)
-    shards = [decode_job(x, monkeypatch, "mtj", 2, paced=1) for x in networks]
+    shards = [decode_job(x, monkeypatch, "mtj", 2) for x in networks]
     for name in set(shards[0].columns) - {*TIMES, "first_seconds"}:
         assert np.array_equal(*(shard.columns[name] for shard in shards)), name
     assert [bool(np.isnan(shard.network_seconds).all()) for shard in shards] == [False, True]
-    assert (shards[1].single_pass_cost[:2] > 0).all()
 
 
-def decode_job(loaded, monkeypatch, method, batch, paced=0):
+def decode_job(loaded, monkeypatch, method, batch):
     """Decode two rows by a method, `batch` of them at once, with shapes fixed as on a GPU, and return the shard."""
     draw = loop.batch_noise
 
@@ -157,7 +156,7 @@ def decode_job(loaded, monkeypatch, method, batch, paced=0):
     monkeypatch.setattr(loaded, "model", make_model)
     monkeypatch.setattr(loop, "batch_noise", make_noise)
     spec = SPEC | {"method": method, "options": options("discrete", method, DECODERS[method][1])}
-    return loop.decode("discrete", loaded, spec, encode_texts(TEXTS[:2], loaded.manifest), batch, paced)
+    return loop.decode("discrete", loaded, spec, encode_texts(TEXTS[:2], loaded.manifest), batch)
 
 
 def test_what_cannot_be_captured_runs_as_it_is_and_the_log_says_why(begin, capsys):

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from parity.decode.loop import PACED
 from parity.decode.shard_io import read_shard
 from parity.experiment.options import KINDS
 
@@ -23,7 +22,7 @@ def is_same(one, two, kind):
 
 @every_kind
 def test_rows_do_not_depend_on_their_batch(job, run_decode):
-    """Every column is filled in; plain decoding is timed beside the first batches of the job alone."""
+    """Every column is filled in."""
     batched, single = run_decode(job), run_decode(job, batch=1, code="1")
     assert is_same(single.tokens, batched.tokens, job.kind)
     assert np.array_equal(single.step, batched.step)
@@ -35,13 +34,7 @@ def test_rows_do_not_depend_on_their_batch(job, run_decode):
     assert single.ids.dtype.kind == "U"
     assert (single.step.max(1) >= 1).all()
     assert (single.passes >= 1).all()
-    timed = np.arange(3) < PACED
-    assert np.array_equal(np.isfinite(single.plain_seconds), timed)
-    assert (single.plain_seconds[timed] > 0).all()
     assert ((single.network_seconds > 0) & (single.network_seconds < single.seconds)).all()
-    singles = [getattr(single, name)[timed] for name in ("seconds", "plain_seconds")]
-    # In batches of one row the columns of single images hold the times of the batches.
-    assert np.array_equal([single.single_seconds[timed], single.plain_single_seconds[timed]], singles)
     assert single.provenance["spec"] == job.spec
     assert single.provenance["code"] == "1"
 
@@ -76,11 +69,10 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, run_decode, damage):
 
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)
 def test_a_job_decodes_only_shards_that_the_store_lacks(job, run_decode, capsys):
-    """A lost shard alone is decoded again, with the same rows; plain decoding is timed beside the first."""
+    """A lost shard alone is decoded again, with the same rows."""
     one_shard, two_shards = run_decode(job), run_decode(job, shards=2, code="1")
     assert np.array_equal(two_shards.ids, one_shard.ids)
     assert is_same(two_shards.tokens, one_shard.tokens, job.kind)
-    assert np.isfinite(two_shards.plain_seconds).tolist() == [True, False, False]
     stored = {file: read_shard(file) for file in job.store.iterdir() if len(read_shard(file).ids) < 3}
     assert sorted(len(shard.ids) for shard in stored.values()) == [1, 2]
     lost = next(file for file, shard in stored.items() if len(shard.ids) == 2)

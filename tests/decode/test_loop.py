@@ -6,13 +6,12 @@ import torch
 from parity_decoders.sampling import Sampled, TokenSampling
 
 from parity.base.errors import ParityError
-from parity.decode import discrete, loop
+from parity.decode import discrete
 from parity.decode.clock import Clock
-from parity.decode.loop import ALONE, WARM, decode
-from parity.decode.shard_io import TIMES
+from parity.decode.loop import decode
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularDrafter, TabularModel
-from tests.tables import make_mixtures, make_table
+from tests.tables import make_table
 
 L = 7
 
@@ -66,42 +65,6 @@ def make_spec(method="sjd", **method_options):
 ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] * 7)}
 
 
-def is_timed(column):
-    return np.isfinite(column).tolist()
-
-
-@pytest.mark.parametrize("paced", [0, 1, 2])
-def test_batches_are_paired_with_plain_decoding_in_turn(paced):
-    """Each pair is two runs, of which plain decoding takes a pass a token; it runs first, then second, then first."""
-    loaded = Loaded()
-    shard = decode("discrete", loaded, make_spec(window=3), ROWS, 2, paced)
-    runs = [m for m in loaded.models if len(m.rows) == 2]
-    passes = shard.passes[::2].tolist()
-    warm_up = [min(WARM, L), WARM] if paced else []
-    assert [m.passes for m in runs[: len(warm_up)]] == warm_up
-    expected = {0: passes[:3], 1: [L, *passes[:3]], 2: [L, passes[0], passes[1], L, passes[2]]}[paced]
-    assert [m.passes for m in runs[len(warm_up) :]] == expected
-    assert max(passes) < L
-    assert is_timed(shard.plain_seconds) == [i < 2 * paced for i in range(7)] == is_timed(shard.load)
-
-
-def test_single_rows_are_timed_by_both_in_turn():
-    loaded = Loaded()
-    shard = decode("discrete", loaded, make_spec(window=3), {k: v[:6] for k, v in ROWS.items()}, 6, 1)
-    single_runs = [m.passes for m in loaded.models if len(m.rows) == 1][2:]  # without two that warm up
-    passes = shard.nfe.tolist()
-    assert single_runs == [L, passes[0], passes[1], L, L, passes[2], passes[3], L][: 2 * ALONE]
-    for name in ("single_seconds", "plain_single_seconds", "single_pass_cost"):
-        assert is_timed(shard.columns[name]) == [True] * ALONE + [False] * (6 - ALONE)
-
-
-def test_timing_changes_no_token():
-    paced, unpaced = (decode("discrete", Loaded(), make_spec(window=3), ROWS, 2, pairs) for pairs in (2, 0))
-    for name in set(paced.columns) - {*TIMES, "first_seconds"}:
-        assert np.array_equal(paced.columns[name], unpaced.columns[name]), name
-    assert ((paced.network_seconds > 0) & (paced.network_seconds < paced.seconds)).all()
-
-
 def test_out_of_memory_halves_the_batch_with_the_same_tokens(capsys):
     loaded = Scarce(1)
     shard = decode("discrete", loaded, make_spec(window=3), ROWS, 7)
@@ -114,41 +77,6 @@ def test_out_of_memory_halves_the_batch_with_the_same_tokens(capsys):
         decode("discrete", Scarce(0), make_spec(window=3), ROWS, 2)
     with pytest.raises(ZeroDivisionError):
         decode("discrete", Scarce(0, ZeroDivisionError), make_spec(window=3), ROWS, 2)
-
-
-def test_plain_decoding_is_its_own_baseline():
-    loaded = Loaded()
-    shard = decode("discrete", loaded, make_spec("ar"), ROWS, 2, 1)
-    assert np.array_equal(shard.plain_seconds[:2], shard.seconds[:2])
-    assert shard.single_pass_cost[0] == 1
-    assert [m.passes for m in loaded.models] == [WARM] * 2 + [L] * (1 + 4)
-
-
-class LoadedVectors:
-    """Loaded networks of a job that make a target and a draft model of vectors."""
-
-    device = torch.device("cpu")
-
-    def pair(self, images, sampling, draft):
-        return make_mixtures(len(images), L)
-
-
-def test_another_baseline_is_timed_in_place_of_plain_decoding(monkeypatch):
-    """It takes its own number of passes; and it is its own baseline."""
-    noted = []
-    monkeypatch.setattr(loop, "note", lambda text, **interval: noted.append(text))
-    baseline = options("continuous", "mar", {"iterations": 3})
-    spec = {"sampling": {}, "seed": 0, "baseline": baseline}
-    rows = {"ids": np.array(["0", "1"])}
-    for method, timed in (
-        ("cspd", [f"0 of 2 done, mar beside batch 1, pass {i} of 3" for i in (1, 2, 3)]),
-        ("mar", []),
-    ):
-        noted.clear()
-        chosen = baseline if method == "mar" else options("continuous", "cspd", {"gamma": 2})
-        shard = decode("continuous", LoadedVectors(), spec | {"method": method, "options": chosen}, rows, 2, 1)
-        assert [text for text in noted if "beside" in text] == timed
-        assert np.array_equal(shard.plain_seconds, shard.seconds) == (method == "mar")
 
 
 def test_calls_of_a_companion_are_counted_separately():

@@ -162,7 +162,7 @@ def test_stopping_early_and_drawing_no_token_are_named(kind, steps, message):
 
 def make_columns(n=3, L=4, passes=4, first=0):
     """Make all columns of a shard of n rows, numbered from `first`, with random tokens [n, L]."""
-    columns = make_shard_columns(n, L) | dict.fromkeys(shard_io.TIMES[2:], np.full(n, np.nan))
+    columns = make_shard_columns(n, L)
     columns |= {"ids": np.array([f"{first + i:05d}/000" for i in range(n)]), "captions": np.array(["a <b> & c"] * n)}
     columns["tokens"] = np.random.default_rng(first).integers(0, 9, (n, L)).astype(np.int32)
     return columns | {"kept": np.ones((n, passes), np.int16), "passes": np.full(n, passes)}
@@ -205,7 +205,7 @@ def test_damage_is_a_named_error_or_changes_nothing(tmp_path_factory, share, dam
         assert np.array_equal(shard.tokens, make_columns()["tokens"])
 
 
-@pytest.mark.parametrize("name", ["tokens", "plain_seconds", "provenance"])
+@pytest.mark.parametrize("name", ["tokens", "network_seconds", "provenance"])
 def test_a_file_that_lacks_a_column_is_no_shard(tmp_path, name):
     arrays = {**make_columns(), "provenance": np.array("{}")}
     del arrays[name]

@@ -28,15 +28,12 @@ def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleName
     noise = batch_noise(0, ids, "cpu", torch.float64)
     start = torch.zeros(rows, dtype=torch.int64)
     decoded = record(model, start, method(model, start, noise=noise, **options))
-    nan, number = np.nan, np.arange(rows)
+    number = np.arange(rows)
     columns = {name: np.asarray(getattr(decoded, name)) for name in ("tokens", "step", "nfe", "nodes", "kept")}
-    in_two = {"seconds": (2, 1), "plain_seconds": (3, nan), "network_seconds": (1, 0.5), "load": (1.5, nan)}
+    in_two = {"seconds": (2, 1), "network_seconds": (1, 0.5)}
     in_two |= {"draft_calls": (10, 8), "draft_tokens": (30, 24), "passes": (5, 4)}
     in_two |= dict.fromkeys(("batch", "at_once"), (4, rows - 4))
     columns |= {"ids": np.array(ids), **{name: np.where(number < 4, *values) for name, values in in_two.items()}}
-    alone = {"single_seconds": 0.5, "plain_single_seconds": 1.5, "single_pass_cost": 2.0}
-    columns |= {name: np.where(number == 0, value, nan) for name, value in alone.items()}
-    columns["compiled_speedup"] = np.where(number < 2, np.where(number == 0, 1.5, 6.0), nan)
     shard = Shard(columns, {"device": "cpu", "dtype": "float64"})
     return SimpleNamespace(shard=shard, groups=prompt_groups(shard.ids), forced=forced)
 
@@ -65,22 +62,11 @@ def test_speed_counts_a_batch_once():
     cell = decode_cell()
     figures = columns_of(speed.measure(cell))
     assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
-    assert_figures(figures, batches=2, batch=4, singles=1, device="cpu")
+    assert_figures(figures, batches=2, batch=4, device="cpu", network_share=0.5)
     assert figures["seconds_per_image"] == pytest.approx(3 / 6)
     assert figures["tokens_per_second"] == pytest.approx(36 / 3)
     assert figures["ms_per_forward"] == pytest.approx(3000 / 9)
     assert figures["ms_per_forward_q1"] < figures["ms_per_forward_median"] < figures["ms_per_forward_q3"]
-
-
-def test_speed_is_measured_on_paired_batches_alone():
-    figures = columns_of(speed.measure(decode_cell()))
-    assert figures["speedup"] == pytest.approx(1.5)  # only one batch was timed beside plain decoding
-    assert figures["speedup_single"] == pytest.approx(3)
-    assert figures["speedup_compiled"] == pytest.approx(3)  # the geometric mean of 1.5 and 6
-    assert figures["network_share"] == 0.5
-    assert figures["load"] == 1.5
-    assert figures["pairs"] == figures["singles"] == 1
-    assert not {"speedup_low", "speedup_single_low"} & set(figures)  # no interval, since one pair has no spread
 
 
 def test_a_mean_ratio_is_geometric_with_students_interval():
@@ -99,7 +85,6 @@ def test_calls_of_a_companion_are_added_to_passes():
     assert figures["calls"] == pytest.approx(figures["nfe"] + figures["draft_calls"])
     assert figures["draft_nodes"] == 3
     assert figures["draft_calls"] == pytest.approx(2 * figures["nfe"])  # two calls a pass in each batch
-    assert figures["pass_cost"] == 2
     assert "draft_share" not in figures
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
     assert passes.measure(cell)["draft_share"] == 0.25
@@ -194,14 +179,13 @@ def test_slot_shares_are_estimated():
 def test_requests_have_a_length_rate_and_latency():
     shard = SimpleNamespace(
         kept=np.array([[2, 2, 1], [2, 1, 2]]), step=np.tile([1, 1, 2, 2, 3], (2, 1)), seconds=np.array([2.0, 2.0]),
-        single_seconds=np.array([0.5, np.nan]), first_seconds=np.array([0.25, 0.25]),
+        first_seconds=np.array([0.25, 0.25]),
         batch=np.array([2, 2]), at_once=np.array([2, 2]), nfe=np.array([3, 3]), passes=np.array([6, 6]),
     )  # fmt: skip
     shard.columns = vars(shard).copy()
     figures = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert figures["acceptance_length"] == pytest.approx(10 / 6)
     assert figures["request_tokens_per_second"] == 2.5
-    assert figures["request_tokens_per_second_single"] == 10
     assert figures["first_token_seconds"] == 0.25
     assert figures["acceptance_by_slot"] == dump_canonical([0.75])
     forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))

@@ -12,7 +12,7 @@ from parity.base.files import write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
-from parity.experiment.cells import Cell, cells, kinds, list_text_tasks, long_variant, variant
+from parity.experiment.cells import Cell, cells, group_cells, kinds, list_text_tasks, long_variant, variant
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from tests.tables import make_shard_columns
@@ -57,7 +57,10 @@ def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str,
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
     settings = checks.load(dict(raw))
     declared = {kind: layers.read_layers(kind) for kind in kinds(settings)}
-    for cell in cells(settings, read_prompts(settings.image.prompts, root) if settings.image else []):
+    all_cells = cells(settings, read_prompts(settings.image.prompts, root) if settings.image else [])
+    for group in group_cells(all_cells):
+        write_json(root / paths.speed(settings, group), {"load": 1.0, "cells": {c.key: make_speed(c) for c in group}})
+    for cell in all_cells:
         rng = np.random.default_rng(int(cell.key, 16))
         write = {"discrete": write_image, "anysubset": write_texts, "continuous": write_vectors}[cell.kind]
         write(root, settings, cell, rng)
@@ -132,10 +135,26 @@ def write_cell(root: Path, cell: Cell, n: int, figures: dict, records: dict, arr
     if n == 1:
         figures = {name: value for name, value in figures.items() if not name.endswith("_se")}
     figures = {name: value for name, value in figures.items() if f"{name.removesuffix('_se')}_why" not in figures}
-    write_json(folder / "metrics.json", {"n": n, "speedup": SPEED.get(cell.spec["method"], 1.0), **figures})
+    write_json(folder / "metrics.json", {"n": n, **figures})
     fields = {"model": cell.spec["model"], "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     pd.DataFrame({"id": ids, **fields, **records}).to_parquet(folder / "records.parquet", index=False)
     write_arrays(folder / "features.npz", ids=np.array(ids), **arrays)
+
+
+def make_speed(cell: Cell) -> dict[str, Any]:
+    """Make the columns of a cell's speed: of two methods it was measured, of the others it is predicted."""
+    speed = SPEED.get(cell.spec["method"], 1.0)
+    how = "timed" if cell.spec["method"] in ("sjd", "assd", "cspd") else "predicted"
+    columns = {"speedup": speed, "speedup_predicted": 1.2 * speed, "speedup_how": how, "seconds_alone": 2.0}
+    columns |= {"speedup_single": 0.8 * speed, "speedup_single_predicted": 0.7 * speed, "speedup_single_how": how}
+    if how == "timed":
+        columns |= {"speedup_low": 0.95 * speed, "speedup_high": 1.05 * speed}
+        columns |= {"speedup_single_low": 0.75 * speed, "speedup_single_high": 0.85 * speed}
+    if cell.kind == "discrete":
+        columns |= {"pass_cost": 2.0, "step_cost": 1.1}
+    if cell.role == "reference" and cell.kind == "discrete":
+        columns |= {"speedup_compiled": 1.5, "speedup_compiled_low": 1.4, "speedup_compiled_high": 1.6}
+    return columns
 
 
 def write_tokens(
@@ -173,10 +192,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
         "step_compression_low": ratio.mean() - 0.05, "step_compression_high": ratio.mean() + 0.05,
         "nodes_per_pass": 15.1, "nodes_per_pass_se": 0.02, "nodes_per_token": 15.1 / speed, "nodes_per_token_se": 0.1,
         "ms_per_forward": 62.5, "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0,
-        "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "pairs": 2, "singles": 2,
-        "load": 1.0, "machine": "a processor, 2 cores", "speedup_low": 0.9 * speed, "speedup_high": 1.1 * speed, 
-        "pass_cost": 2.0, "speedup_compiled": 1.5, "speedup_compiled_low": 1.4, "speedup_compiled_high": 1.6,
-        "speedup_single": 0.8 * speed, "speedup_single_low": 0.7 * speed, "speedup_single_high": 0.9 * speed,
+        "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "machine": "a processor, 2 cores",
         "calls": nfe.mean() + 6 * nfe.mean() * drafts, "draft_calls": 6 * nfe.mean() * drafts, "draft_nodes": 8.0,
         "draft_share": 0.125 if drafts else None,
         "fid": 12.0 + 3 * lossy, "fid_se": 0.4, "kid": 0.001, "kid_se": 0.0011, "clip_score": cosine.mean(),

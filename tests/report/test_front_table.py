@@ -12,7 +12,8 @@ from parity.report.collect import follows_plain, group_same
 from parity.report.page import build_page
 from parity.report.tables import doubt_speed, show_speed
 
-TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "machine": "a processor, 2 cores"}
+TIMED = {"speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "speedup_how": "timed", "speedup_predicted": 1.9}
+TIMED |= {"load": 2.0, "machine": "a processor, 2 cores"}
 
 
 @pytest.mark.parametrize(
@@ -21,16 +22,17 @@ TIMED = {"speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2, "load": 2.0, "
         ({}, ""),
         ({"load": 3.1}, "busy"),
         ({"load": None}, ""),  # the load is unknown, so that nothing is doubted
-        ({"speedup_low": 1.0, "speedup_high": 2.1}, "wide interval"),
-        ({"speedup_low": None, "speedup_high": None}, "timed once"),
+        ({"speedup_low": 1.5, "speedup_high": 2.7, "speedup_how": "timed roughly"}, "wide interval"),
+        ({"speedup": 1.9, "speedup_low": None, "speedup_high": None, "speedup_how": "predicted"}, "predicted"),
     ],
 )
-def test_a_speed_that_tells_little_is_grey_and_says_why(change, doubt):
+def test_a_speed_that_is_not_measured_well_is_predicted_and_grey(change, doubt):
     row = TIMED | change
     entry = show_speed("speedup")(row)
     assert doubt_speed(row, "speedup").startswith(doubt)
     assert (entry.style == "faint") == bool(doubt)
     assert doubt in entry.detail
+    assert entry.text.startswith("1.9" if doubt else "2.0")
 
 
 def make_row(key, method, drawn, **values):
@@ -79,11 +81,12 @@ def test_only_intervals_above_its_own_beat_compiled_plain_decoding():
 
 def make_timed_row(label: str, value: float, low: float, high: float) -> dict:
     """Make a row with a measured speed and its interval."""
-    return {"label": label, "verdict_kind": "certified", "speedup": value, "speedup_low": low, "speedup_high": high}
+    speed = {"speedup": value, "speedup_low": low, "speedup_high": high}
+    return {"label": label, "role": "method", "verdict_kind": "certified", **speed}
 
 
 def test_a_method_measured_too_roughly_may_still_be_the_fastest():
-    best = make_timed_row("one", 0.7, 0.6, 0.8)
+    best = make_timed_row("one", 0.7, 0.66, 0.74)
     rough = make_timed_row("two", 1.4, 0.9, 2.2)
     slow = make_timed_row("three", 0.5, 0.2, 1.5)
     answer = summary_page.name_fastest([best, rough, slow], [best, rough, slow], "speedup")

@@ -37,7 +37,6 @@ rule decode:
         compile=EXPERIMENT.compile,
         capture=EXPERIMENT.capture,
         refill=EXPERIMENT.refill,
-        compiled=lambda w: "--time-compiled" if is_timed_compiled(find_cell(w)) else "",
         digest=lambda w: digest_decoding(w).split()[0],
         code=digest_decoding,
     message:
@@ -47,6 +46,6 @@ rule decode:
         python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} \
             --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
             --batch {params.batch} --shards {params.shards} --compile {params.compile} --capture {params.capture} \
-            --refill {params.refill} {params.compiled} \
+            --refill {params.refill} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

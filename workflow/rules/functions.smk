@@ -79,10 +79,17 @@ def list_model_modules(wildcards):
 
 
 def digest_decoding(wildcards):
-    """Digest what a cell's samples depend on: plain decoding too, since it is timed in the same job."""
+    """Digest what a cell's samples depend on."""
     c = find_cell(wildcards)
-    methods = [name_module(c.kind, method) for method in (c.spec["method"], options.find_plain_method(c.kind))]
-    return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *list_model_modules(wildcards))
+    method = name_module(c.kind, c.spec["method"])
+    return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", method, *list_model_modules(wildcards))
+
+
+def digest_timing(group, wildcards):
+    """Digest what times a group of cells: its methods too."""
+    methods = {name_module(c.kind, c.spec["method"]) for c in group}
+    own = ("parity.timing.__main__", f"parity.decode.{wildcards.kind}")
+    return digest_code(*own, *sorted(methods), *list_model_modules(wildcards))
 
 
 def digest_measuring(wildcards):
@@ -127,12 +134,6 @@ def gpu(wildcards):
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
-def is_timed_compiled(cell):
-    """Return whether a cell's job times compiled passes, too: plain decoding of images, once a model, where passes are not
-    compiled anyway."""
-    return cell.kind == "discrete" and cell.role == "reference" and EXPERIMENT.compile == "auto"
-
-
 def describe_job(rule_name, wildcards):
     """Describe a job of a rule by its wildcards, as its resources are estimated."""
     if rule_name in ("reference_features", "test"):
@@ -150,6 +151,13 @@ def ask_minutes(rule_name):
     return lambda wildcards, attempt: attempt * job_resources.minutes(
         EXPERIMENT, describe_job(rule_name, wildcards), bool(gpu(wildcards))
     )
+
+
+def ask_group_memory(group, attempt):
+    """Estimate the MiB of a job that decodes by each method of a group of cells, one after another: those of the largest,
+    and as much again for the companions of the others."""
+    jobs = [job_resources.Job("decode", c.kind, c.spec["model"], c) for c in group]
+    return 2 * attempt * max(job_resources.memory(EXPERIMENT, job) for job in jobs)
 
 
 memory, runtime = ask_memory("decode"), ask_minutes("decode")  # of rules of workflow/methods, which decode
@@ -274,6 +282,7 @@ def list_page_inputs(wildcards):
     for c in (c for c in CELLS if c.kind in kinds):
         files |= {*list_measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
         files |= {*list_existing(paths.benchmarks(c))}
+    files |= {path for path, group in GROUPS.items() if group[0].kind in kinds}
     files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
     if "anysubset" in kinds:
         files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}

@@ -45,9 +45,6 @@ def main() -> None:
     )
     parser.add_argument("--shards", type=int, default=1, help="parts in which the rows are decoded and stored")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
-    parser.add_argument(
-        "--time-compiled", action="store_true", help="time the first images alone with compiled passes, too"
-    )
     add_arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
@@ -66,14 +63,9 @@ def main() -> None:
         loaded = loop.load(a.kind, read_manifest(a.checkpoint), a.spec, device, fast, cuda and a.capture == "auto")
         origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for piece, stored in missing:
-            paced = loop.PACED if stored == shards[0][1] else 0  # plain decoding is timed in a job's first shard alone
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
-                    shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, paced, refill)
-                    if a.time_compiled and paced and not fast:
-                        compiled = loop.compile_passes(a.kind, loaded)
-                        speedups = loop.time_compiled(a.kind, loaded, compiled, a.spec, piece)
-                        shard.columns["compiled_speedup"] = speedups
+                    shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, refill)
                     made = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
                     made["captured"] = bool(np.isnan(shard.network_seconds).any())
                     write_shard(stored, shard.columns, origin | made)

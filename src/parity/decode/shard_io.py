@@ -6,14 +6,6 @@ Of every kind of model
     step             [n, L] int16: the step in which a token became final; 0 for known and forced ones
     seconds          [n] wall time of decoding the row's batch, or, where rows are refilled, all of the shard's rows
     network_seconds  [n] of these, those of the networks, NaN where passes were captured, whose parts are not timed
-    plain_seconds    [n] the same of plain decoding of the same rows, right before or after, NaN where it was not timed;
-                     where rows are refilled, that of the first batch scaled to all rows
-    single_seconds, plain_single_seconds
-                     [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
-    single_pass_cost [n] of these two runs, seconds of a pass of the target by the method over those of a plain one;
-                     where passes were to be captured, of all that a pass does
-    compiled_speedup [n] plain decoding alone: its seconds over those with compiled passes, NaN where it was not timed
-    load             [n] load average of the machine over the minute before, NaN where nothing was timed beside the row
     batch            [n] rows in that time
     at_once          [n] rows decoded at once
     passes           [n] passes of the target over that batch, one after another
@@ -43,8 +35,7 @@ import numpy as np
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical, publish, read_arrays, write_arrays
 
-SECONDS = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-TIMES = (*SECONDS, "single_pass_cost", "compiled_speedup", "load")
+TIMES = ("seconds", "network_seconds")
 NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes", "draft_calls", "draft_tokens")
 
 

@@ -240,6 +240,14 @@ def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     return next(c for c in references if drop_own_keys(c.spec) == spec)
 
 
+def group_cells(all_cells: list[Cell]) -> list[list[Cell]]:
+    """Group the cells that are compared with one reference, repetitions aside; the reference stands first."""
+    groups: dict[str, list[Cell]] = {c.key: [c] for c in all_cells if c.role == "reference"}
+    for cell in (c for c in all_cells if c.role in ("control", "method")):
+        groups[find_reference(cell, all_cells).key].append(cell)
+    return list(groups.values())
+
+
 def variant(config: Config, cell: Cell) -> Variant | None:
     """Choose how a cell's method runs on enumerable models: options with capped lengths, and the number of sequences,
     fewer for a lossy claim. None if it does not run on them."""

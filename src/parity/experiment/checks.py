@@ -107,7 +107,16 @@ def load(raw: dict[str, Any]) -> Config:
     if value.continuous is not None:
         check_continuous(value.continuous, weights.list_models(value, "continuous"))
     check_studies(value)
+    check_timing(value)
     return value
+
+
+def check_timing(value: Config) -> None:
+    """Check that methods to be timed are of the experiment. Raises ConfigError."""
+    known = [method for kind in kinds(value) for method in getattr(value, KINDS[kind]).methods]
+    for method in [] if value.timing.methods == "all" else value.timing.methods:
+        if method not in known:
+            raise ConfigError(f"timing.methods = [{method}]: not of this experiment; allowed: all, {', '.join(known)}")
 
 
 def check_models(value: Config) -> None:

@@ -44,7 +44,6 @@ TRAINED = 20  # bytes for each number that is trained: itself, its gradient, its
 HPS = 986_109_441  # parameters of the largest network that judges pictures
 JUDGED = 400  # MiB of a batch of pictures in a network that judges them
 TEXT = CAPTION = 128  # positions of a text whose task does not say it, and of a prompt where the model does not
-TIMED = read_constant("decode", "loop", "PACED")  # batches, and as many rows alone, timed beside plain decoding
 PASS_MS = 20.0  # milliseconds that a pass takes at least
 CPU_NUMBERS, GPU_NUMBERS = 15e6, 5e10  # multiplications of a core, or a GPU, in a millisecond
 PICTURE_SECONDS = 0.1  # to read and measure a picture, beside the networks
@@ -295,8 +294,7 @@ def minutes(config: Config, job: Job, gpu: bool = False) -> int:
     # networks other than of images read, at each pass, what is there of the sequence: half of it on average
     tokens = shape.nodes if job.kind == "discrete" else shape.length / 2 + shape.prefix
     batches = -(-samples // paths.jobs(config, job.kind) // shape.rows)
-    timed = min(batches, TIMED)  # decoded plainly, too
-    return 31 + round(shape.length * ((batches + timed) * take(shape.rows, tokens) + 2 * TIMED * take(1, tokens)))
+    return 31 + round(shape.length * batches * take(shape.rows, tokens))
 
 
 def disk(config: Config, job: Job) -> int:

@@ -1,5 +1,7 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
+from collections.abc import Sequence
+
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
@@ -133,6 +135,13 @@ def reference(config: Config, prompts: list[str], cell: Cell) -> str:
     subjects = prompt_set(config, prompts) if cell.kind == "discrete" else "classes"
     pictures = f"{subjects}-{count}" + (f"-{digest(folder)}" if folder else "")
     return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"
+
+
+def speed(config: Config, group: Sequence[Cell]) -> str:
+    """Return the path of the speeds of a group of cells (`cells.group_cells`)."""
+    reference = group[0]
+    key = digest([[cell.key for cell in group], config.timing.model_dump()])
+    return f"results/speed/{reference.kind}/{reference.spec['model']}-{key}.json"
 
 
 def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:

@@ -365,6 +365,15 @@ class ContinuousSection(Section):
     conditions: int = Field(6, ge=1, le=1000, description="prefixes of plain decoding's images for the one-token tests")
 
 
+class TimingSpec(Strict):
+    """Which speeds are measured, in turns with plain decoding, and for how long. All others are predicted."""
+
+    methods: Annotated[Literal["all"], Word] | list[str] = Field(
+        [], description="methods that are timed beside the lossless ones predicted to be fastest"
+    )
+    seconds: float = Field(60, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows")
+
+
 class StandInSpec(Strict):
     """Random networks in place of published ones."""
 
@@ -392,6 +401,7 @@ class Config(Strict):
     seeds: Seeds = Seeds()
     repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
     equality: EqualitySpec = EqualitySpec()
+    timing: TimingSpec = TimingSpec()
     compile: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",
         description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where compiling takes"

@@ -13,6 +13,16 @@ from parity.base.errors import ConfigError
 from parity.experiment.cells import wrap_in_list
 from parity.experiment.module_metadata import modules, read_constant, require
 
+SPEEDS = {  # measures that `parity.timing` makes, label, unit and direction as a metric declares them
+    "speedup": ("speed, times plain decoding's", "", "higher"),
+    "speedup_predicted": ("the same, predicted", "", "higher"),
+    "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
+    "speedup_single_predicted": ("the same, predicted", "", "higher"),
+    "speedup_compiled": ("plain decoding's speed at batch 1 with compiled passes, times its own", "", "higher"),
+    "pass_cost": ("time of a pass, times plain decoding's", "", "lower"),
+    "step_cost": ("time of a step, times its pass'", "", "lower"),
+    "tokens_per_second_single": ("tokens per second at batch 1", "measured", "higher"),
+}
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
 SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings that are no options of a method
 
@@ -41,8 +51,9 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
 
 def list_measures(kind: str) -> dict[str, str]:
-    """List the labels of all measures that the metrics of a kind of model make, by name of the measure."""
-    return {name: format_label(*value) for figures in metrics(kind).values() for name, value in figures.items()}
+    """List the labels of all measures of a kind of model, by name: those that its metrics make, and speeds."""
+    measures = (*metrics(kind).values(), SPEEDS)
+    return {name: format_label(*value) for figures in measures for name, value in figures.items()}
 
 
 def format_label(text: str, unit: str, direction: str) -> str:

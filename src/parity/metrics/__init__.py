@@ -12,9 +12,8 @@ its figures by name: (label, unit, direction). Nothing lists the metrics; a modu
 metrics.json holds every figure that a metric of the cell's kind declares, as far as it applies, `<figure>_se` where it
 has a standard error, and beside them
     n, batch, batches, device, dtype    rows, rows decoded at once, batches, and where
-    pairs, singles                      batches and rows that were timed in turn with plain decoding
-    seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3; speedup and speedup_single,
-        each also _low and _high where there are two pairs; load, network_share
+    seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3;
+        network_share
     discrete     step_compression_low and _high; reference_n of FID; acceptance_by_slot, JSON
     published    protocol and the digest of its recipe; <figure>_why of what could not be measured; clip_cut; manifold_n
     anysubset    accepted_drafts; code_not_run: why unit tests were not run

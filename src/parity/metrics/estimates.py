@@ -12,6 +12,7 @@ import numpy as np
 CONFIDENCE = 0.95  # every interval of quality and speed has this confidence; tests and verdicts have `equality.alpha`
 PERCENT = f"{100 * CONFIDENCE:g}%"
 Z = round(NormalDist().inv_cdf((1 + CONFIDENCE) / 2), 2)  # an interval reaches Z errors to either side
+NARROW = 1.1  # a measured speed is known well if both ends of its interval are within this factor of it
 ENDS = ("", "_se", "_low", "_high")  # an estimate's columns are named by its name and these
 
 
@@ -124,6 +125,13 @@ def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
         return Estimate(math.exp(mean))
     half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * logs.std(ddof=1) / math.sqrt(n))
     return Estimate(math.exp(mean), low=math.exp(mean - half_width), high=math.exp(mean + half_width))
+
+
+def is_narrow(speed: Estimate) -> bool:
+    """Return whether both ends of a speed's interval are within the factor NARROW of it."""
+    if speed.low is None or speed.high is None:
+        return False
+    return bool(speed.high <= NARROW * speed.value <= NARROW**2 * speed.low)
 
 
 def bootstrap_interval(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.files import dump_canonical
-from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, mean_ratio, ratio_and_error
+from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, ratio_and_error
 
 KINDS = ("discrete",)
 MEASURES = {
@@ -25,13 +25,11 @@ MEASURES = {
     "calls": ("calls one after another per image", "", "lower"),
     "draft_nodes": ("tokens evaluated per call of the companion", "", "none"),
     "draft_share": ("companion's parameters over the target's", "", "lower"),
-    "pass_cost": ("time of a pass, times plain decoding's", "", "lower"),
     "nodes_per_pass": ("tokens evaluated per pass", "", "none"),
     "nodes_per_token": ("tokens evaluated per token kept", "", "lower"),
     "tokens": ("tokens per image", "", "none"),
     "acceptance_length": ("acceptance length", "tokens per pass", "higher"),
     "request_tokens_per_second": ("tokens per second for a request", "measured", "higher"),
-    "request_tokens_per_second_single": ("tokens per second at batch 1", "measured", "higher"),
     "first_token_seconds": ("time to first token, s", "measured", "lower"),
 }
 
@@ -81,7 +79,7 @@ def measure_passes(sample: Any) -> dict[str, Any]:
 
 def measure_calls(sample: Any) -> dict[str, Any]:
     """Count the companion's calls, those of a batch shared out to its rows by their passes, and its size over the
-    target's. `pass_cost` is of single images, timed in turn with plain decoding, as their geometric mean."""
+    target's."""
     shard = sample.shard
     drafted = shard.draft_calls * shard.nfe / shard.passes
     figures: dict[str, Any] = {
@@ -93,26 +91,22 @@ def measure_calls(sample: Any) -> dict[str, Any]:
         sizes = dict(shard.provenance.get("parameters", {}))
         if target := sizes.pop("target", 0):
             figures["draft_share"] = sum(sizes.values()) / target
-    cost = shard.single_pass_cost[~np.isnan(shard.single_pass_cost)]
-    return figures | {"pass_cost": mean_ratio(cost, np.ones_like(cost))}
+    return figures
 
 
 def measure_requests(sample: Any) -> dict[str, Any]:
     """Measure acceptance by slot (`acceptance_by_slot`: JSON, a list) and the speed of a request: tokens per second of
-    a row in its batch and of a single row, and the median seconds to the first token, reading the prompt included."""
+    a row in its batch, and the median seconds to the first token, reading the prompt included."""
     shard = sample.shard
     passes = (shard.kept > 0).sum(1)
     free = free_tokens(shard.step, sample.forced)
     # A row waits until its batch is done, unless other rows take the places of those that are done.
     waited = np.where(shard.at_once < shard.batch, shard.nfe / shard.passes, 1) * shard.seconds
-    is_timed = ~np.isnan(shard.single_seconds)
     figures: dict[str, Any] = {
         "acceptance_length": Estimate(*ratio_and_error(shard.kept.sum(1), passes)),
         "acceptance_by_slot": dump_canonical([round(share, 4) for share in compute_slot_shares(shard.kept)]),
         "request_tokens_per_second": Estimate(*mean_and_error(free / waited, sample.groups)),
     }
-    if is_timed.any():
-        figures["request_tokens_per_second_single"] = float(np.median((free / shard.single_seconds)[is_timed]))
     if "first_seconds" in shard.columns:
         figures["first_token_seconds"] = float(np.median(shard.first_seconds))
     return figures

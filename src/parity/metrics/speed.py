@@ -1,21 +1,17 @@
 """How long a cell took, on the clock of the job that decoded it.
 
-Seconds of two jobs do not compare, because the machine may have done other work. `speedup` does: some batches, and some
-rows alone, were decoded by the method and plainly, one right after the other, who is first in turn."""
+Seconds of two jobs do not compare, because the machine may have done other work: speeds are of the rule `speed`
+(`parity.timing`)."""
 
 from typing import Any
 
 import numpy as np
 
-from parity.metrics.estimates import Estimate, mean_and_error, mean_ratio, ratio_and_error
+from parity.metrics.estimates import Estimate, mean_and_error, ratio_and_error
 from parity.metrics.passes import free_tokens
 
 KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {
-    "speedup": ("speed, times plain decoding's", "", "higher"),
-    "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
-    "speedup_compiled": ("plain decoding's speed at batch 1 with compiled passes, times its own", "", "higher"),
-    "load": ("load of the machine meanwhile", "measured", "none"),
     "network_share": ("share of the time that is the networks'", "", "none"),
     "tokens_per_second": ("tokens per second", "measured", "higher"),
     "seconds_per_image": ("seconds per image or text", "measured", "lower"),
@@ -36,20 +32,19 @@ def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List, for the batch that each row was decoded in: rows, passes, seconds, and seconds of plain decoding."""
-    names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds", "plain_seconds": "plain_seconds"}
+    """List, for the batch that each row was decoded in: rows, passes, seconds."""
+    names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds"}
     return {name: sample.shard.columns[column] for name, column in names.items()}
 
 
 def measure(sample: Any) -> dict[str, Any]:
     """Measure time, a batch being one observation, however many rows it holds: figures have a standard error and
-    quartiles over batches. Of pairs timed in turn a speed is the geometric mean, with an interval; `load` is the
-    machine's meanwhile, None without pairs."""
+    quartiles over batches."""
     shard = sample.shard
     batch = batches(shard)
     free = free_tokens(shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
-    seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
+    seconds, size, passes = (x[first] for x in (shard.seconds, shard.batch, shard.passes))
     n_tokens = np.bincount(batch, free)  # if the end of the shard cut a batch, its own rows' tokens count
     figures: dict[str, Any] = {}
     for name, value_and_error, of_batch in (
@@ -58,14 +53,6 @@ def measure(sample: Any) -> dict[str, Any]:
         ("tokens_per_second", ratio_and_error(n_tokens, seconds), n_tokens / seconds),
     ):
         figures |= {name: Estimate(*value_and_error), **quartiles(name, of_batch)}
-    paired = ~np.isnan(plain)
-    is_single = ~np.isnan(shard.single_seconds)
-    figures["speedup"] = mean_ratio(plain[paired], seconds[paired])
-    figures["speedup_single"] = mean_ratio(shard.plain_single_seconds[is_single], shard.single_seconds[is_single])
-    compiled = shard.compiled_speedup[~np.isnan(shard.compiled_speedup)]
-    figures["speedup_compiled"] = mean_ratio(compiled, np.ones_like(compiled))
-    figures["load"] = float(shard.load[first][paired].mean()) if paired.any() else None
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype", "machine")}
-    counts = {"batch": int(shard.at_once.max()), "batches": len(first)}
-    return figures | made_with | counts | {"pairs": int(paired.sum()), "singles": int(is_single.sum())}
+    return figures | made_with | {"batch": int(shard.at_once.max()), "batches": len(first)}

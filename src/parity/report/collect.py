@@ -129,6 +129,14 @@ class Files:
         questions = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
         return [{**self.read_json(paths.accuracy(*task)), "task_kind": task[0]} for task in questions]
 
+    def read_speeds(self) -> dict[str, dict[str, Any]]:
+        """Read the columns of each cell's speed by its key, with the machine's load meanwhile."""
+        columns: dict[str, dict[str, Any]] = {}
+        for group in cells.group_cells(self.cells):
+            timed = self.read_json(paths.speed(self.settings, group))
+            columns |= {key: {**found, "load": timed["load"]} for key, found in timed["cells"].items()}
+        return columns
+
     def find_tests(self, kind: str) -> Iterator[Tested]:
         """Yield the tests of each cell of a kind: on models of known law, where its method runs on them, then by each
         layer, on its own seed and on the repetition's."""
@@ -193,7 +201,7 @@ class Gathered:
         return list_measures(kind) | RELATIVE
 
 
-COLUMNS_VERSION = 1  # of summary.csv and records.parquet: a change of what a column means raises it
+COLUMNS_VERSION = 2  # of summary.csv and records.parquet: a change of what a column means raises it
 
 
 def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
@@ -243,11 +251,15 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     by a cell's key the likelihood ratios that its tests recorded."""
     kind_cells = [c for c in files.cells if c.kind == kind and c.role != "again"]
     records = {c.key: files.read_records(c) for c in kind_cells}
+    speeds = files.read_speeds()
     rows = []
     for cell in kind_cells:
         base = cells.find_reference(cell, kind_cells)
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # no metric replaces a setting
+        row |= speeds.get(cell.key, {})
+        if row.get("tokens") and row.get("seconds_alone"):
+            row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
         row["drawn"] = digest_tokens(files.read_decoded(cell, "tokens")["tokens"])

@@ -81,7 +81,7 @@ COST = [
     Column("Dtype", show_value("dtype")),
 ]
 SERVING = [
-    Column("Alone", show_value("request_tokens_per_second_single", 3), "tokens per second of an image decoded alone"),
+    Column("Alone", show_value("tokens_per_second_single", 3), "tokens per second of an image decoded alone"),
     Column("In the batch", "request_tokens_per_second", "tokens per second of one image of the batch"),
     Column("Whole batch", "tokens_per_second", "tokens per second of all images of the batch"),
     BATCH,
@@ -198,7 +198,7 @@ REQUESTS = (
 )
 SPEEDS = (
     "Fewer passes help only if a pass costs the same, so compare nodes per pass too. A speed holds for one device and"
-    " batch size, and compares with plain decoding in the same job."
+    " batch size."
 )
 CLOUD = (
     f"{PERCENT} intervals, in the colour of the verdict. The grey band is where another seed of plain decoding falls: a"

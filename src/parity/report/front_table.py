@@ -99,7 +99,7 @@ def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
     """Make the columns of measured speed, of one `item` ("image" or "text") alone and of a batch."""
     batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
     batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
-    meaning = f"measured on this machine, timed in turn with plain decoding, whose speed is 1; {PERCENT} interval"
+    meaning = f"on this machine, plain decoding's being 1: timed in turns, with the {PERCENT} interval, or predicted"
     return [
         Column(f"Speed of one {item}", tables.show_speed("speedup_single"), meaning),
         Column(batch, tables.show_speed("speedup"), meaning),

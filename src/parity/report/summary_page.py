@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -200,12 +201,29 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
     ]  # fmt: skip
     if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), exact)):
         lines.append(("Plain decoding compiled", compiled))
+    if error := describe_predictions(rows):
+        lines.append(("Predicted speeds", error))
     if level := describe_level(g.settings.equality.alpha, rows):
         lines.append(("Level of the tests", level))
     lines.append(("Quality", describe_quality(g, kind, rows)))
     if judge := describe_judge(kind, rows):
         lines.append(("Who judges it", judge))
     return lines
+
+
+def describe_predictions(rows: list[dict[str, Any]]) -> str:
+    """Say by which factor predicted speeds, of one row and of a batch, miss measured ones; "" without these."""
+    pairs = [
+        (r[f"{name}_predicted"], r[name])
+        for r in rows
+        for name in ("speedup_single", "speedup")
+        if r.get(f"{name}_how") == "timed"
+    ]
+    if not pairs:
+        return ""
+    factors = [max(predicted / measured, measured / predicted) for predicted, measured in pairs]
+    missed = f"by a factor of {median(factors):.2f} at the median and {max(factors):.2f} at most"
+    return f"they missed the measured ones, of which there are {len(pairs)}, {missed}"
 
 
 def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]]) -> str:
@@ -247,7 +265,7 @@ def name_fastest(
     lowest = math.inf if figure.low is None else figure.low
     rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
     answer += f"; intervals that overlap: {', '.join(rivals)}" * bool(rivals)
-    answer += f"; perhaps faster, measured too roughly to tell: {', '.join(r['label'] for r in rough)}" * bool(rough)
+    answer += f"; perhaps faster, but not measured well: {', '.join(r['label'] for r in rough)}" * bool(rough)
     rival = find_largest([r for r in rows if rank_verdict(r) > 1 and not doubt_speed(r, speed)], speed)
     if rival and rival[speed] > max(1, best[speed]):
         answer += f" (of the others: {rival['label']}, {rival[speed]:.2f} times)"

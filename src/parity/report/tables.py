@@ -14,7 +14,7 @@ from parity_certify.result_rows import describe_confidence
 from parity_certify.verdict import WITHIN
 
 from parity.experiment.options import declaration
-from parity.metrics.estimates import PERCENT, Estimate, estimate_of
+from parity.metrics.estimates import PERCENT, Estimate, estimate_of, is_narrow
 from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
 
 NOT_RUN = "not run"
@@ -157,10 +157,9 @@ def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = ""
 
 
 BUSY = 1.5  # with more load than this on each core a time tells little
-WIDEST = 2.0  # an interval tells little if its upper end is more than this times its lower end
 FAINT = (
-    "Grey speeds tell little: the machine was busy (load above 1.5 a core), the interval spans more than a factor of"
-    " two, or a single pair was timed."
+    "Grey speeds are predicted, from counts and from what passes cost here, or the machine was busy (load above 1.5 a"
+    " core)."
 )
 FEW = "Grey quality: no difference seen, but too few images or texts to see one that would matter, or a part of them."
 
@@ -281,18 +280,18 @@ def show_fewer(row: Row) -> Entry:
 
 
 def doubt_speed(row: Row, name: str) -> str:
-    """Explain why the measured speed `name` tells little: a busy machine (load above BUSY a core), a wide interval, or
-    a single timing; "" if it does not, or is missing."""
+    """Explain why the speed `name` is not measured well: it is predicted, the machine was busy (load above BUSY a
+    core), or the interval is wide; "" if it is, or is missing."""
     figure = estimate_of(row, name)
     load = row.get("load")
     cores = count_cores(row)
     if figure.missing:
         return ""
+    if row.get(f"{name}_how") == "predicted":
+        return "predicted"
     if load is not None and not is_missing(load) and cores and load > BUSY * cores:
         return f"busy: load {format_number(load, 2)} on {cores} cores"
-    if figure.low is None or figure.high is None:
-        return "timed once"
-    return "wide interval" if figure.high > WIDEST * figure.low else ""
+    return "" if row.get("role") in ("reference", "control") or is_narrow(figure) else "wide interval"
 
 
 def count_cores(row: Row) -> int:
@@ -305,13 +304,17 @@ def show_speed(name: str) -> Maker:
     """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
 
     def show(row: Row) -> Entry:
-        """Show a row's speed, beneath it the interval and the doubt."""
+        """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
-        shown = show_ratio(figure.value)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
-        shown = shown._replace(detail="; ".join(filter(None, (interval, doubt))))
-        return shown._replace(style="faint") if doubt else shown
+        if not doubt:
+            return show_ratio(figure.value)._replace(detail=interval)
+        predicted = row.get(f"{name}_predicted")
+        if is_missing(predicted):
+            return show_ratio(figure.value)._replace(detail=f"{interval}; {doubt}".strip("; "), style="faint")
+        measured = f"; timed {interval}, {doubt}" if interval else ""
+        return show_ratio(predicted)._replace(detail=f"predicted{measured}", style="faint")
 
     return show
 
@@ -338,7 +341,7 @@ COST = [
     Column("Fewer passes", show_fewer, "passes of plain decoding divided by the method's, counted"),
     Column(
         "Speed of a batch", show_speed("speedup"),
-        f"time of plain decoding divided by the method's, batches timed in turn, with the {PERCENT} interval",
+        f"time of plain decoding divided by the method's, timed in turns, with the {PERCENT} interval, or predicted",
     ),
 ]  # fmt: skip
 CLOCK = [

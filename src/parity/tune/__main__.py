@@ -6,7 +6,8 @@
    are counted, and a pass of the target is timed over 1 to 64 tokens.
 2. Predict seconds a row at a batch. For image tokens: passes x a pass of that size and batch x what a step costs beside
    its pass; for text and vectors: the seconds of the pilot.
-3. Decode rows with the best of these and with plain decoding in turns. The fastest by the median is the choice.
+3. Decode rows with the best of these in turns with plain decoding, as the rule `speed` of an experiment does. The
+   fastest is the choice.
 
 The choice goes to tuned.yaml, which `methods: {auto: [{}]}` reads (`parity.experiment.tuned`).
 """
@@ -14,7 +15,7 @@ The choice goes to tuned.yaml, which `methods: {auto: [{}]}` reads (`parity.expe
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -22,24 +23,30 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import psutil
 import yaml
 
 from parity.base import machine
 from parity.base.command import pin_threads, progress, run_command
-from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.experiment import tuned
-from parity.experiment.cells import captions, kinds
+from parity.experiment import checks, tuned
+from parity.experiment.cells import captions, kinds, list_text_tasks
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import KINDS, find_plain_method, make_option_schema
+from parity.experiment.options import KINDS, find_plain_method, make_option_schema, needs
+from parity.experiment.prompt_files import read_prompts
+from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
+from parity.inputs import tasks
+from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, list_candidates
+from parity.timing.bench import Bench, Given, Images, Variant, run_duels, try_in_memory
+from parity.tune.candidates import SHARES, list_candidates
 
-ROUNDS, BEST = 3, 2  # at most so many rounds, and so many candidates beside plain decoding
+BEST = 2  # so many candidates are timed beside plain decoding
+CAPTIONS = 16  # so many captions are decoded in turn
 PILOT_SHARE = 0.2  # new pilots begin in this share of the time
 NEAR = 1.3  # a variant is timed if it is predicted to take at most NEAR times plain decoding's seconds
 JUMP = 1.3  # if timings of plain decoding differ by this factor, the machine is too busy to tell
@@ -64,11 +71,10 @@ def make_row(kind: str, variant: Variant, plain: list[float]) -> dict[str, Any]:
     return {"method": variant.name, "options": options, **counted, **measured}
 
 
-def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
+def run_pilots(bench: Bench, variants: list[Variant], batches: list[int], until: float) -> list[Variant]:
     """Pilot the variants until the time `until`, plain decoding and one size of each method at least, further sizes of
     the most promising methods first; returns those that were decoded, with counts and times in them. A variant that
     needs too much memory is left out."""
-    variants = list(list_candidates(bench.case))
     gains: dict[str, float] = {}
 
     def order_variants() -> Iterator[Variant]:
@@ -92,29 +98,9 @@ def run_pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     return piloted
 
 
-def try_in_memory(run: Callable[[], None], plain: bool, label: str) -> bool:
-    """Run a function that needs memory and return whether there was enough. If not, print a line; if `plain`, that is
-    of plain decoding, raise ParityError."""
-    try:
-        run()
-        return True
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    if plain:
-        raise ParityError(f"{label}: memory is too little for plain decoding; allowed: a smaller --batch")
-    print(f"{label}: memory is too little; left out", file=sys.stderr)
-    return False
-
-
-def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
-    """Decode a batch of rows from number `first` on, and add the seconds a row to the variant's list."""
-    variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
-
-
 def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> list[Variant]:
-    """Time variants in turns with plain decoding, twice at least, until about the time `until`; returns them, plain
-    decoding first. They are those predicted to be fastest, as many as there is time for, also with compiled passes."""
+    """Time variants in turns with plain decoding until about the time `until`; returns them, plain decoding first. They
+    are those predicted to be fastest, as many as there is time for, also with compiled passes."""
     eager = [replace(variant, seconds=[]) for variant in piloted]
     compiled = [replace(variant, fast=True, seconds=[]) for variant in eager] if bench.compiles else []
     for variant in (*eager, *compiled):
@@ -126,27 +112,15 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
         if variant.predicted < NEAR * plain.predicted and (needed < remaining or len(turns) == 1):
             turns.append(variant)
-    for variant in turns:
-        if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
-            bench.decode(variant, bench.rows(0, min(batch, 2)))
-    start = time.time()
-    number = PILOT
-    remaining = until - time.time()
-    while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - start) * (turn + 1) / turn < remaining):
-        print(f"batch {batch}: round {turn + 1}, {len(turns)} in turn", file=sys.stderr, flush=True)
-        for variant in list(turns if turn % 2 == 0 else turns[::-1]):
-            run = partial(time_row, bench, variant, number, batch)
-            if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
-                turns.remove(variant)
-        number += batch
-    return turns
+    return run_duels(bench, turns, batch, until)
 
 
 def choose(turns: list[Variant]) -> Variant | None:
     """Choose the fastest of the variants timed in turns, of which plain decoding is the first; None if its timings
-    differ by more than JUMP times, so that the machine is too busy to tell."""
+    differ by more than JUMP times, a tenth at either end aside, so that the machine is too busy to tell."""
     plain = turns[0].seconds
-    if max(plain) > JUMP * min(plain):
+    low, high = np.quantile(plain, [0.1, 0.9])
+    if high > JUMP * low:
         return None
     return max(turns, key=lambda v: v.times(plain))
 
@@ -166,10 +140,12 @@ def describe_choice(case: Case, entry: Mapping[str, Any]) -> str:
 
 
 def time_cases(bench: Bench, cases: list[Case], until: float) -> Iterator[Timed]:
-    """Pilot and time a model's variants until the time `until`. Yields for every batch its case, the variants that were
-    timed in turns (plain decoding first), and a table's rows: these, and the best predicted of each other method."""
+    """Pilot and time the variants of a model, the first case's, until the time `until`. Yields for each batch its case,
+    the variants that were timed in turns (plain decoding first), and a table's rows: these, and the best predicted of
+    each other method."""
     start = time.time()
-    piloted = run_pilots(bench, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
+    variants = list(list_candidates(cases[0]))
+    piloted = run_pilots(bench, variants, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
     for i, case in enumerate(cases):
         start = time.time()
         turns = measure(bench, piloted, case.batch, start + (until - start) / (len(cases) - i))
@@ -199,6 +175,24 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
         print(describe_choice(case, entry), flush=True)
 
 
+def make_bench(case: Case, manifest: dict[str, Any], config: Config) -> Bench:
+    """Make the bench of a case: it decodes the captions of the experiment, the rows of its first task, or images of a
+    continuous model."""
+    how = {"compile": config.compile, "capture": config.capture}
+    if case.kind == "continuous":
+        return Bench(case.kind, manifest, case.setting, **how)
+    if case.kind == "anysubset":
+        spec = next(t for t in list_text_tasks(config) if t["key"] == case.setting["task"])
+        task = tasks.build(spec["kind"], spec["settings"], tasks.load_vocabulary(manifest))
+        given = {name: getattr(task, name) for name in ("tokens", "known", "end")}
+        return Given(case.kind, manifest, case.setting, given, **how)
+    assert config.image is not None
+    texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
+    companions = {needs(case.kind, variant.method) for variant in list_candidates(case)}
+    given = {"captions": np.array(texts), **encode(manifest, texts, "cpu")}
+    return Images(case.kind, manifest, case.setting, given, companions=companions, **how)
+
+
 def main() -> None:
     """Tune every model of the chosen sections, but for cases that tuned.yaml has unless `--again` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -224,7 +218,7 @@ def main() -> None:
                 read = captions(config, kind)
                 raw |= {"captions": read.model_dump()} if read else {}
                 folder = Path(f"results/checkpoints/{kind}/{case.model}-{case.setting['revision']}")
-                bench = BENCHES[kind](case, fetch.make_manifest(kind, case.model, raw, folder), config)
+                bench = make_bench(case, fetch.make_manifest(kind, case.model, raw, folder), config)
                 tune(bench, todo, until, tuned.FILE)
                 until = time.time() + a.budget
 

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,12 +69,9 @@ def load(
     """Load the networks of a manifest, and `needs`, a companion, unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
     loaded = Loaded(manifest, nets, torch.device(device))
-    return compile_passes(loaded) if fast else loaded
-
-
-def compile_passes(loaded: Loaded) -> Loaded:
-    """Make a model of the same networks whose pass is compiled."""
-    return replace(loaded, run=CompiledPass(logits_pass, loaded.device.type))
+    if fast:
+        loaded.run = CompiledPass(logits_pass, loaded.device.type)
+    return loaded
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:

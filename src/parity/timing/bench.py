@@ -1,0 +1,233 @@
+"""A model on this machine: rows of each kind, decoded by turns and timed, and what a variant would cost in a batch.
+
+The rows share no noise with an experiment: their ids and seed are of this module."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parity.base import machine
+from parity.base.command import note
+from parity.base.devices import is_out_of_memory, take_device
+from parity.base.errors import ParityError
+from parity.decode import loop
+from parity.decode.loop import Rows
+from parity.experiment.options import find_plain_method, needs
+from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
+from parity.models.compiling import CompiledPass
+from parity.models.discrete.cached import logits_pass
+from parity.models.discrete.load import Loaded, load_networks
+
+WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # a pass is timed over so many nodes, eager and compiled
+SEED = 2**31 - 1  # the seed of all rows here
+FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
+PILOT = 2  # a pilot decodes so many rows
+PAIRS = 40  # a duel has at most so many rounds
+
+
+@dataclass
+class Variant:
+    """A method, its complete options, and what was counted and timed of it."""
+
+    method: str
+    options: dict[str, Any]
+    fast: bool = False  # whether its passes are compiled
+    passes: float = 0.0  # passes a row; of continuous models calls one after another
+    nodes: float = 0.0  # nodes that a pass evaluates
+    step: float = 1.0  # image tokens: time of a step over that of a bare pass as wide
+    piloted: float = 0.0  # seconds a row of the pilot
+    predicted: float = 0.0  # predicted seconds a row at the batch at hand
+    seconds: list[float] = field(default_factory=list)  # measured seconds a row, by round
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, compiled" if self.fast else self.method
+
+    def compare(self, plain: list[float]) -> Estimate:
+        """Estimate the speed, times plain decoding's, whose seconds by round are `plain`, of the rounds that both have:
+        the geometric mean, with its interval."""
+        return mean_ratio(np.array(plain[: len(self.seconds)]), np.array(self.seconds))
+
+    def times(self, plain: list[float]) -> float:
+        """Compute the speed that `compare` estimates."""
+        return float(self.compare(plain).value)
+
+
+class Cost(NamedTuple):
+    """Of rows that were decoded."""
+
+    seconds: float
+    passes: float  # passes a row
+    nodes: float = 0.0  # nodes a pass; 0 but for image tokens
+    a_pass: float = 0.0  # seconds a pass
+
+
+class Bench:
+    """A model on this machine, and rows that it decodes."""
+
+    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], **how: str):
+        """Choose device and dtype; networks are loaded when they are needed.
+
+        setting  what the specifications of all variants share (`cells.CONDITIONS`)
+        how      `compile` and `capture`, as the configuration has them; `device`, by default a GPU if there is one
+        """
+        self.kind = kind
+        self.manifest = manifest
+        self.setting = setting
+        self.dtype = setting.get("dtype", "float32")
+        self.device = take_device(how.get("device") or ("cuda" if machine.gpu() else "cpu"), self.dtype)
+        on_cuda = self.device.startswith("cuda")
+        self.fast = how["compile"] == "on" or (how["compile"] == "auto" and on_cuda)
+        self.compiles = how["compile"] == "auto" and not self.fast and kind == "discrete"  # tries compiled passes, too
+        self.captured = how["capture"] == "auto" and on_cuda
+        self.models: dict[tuple[str, bool], Any] = {}
+
+    def rows(self, first: int, count: int) -> Rows:
+        """Make the inputs of `count` rows from number `first` on, under ids that no experiment has."""
+        return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
+
+    def load_networks(self, method: str, fast: bool) -> Any:
+        """Load the networks that a method decodes with, once for each companion; fast: compiled."""
+        key = (needs(self.kind, method), fast)
+        if key not in self.models:
+            spec = {"method": method, "dtype": self.dtype}
+            self.models[key] = loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
+        return self.models[key]
+
+    def decode(self, variant: Variant, rows: Rows) -> Cost:
+        """Decode rows by a variant, and measure its seconds, passes and nodes."""
+        cell = {**self.setting, "seed": SEED, "method": variant.method, "options": variant.options}
+        loaded = self.load_networks(variant.method, variant.fast or self.fast)
+        model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
+        decoded = loop.import_kind(self.kind).record(model, start, steps)
+        columns = loop.import_kind(self.kind).columns(rows, model, start, decoded)
+        passes = columns["depth" if self.kind == "continuous" else "nfe"].double()
+        nodes = float(columns["nodes"].sum() / passes.sum()) if "nodes" in columns else 0.0
+        return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"])
+
+    def pilot(self, variant: Variant) -> None:
+        """Decode rows one at a time, and store in the variant the passes and the seconds of a row."""
+        costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
+        variant.passes = mean(cost.passes for cost in costs)
+        variant.piloted = min(cost.seconds for cost in costs)
+
+    def predict(self, variant: Variant, batch: int) -> float:
+        """Predict the seconds a row: those of the pilot, whatever the batch."""
+        return variant.piloted
+
+
+class Given(Bench):
+    """Texts, whose rows are given: they are taken in turn, under ids of their own."""
+
+    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows, **how: str):
+        """Take the rows. given: inputs of rows (`parity.inputs`)."""
+        super().__init__(kind, manifest, setting, **how)
+        self.given = {name: column for name, column in given.items() if name != "ids"}
+
+    def rows(self, first: int, count: int) -> Rows:
+        """Take the rows in turn, under ids of their own."""
+        numbers = np.arange(first, first + count)
+        ids = np.array([f"tune-{number}" for number in numbers])
+        return {"ids": ids, **{name: column[numbers % len(column)] for name, column in self.given.items()}}
+
+
+class Images(Given):
+    """Images of a model of image tokens. What passes cost is timed; what a method needs is counted."""
+
+    def __init__(self, *model: Any, companions: Iterable[str], **how: str):
+        """Load the target and the companions. model: kind, manifest, setting and rows, as of `Given`."""
+        super().__init__(*model, **how)
+        names = ("vq", "net", *sorted({*companions} - {""}))
+        self.nets = load_networks(self.manifest, names, self.device, getattr(torch, self.dtype))
+        self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # all methods share the target's pass
+        self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass over each width, by (batch, compiled)
+
+    def load_networks(self, method: str, fast: bool) -> Loaded:
+        """Select the target and the companion that a method needs: others would be fed, too."""
+        nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", needs(self.kind, method))}
+        run = self.run if fast else logits_pass
+        return Loaded(self.manifest, nets, torch.device(self.device), run, self.captured)
+
+    def pilot(self, variant: Variant) -> None:
+        """Decode rows one at a time; store in the variant passes, nodes and what a step costs beside its pass."""
+        costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
+        variant.passes, variant.nodes = mean(d.passes for d in costs), mean(d.nodes for d in costs)
+        variant.piloted = min(cost.seconds for cost in costs)
+        variant.step = min(d.a_pass for d in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
+
+    def predict(self, variant: Variant, batch: int) -> float:
+        """Predict the seconds a row at a batch, from the variant's passes and the time of a pass of its nodes."""
+        cost = self.pass_seconds(variant.nodes, batch, variant.fast or self.fast)
+        return variant.passes * cost * variant.step / batch
+
+    def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
+        """Estimate the seconds of a pass over so many nodes of each row of a batch, from widths that are timed once."""
+        widths = COMPILED if fast else WIDTHS
+        if (batch, fast) not in self.costs:
+            self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in widths]
+        beyond = max(1.0, nodes / widths[-1])
+        return beyond * float(np.interp(nodes, widths, self.costs[batch, fast]))
+
+    @torch.inference_mode()
+    def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
+        """Time a pass over so many nodes of each row of a batch, in the middle of an image: the median of seconds."""
+        loaded = self.load_networks(find_plain_method(self.kind), fast)
+        model = loaded.model(self.rows(0, batch), self.setting["sampling"])
+        positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
+        positions = positions.repeat(batch, 1)
+        seconds = [0.0]
+        while len(seconds) < 4 or (sum(seconds[2:]) < 0.05 and len(seconds) < 30):  # the first pass compiles, warms up
+            start = time.perf_counter()
+            model.logits(torch.zeros_like(positions), positions).amax().item()  # item() waits for the device
+            seconds.append(time.perf_counter() - start)
+        return median(seconds[2:])
+
+
+def try_in_memory(run: Callable[[], None], plain: bool, label: str) -> bool:
+    """Run a function that needs memory and return whether there was enough. If not, print a line; if `plain`, that is
+    of plain decoding, raise ParityError."""
+    try:
+        run()
+        return True
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    if plain:
+        raise ParityError(f"{label}: memory is too little for plain decoding; allowed: a smaller batch")
+    print(f"{label}: memory is too little; left out", file=sys.stderr)
+    return False
+
+
+def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
+    """Decode a batch of rows from number `first` on, and add the seconds a row to the variant's list."""
+    variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
+
+
+def run_duels(bench: Bench, variants: list[Variant], batch: int, until: float, pairs: int = PAIRS) -> list[Variant]:
+    """Time variants in turns, round by round the same new rows, of which the first is plain decoding: each until its
+    interval is narrow, `pairs` rounds are done, or a further round would end after the time `until`; twice at least.
+    Returns those that had memory enough, plain decoding first."""
+    plain = variants[0]
+    for variant in variants:
+        if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
+            bench.decode(variant, bench.rows(0, min(batch, 2)))
+    done, open_ones = [plain], variants[1:]
+    start, rounds = time.time(), 0
+    while rounds < 2 or (open_ones and rounds < pairs and time.time() + (time.time() - start) / rounds < until):
+        note(f"batch {batch}: round {rounds + 1}, {len(open_ones)} in turn with {plain.name}")
+        for variant in [plain, *open_ones][:: -1 if rounds % 2 else 1]:
+            run = partial(time_row, bench, variant, PILOT + rounds * batch, batch)
+            if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
+                open_ones.remove(variant)
+        rounds += 1
+        narrow = [variant for variant in open_ones if is_narrow(variant.compare(plain.seconds))]
+        done += narrow
+        open_ones = [variant for variant in open_ones if variant not in narrow]
+    return [variant for variant in variants if variant in [*done, *open_ones]]

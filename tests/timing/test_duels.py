@@ -1,0 +1,123 @@
+"""Speeds: predicted for every method, and measured in turns with plain decoding for the best."""
+
+import time
+
+import numpy as np
+import pytest
+
+from parity.experiment.options import make_plain_options, options
+from parity.timing import __main__ as command
+from parity.timing.__main__ import Counted
+from parity.timing.bench import PAIRS, Cost, Variant, run_duels
+
+
+class Fake:
+    """A bench whose methods take the seconds of a table for a row, and a random share more; None means that two rows
+    do not fit in memory. It lists what it decoded."""
+
+    kind = "discrete"
+    compiles = fast = False
+
+    def __init__(self, seconds, spread=0.0):
+        self.seconds = seconds
+        self.spread = spread
+        self.rng = np.random.default_rng(0)
+        self.decoded = []
+
+    def rows(self, first, count):
+        return first, count
+
+    def decode(self, variant, rows):
+        """Return the cost of so many rows by the table. Raises MemoryError for two rows or more where it has None."""
+        self.decoded.append((variant.method, rows))
+        if self.seconds[variant.method] is None and rows[1] > 1:
+            raise MemoryError
+        noise = 1 + self.spread * self.rng.random()
+        return Cost((self.seconds[variant.method] or 0.1) * rows[1] * noise, 1.0)
+
+    def pilot(self, variant):
+        variant.piloted = self.decode(variant, self.rows(0, 1)).seconds
+
+    def predict(self, variant, batch):
+        return 0.1
+
+
+def duel(seconds, spread, until=1e12):
+    """Time methods in turns; return their variants and what was decoded."""
+    fake = Fake(seconds, spread)
+    turns = run_duels(fake, [Variant(method, {}) for method in seconds], 2, until)
+    return turns, fake.decoded
+
+
+@pytest.mark.parametrize(
+    ("spread", "rounds"), [(0.01, range(2, 10)), (0.5, range(5, PAIRS)), (8.0, range(PAIRS, PAIRS + 1))]
+)
+def test_a_duel_ends_when_its_interval_is_narrow(spread, rounds):
+    (plain, fast), _ = duel({"ar": 1.0, "sjd": 0.5}, spread)
+    assert len(fast.seconds) in rounds
+    assert len(plain.seconds) == len(fast.seconds)
+    speed = fast.compare(plain.seconds)
+    assert speed.low < 2 < speed.high
+
+
+def test_rounds_decode_the_same_new_rows_and_each_begins_in_turn():
+    _, decoded = duel({"ar": 1.0, "sjd": 0.5}, 0.5)
+    rounds = [decoded[i : i + 2] for i in range(0, len(decoded), 2)]
+    assert [first[0] for first, _ in rounds[:4]] == ["ar", "sjd", "ar", "sjd"]
+    assert all(first[1] == second[1] for first, second in rounds)
+    assert len({first[1] for first, _ in rounds}) == len(rounds)
+
+
+def test_two_rounds_are_timed_however_little_time_there_is():
+    turns, _ = duel({"ar": 1.0, "sjd": 0.5}, 0.5, until=0.0)
+    assert [len(variant.seconds) for variant in turns] == [2, 2]
+
+
+def count(method, predicted, **chosen):
+    """Make a variant of images whose seconds a row are predicted."""
+    complete = make_plain_options("discrete") if method == "ar" else options("discrete", method, chosen)
+    variant = Variant(method, complete, predicted=predicted)
+    return Counted(variant, [f"{method} {chosen}"], {}, 10.0, 2.0, 0.1, 4)
+
+
+def test_the_best_lossless_methods_and_the_named_ones_are_timed():
+    group = [count("ar", 1.0), count("sjd", 0.6), count("sjd", 0.5, window=8), count("mtj", 0.4), count("gsd", 0.1)]
+    group += [count("sjd_coupled", 0.3), count("jacobi", 0.9), count("spec", 5.0)]
+    chosen = [(c.variant.method, c.variant.predicted) for c in command.choose_rivals("discrete", group, [])]
+    assert chosen == [("sjd", 0.5), ("mtj", 0.4), ("sjd_coupled", 0.3)]  # gsd is lossy, spec is slow
+    named = [c.variant.method for c in command.choose_rivals("discrete", group, ["gsd"])]
+    assert named == ["sjd", "mtj", "gsd", "sjd_coupled"]
+    assert command.choose_rivals("discrete", group, "all") == group[1:]
+
+
+def test_every_method_has_a_speed_and_how_it_is_known():
+    group = [count("ar", 0.0), count("sjd", 0.0), count("spec", 0.0)]
+    seconds = {"ar": 1.0, "sjd": 0.5, "spec": 4.0}
+    columns = command.time_group(Fake(seconds), group, 1, [], 1e9)
+    plain, timed, predicted = (columns[c.keys[0]] for c in group)
+    assert (plain["speedup_single"], plain["speedup_single_how"]) == (1.0, "timed")
+    assert (timed["speedup_single"], timed["speedup_single_how"]) == (pytest.approx(2), "timed")
+    assert timed["singles"] >= 2
+    assert (predicted["speedup_single"], predicted["speedup_single_how"]) == (0.25, "predicted")
+    assert predicted["singles"] == 0
+    assert "speedup" not in plain  # batch 1 is single rows
+
+
+def test_a_method_beyond_the_memory_has_no_speed(monkeypatch):
+    group = [count("ar", 0.0), count("sjd", 0.0)]
+    fake = Fake({"ar": 1.0, "sjd": 0.5})
+    pilot = fake.pilot
+
+    def fail(variant):
+        if variant.method == "sjd":
+            raise MemoryError
+        pilot(variant)
+
+    monkeypatch.setattr(fake, "pilot", fail)
+    assert list(command.time_group(fake, group, 1, [], 1e9)) == group[0].keys
+
+
+def test_time_is_over_when_it_is_over():
+    started = time.time()
+    duel({"ar": 1.0, "sjd": 0.5}, 8.0, until=started)
+    assert time.time() - started < 5

@@ -1,0 +1,52 @@
+"""Speed: what passes cost on this machine, how fast each method should be, and how fast the best are.
+
+REQUIRED INPUTS  specification and records of every cell that is compared with one reference, the checkpoint manifest
+OUTPUTS          results/speed/<kind>/<model>-<key>.json    by cell: predicted and measured speeds, times plain decoding's
+
+The job takes all cores of this machine, so that no other job runs beside it, and computes with one thread.
+"""
+
+GROUPS = {paths.speed(EXPERIMENT, group): group for group in parity_cells.group_cells(CELLS)}
+
+
+def find_group(wildcards):
+    """Find the cells that a job times, the reference first."""
+    return GROUPS[f"results/speed/{wildcards.kind}/{wildcards.model}-{wildcards.key}.json"]
+
+
+rule speed:
+    input:
+        cells=lambda w: [f"{paths.folder(c)}/{name}" for c in find_group(w) for name in ("spec.json", "records.parquet")],
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_group(w)[0], 0),
+        checkpoint=find_manifest,
+    output:
+        "results/speed/{kind}/{model}-{key}.json",
+    log:
+        "logs/speed/{kind}/{model}-{key}.log",
+    wildcard_constraints:
+        **PATTERNS,
+    conda:
+        "../../envs/parity.yaml"
+    priority: -1  # other jobs first, as long as there are any
+    threads: workflow.cores if workflow.local_exec and not workflow.remote_exec else 1
+    resources:
+        gpu=gpu,
+        mem_mb=lambda w, attempt: ask_group_memory(find_group(w), attempt),
+        runtime=lambda w, attempt: attempt * (60 + int(EXPERIMENT.timing.seconds)),
+    params:
+        folders=lambda w: [paths.folder(c) for c in find_group(w)],
+        inputs=lambda w, input: format_flag("inputs", input.inputs),
+        batch=lambda w: find_group(w)[0].spec.get("batch") or EXPERIMENT.image.batch,
+        named=dump_canonical(EXPERIMENT.timing.methods),
+        seconds=EXPERIMENT.timing.seconds,
+        compile=EXPERIMENT.compile,
+        capture=EXPERIMENT.capture,
+        code=lambda w: digest_timing(find_group(w), w),
+    message:
+        "time the methods of {wildcards.model} in turns"
+    shell:
+        r"""
+        python -m parity.timing --kind {wildcards.kind} --cells {params.folders:q} {params.inputs} \
+            --checkpoint {input.checkpoint:q} --batch {params.batch} --named {params.named:q} --seconds {params.seconds} \
+            --compile {params.compile} --capture {params.capture} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
+        """
