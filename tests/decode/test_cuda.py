@@ -41,9 +41,7 @@ def decode(cell, kind, method, device, at_once, fast=False, captured=False):
     if rows is None:
         rows = {"ids": np.array([str(i) for i in range(3)])}
     loaded = loop.load(kind, manifest, spec, device, fast, captured)
-    run = loop.run_decoder(kind, loaded, spec, rows, at_once, loop.Doing(0, len(rows["ids"])))
-    columns = loop.import_kind(kind).columns(rows, run.model, run.start, run.decoded)
-    return {name: loop.make_column(value, 3) for name, value in columns.items()}
+    return loop.decode_batch(kind, loaded, spec, rows, at_once, (0, 3))
 
 
 @needs_cuda

@@ -139,26 +139,29 @@ def make_column(value: Any, n: int) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.full(n, value)
 
 
-def note_passes(steps: Iterator[Any], done: tuple[int, int], queue: Queue | None, passes: int) -> Iterator[Any]:
+def note_passes(
+    steps: Iterator[Any], done: tuple[int, int], queue: Queue | None = None, passes: int = 0, of: str = ""
+) -> Iterator[Any]:
     """Yield the steps unchanged and note at each how many of the job's rows are done, and the number of the pass.
 
     done    rows that were done before this batch, and the rows of the job
     queue   of this batch, if it has one: rows that it has replaced are done, too
     passes  of this batch, as far as they are known; else 0
+    of      what the rows are, if it is to be said
     """
     of_all = f" of {passes}" if passes else ""
     before, total = done
     for number, step in enumerate(steps, 1):
         n_done = before + (0 if queue is None else queue.next - len(queue.of))
-        note(f"{n_done} of {total} done, pass {number}{of_all}")
+        note(f"{n_done} of {total} {of} done, pass {number}{of_all}".replace("  ", " "))
         yield step
 
 
 def decode_batch(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done: tuple[int, int]
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done: tuple[int, int], of: str = ""
 ) -> dict[str, np.ndarray]:
     """Decode a batch of rows, at_once of them at a time: a further row takes the place of one that is done. Returns the
-    columns of a shard. done: as of `note_passes`."""
+    columns of a shard. done, of: as of `note_passes`."""
     n = len(rows["ids"])
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
     clock = Clock(noise.keys.device)
@@ -167,7 +170,7 @@ def decode_batch(
     passes = 0
     if queue is None and spec["method"] == find_plain_method(kind):
         passes = import_kind(kind).count_plain_passes(model, start, spec["options"])
-    decoded = import_kind(kind).record(model, start, note_passes(steps, done, queue, passes))
+    decoded = import_kind(kind).record(model, start, note_passes(steps, done, queue, passes, of))
     calls = clock.list_calls()
     drafting = [call for call in calls if call.network != "target"]
     columns: dict[str, Any] = {"ids": rows["ids"], "batch": n, "at_once": min(at_once, n)}

@@ -153,7 +153,7 @@ class Generator:
             batch_rows = {name: column[first : first + batch] for name, column in rows.items()}
             start = time.perf_counter()
             model, starts, steps = begin(batch_rows, loop.noise_of(batch_rows, loaded, spec))
-            noted = loop.note_passes(steps, loop.Doing(first, len(words)))
+            noted = loop.note_passes(steps, (first, len(words)))
             filled = loop.import_kind(self.kind).record(model, starts, noted)
             columns = loop.import_kind(self.kind).columns(batch_rows, model, starts, filled)
             seconds = (time.perf_counter() - start) / len(batch_rows["ids"])

@@ -72,7 +72,7 @@ class Cost(NamedTuple):
 class Bench:
     """A model on this machine, and rows that it decodes."""
 
-    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], **how: str):
+    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], **how: Any):
         """Choose device and dtype; networks are loaded when they are needed.
 
         setting  what the specifications of all variants share (`cells.CONDITIONS`)
@@ -126,7 +126,7 @@ class Bench:
 class Given(Bench):
     """Texts, whose rows are given: they are taken in turn, under ids of their own."""
 
-    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows, **how: str):
+    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows, **how: Any):
         """Take the rows. given: inputs of rows (`parity.inputs`)."""
         super().__init__(kind, manifest, setting, **how)
         self.given = {name: column for name, column in given.items() if name != "ids"}
@@ -141,7 +141,7 @@ class Given(Bench):
 class Images(Given):
     """Images of a model of image tokens. What passes cost is timed; what a method needs is counted."""
 
-    def __init__(self, *model: Any, companions: Iterable[str], **how: str):
+    def __init__(self, *model: Any, companions: Iterable[str], **how: Any):
         """Load the target and the companions. model: kind, manifest, setting and rows, as of `Given`."""
         super().__init__(*model, **how)
         names = ("vq", "net", *sorted({*companions} - {""}))

@@ -218,15 +218,15 @@ class Lesson:
         rows = dict(self.held_out.batches[0])
         expected, without = rows.pop("tokens"), rows.pop("nfe")
         loaded = replace(self.loaded, nets={**self.loaded.nets, self.kind: copy.deepcopy(self.net).to(self.dtype)})
-        doing = loop.Doing(0, len(expected), "held-out rows")
         spec = {**self.held_out.spec, "method": self.method, "options": self.options}
         plain = time_passes(self.loaded, {**spec, "method": "ar", "options": make_plain_options("discrete")}, rows)
-        decoded = loop.run_decoder("discrete", loaded, spec, rows, len(expected), doing).decoded
+        n = len(expected)
+        columns = loop.decode_batch("discrete", loaded, spec, rows, n, (0, n), "held-out rows")
         return {
-            "passes": decoded.nfe.double().mean().item(),
+            "passes": float(columns["nfe"].mean()),
             "passes_without": float(without.mean()),
-            "equal": (decoded.tokens.cpu().numpy() == expected).all(1).mean().item(),
-            "gain": plain * expected.shape[1] / decoded.seconds,
+            "equal": (columns["tokens"] == expected).all(1).mean().item(),
+            "gain": plain * expected.shape[1] / float(columns["seconds"][0]),
         }
 
     def make_recipe(self, job: Job, header: dict[str, Any], every: int) -> Recipe:

@@ -72,8 +72,8 @@ class Samples:
         file = self.folder / f"{number:05d}.npz"
         if not file.exists():
             loaded = self.generator.load_networks(self.method)
-            doing = loop.Doing(ids.start, ids.stop, f"rows for training, batch {number + 1}")
-            columns = loop.decode_batch("discrete", loaded, self.spec, rows, self.at_once, doing)
+            done = (ids.start, ids.stop)
+            columns = loop.decode_batch("discrete", loaded, self.spec, rows, self.at_once, done, "rows for training")
             write_arrays(file, tokens=columns["tokens"], nfe=columns["nfe"])
         return rows | read_arrays(file)
 
