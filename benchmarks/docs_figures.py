@@ -13,6 +13,7 @@ its own table there (`benchmarks/continuous_speed.py --keep continuous-speed`).
 import argparse
 import heapq
 import json
+import math
 import os
 import re
 import shlex
@@ -27,23 +28,23 @@ import pandas as pd
 
 from parity.base.machine import read_processor
 from parity.experiment.options import declaration
+from parity.report.blocks import Entry
 from parity.report.collect import follows_plain, group_same, name_group
 from parity.report.cost import (
     AXIS,
     BUDGETS,
-    FLAT,
     PLAIN,
     draw_gains,
     find_fastest,
     format_near,
     format_range,
     measure_cost,
-    predict_gains,
     read_gpu_cost,
     select_best_within,
 )
 from parity.report.figures import draw_speed_by_passes
-from parity.report.tables import BUSY, doubt_speed, find_mark
+from parity.report.front_table import make_image_columns, order_images
+from parity.report.tables import BUSY, Column, find_mark
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -53,19 +54,21 @@ FEW = ("ar, seed 0", "sjd", "sjd_coupled", "mtj", "mtj_draft", "gsd")  # the lab
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 COLUMNS = [  # columns of a run's summary.csv that are kept
     "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
-    "drawn", "verdict", "verdict_kind", "tv_bound", "tv", "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se",
-    "nfe_ratio", "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls", "depth", "depth_ratio",
-    "speedup", "speedup_low", "speedup_high", "speedup_single", "speedup_single_low", "speedup_single_high",
-    "pairs", "singles", "pass_cost", "load", "machine", "right", "right_se", "drafted", "acceptance",
-    "target_conditions", "steps",
+    "sampling", "drawn", "verdict", "verdict_kind", "pill", "mismatch", "tv_bound", "tv", "tv_low", "tv_high", "n",
+    "batch", "nfe", "nfe_se", "nfe_ratio", "nodes_per_pass", "draft_calls", "draft_nodes", "draft_share", "calls",
+    "depth", "depth_ratio", "speedup", "speedup_low", "speedup_high", "speedup_how", "speedup_predicted",
+    "speedup_single", "speedup_single_low", "speedup_single_high", "speedup_single_how", "speedup_single_predicted",
+    "speedup_compiled", "speedup_compiled_low", "speedup_compiled_high", "pairs", "singles", "pass_cost", "step_cost",
+    "load", "machine", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
 NOTE = (
-    "95% intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Nodes: tokens"
-    " that the target evaluates in a pass. Calls: passes, and calls of a drafter or draft model. Predicted: times"
-    " faster than plain decoding where a pass costs the same whatever its nodes, as on an idle GPU, and a companion's"
-    " call its share of the target's parameters; launch times are left out, which flatters methods with a companion."
-    " Measured: times faster on this CPU, timed in turn. Scenes-CLIP: by a small network trained here, against plain"
-    " sampling with another seed, prompt by prompt; so few prompts cannot show a small change."
+    "95% intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Passes: of"
+    " the target, each over so many tokens, and calls of a companion, which an image waits for, too. Predicted, flat cost:"
+    " times faster than plain decoding where a pass costs the same whatever its tokens, as on an idle GPU, and a"
+    " companion's call its share of the target's parameters; launch times are left out, which flatters methods with a"
+    " companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted passes and what a"
+    " pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with another seed, prompt"
+    " by prompt; so few prompts cannot show a small change."
 )
 
 
@@ -146,44 +149,44 @@ def measure_waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[st
 
 
 def format_images(t: pd.DataFrame) -> str:
-    """Write a table with a line for each method on images: verdict, cost, speed, change of Scenes-CLIP. Draws the
-    figure docs/headline.svg, if single images were timed, and puts it above."""
+    """Write the page's front table of images with the change of Scenes-CLIP beside it. Draws the figure
+    docs/headline.svg, if single images were timed, and puts it above."""
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
-    columns = ("method", "verdict on small models", "passes", "nodes a pass", "calls one after another")
-    lines = [(*columns, "predicted, flat cost", "measured, one image", "Scenes-CLIP, change")]
-    methods = order_methods(t)
-    for r in methods:
-        clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
-        counts = (format_passes(r), format_number(r.nodes_per_pass, ".1f"), format_number(r.calls, ".0f"))
-        predicted = "" if pd.isna(r.calls) else format_number(r.gain, ".1f", "×")
-        lines.append((format_name(r), format_verdict(r), *counts, predicted, format_speed(r, "speedup_single"), clip))
+    rows = order_images(t[t["kind"] == "discrete"])
+    table = format_entries(rows, [*make_image_columns(rows, {}), Column("Scenes-CLIP, change", show_clip)])
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
-    note = f"{methods[0].n:.0f} prompts, {methods[0].nfe:.0f} tokens an image. {NOTE} {repeats}"
+    note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
     picture = "![Measured speed of one image against passes, in the colour of the verdict](../headline.svg)\n\n"
-    return f"{picture * is_drawn}{format_table(lines)}\n\n{note.strip()}"
+    return f"{picture * is_drawn}{table}\n\n{note.strip()}"
 
 
 def format_few(t: pd.DataFrame) -> str:
-    """Write a table of the methods in FEW: verdict, passes, and predicted and measured speed of one image."""
-    lines = [("method", "verdict on small models", "passes", "predicted, flat cost", "measured, one image")]
-    rows = {r.label: r for r in order_methods(t)}
-    for r in (rows[label] for label in FEW if label in rows):
-        predicted = "" if pd.isna(r.calls) else format_number(r.gain, ".1f", "×")
-        lines.append(
-            (format_name(r), format_verdict(r), format_passes(r), predicted, format_speed(r, "speedup_single"))
-        )
-    return format_table(lines)
+    """Write the page's front table of images for the methods in FEW."""
+    rows = order_images(t[t["kind"] == "discrete"])
+    return format_entries([row for row in rows if row["label"] in FEW], make_image_columns(rows, {}))
 
 
-def format_number(value: float, form: str, unit: str = "") -> str:
-    """Write a number; "" for NaN."""
-    return "" if pd.isna(value) else f"{value:{form}}{unit}"
+def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:
+    """Write rows of a page's table: each entry's text and mark, behind it its detail in brackets, but for names and
+    verdicts, whose details are on the page."""
+
+    def write(number: int, row: dict[str, Any]) -> str:
+        """Write an entry of a row."""
+        entry = columns[number].entry(row)
+        text = f"`{entry.text}`" if entry.style == "name" else entry.text.replace("|", "\\|")
+        mark = f" *({entry.mark})*" * bool(entry.mark)
+        return text + mark + f" ({entry.detail})" * bool(entry.detail and number > 1)
+
+    lines = [tuple(column.heading for column in columns)]
+    return format_table([*lines, *(tuple(write(i, row) for i in range(len(columns))) for row in rows)])
 
 
-def format_name(r: Any) -> str:
-    """Write a method's name with its options, and its mark as `mark` does; plain decoding without options."""
-    return f"`{r.method if r.role == 'reference' else r.label}`{mark(r)}"
+def show_clip(row: dict[str, Any]) -> Entry:
+    """Show the change of Scenes-CLIP with its interval."""
+    if pd.isna(row.get("clip", math.nan)):
+        return Entry("")
+    return Entry(f"{row['clip']:+.3f}", f"{row['clip_low']:+.3f} to {row['clip_high']:+.3f}")
 
 
 def mark(r: Any) -> str:
@@ -195,17 +198,6 @@ def mark(r: Any) -> str:
 def format_passes(r: Any) -> str:
     """Write the mean passes of an image, with the half-width of its 95 % interval unless that is zero."""
     return f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
-
-
-def format_speed(r: Any, name: str) -> str:
-    """Write the measured speed in the columns that begin with `name`, its interval and doubts; "" if not measured."""
-    row = r._asdict()
-    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
-    if pd.isna(value):
-        return ""
-    interval = "" if pd.isna(low) else f" ({low:.2f} to {high:.2f})"
-    doubt = doubt_speed(row, name)
-    return f"{value:.2f}{interval}" + f", *{doubt}*" * bool(doubt)
 
 
 def describe_same(rows: list[dict[str, Any]]) -> str:
@@ -267,14 +259,6 @@ def format_decoders(t: pd.DataFrame) -> str:
 def find_year(kind: str, method: str) -> str:
     """Find the first year that the SOURCE of a decoder's module names; "" if it names none."""
     return (re.findall(r"\b20\d\d\b", declaration(kind, method).SOURCE) or [""])[0]
-
-
-def order_methods(t: pd.DataFrame) -> list[Any]:
-    """Order the rows of methods on images for a table: plain sampling, those not found lossy, then the lossy ones, each
-    by the gain predicted at flat cost (column `gain`). Plain sampling with another seed is left out."""
-    rows = predict_gains(t[t["kind"] == "discrete"], FLAT)
-    rows = rows[rows["role"] != "control"].itertuples()
-    return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", -r.gain, r.nfe_ratio))
 
 
 def format_verdict(r: Any) -> str:

@@ -39,7 +39,7 @@ from parity.metrics.estimates import (
 )
 from parity.metrics.tables import join_tables, read_table
 from parity.report import published
-from parity.report.blocks import is_missing
+from parity.report.blocks import format_text, is_missing
 from parity.report.figures import Extra, read_extra
 from parity.report.settings import make_labels, name_variant, parse_settings
 from parity.report.verdicts import Tested, add_run, explain_untested, judge_tests
@@ -375,7 +375,7 @@ RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # the r
 
 def rank_verdict(row: Mapping[str, Any]) -> int:
     """Rank a row by its kind of verdict, 0 for certified to 4 for lossy (RANK); 3 without one."""
-    return 3 if is_missing(row.get("value")) else RANK[row["value"].kind]
+    return RANK.get(format_text(row.get("verdict_kind")), 3)
 
 
 def rank_row(row: Mapping[str, Any]) -> tuple[float, ...]:

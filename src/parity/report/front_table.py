@@ -25,7 +25,7 @@ from parity.report.collect import (
     name_group,
     rank_verdict,
 )
-from parity.report.cost import BUDGETS, select_best_within
+from parity.report.cost import BUDGETS, FLAT, predict_gains, select_best_within
 from parity.report.settings import parse_settings
 from parity.report.tables import (
     ABSENT,
@@ -55,7 +55,26 @@ def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
-# --- the front table's columns
+# --- the front table: its rows and columns, which the page and the docs show
+
+
+def order_images(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """List summary rows of images in the order of the front table: plain decoding, which the others are compared with,
+    then lossless methods first, each by the predicted gain; plain decoding with another seed is left out. Adds `name`
+    and `predicted_gain`: how many times faster than plain decoding if a pass costs the same at any size."""
+    rows = rows[rows["role"] != "control"]
+    groups = [group for _, group in rows.groupby(["model", "sampling"], sort=False)]
+    predicted = [group.assign(predicted_gain=predict_gains(group, FLAT)["gain"]) for group in groups]
+    records = [row for group in predicted for row in list_records(group)]
+    named = [{**r, "name": r["label"] if r["role"] == "method" else r["method"]} for r in records]
+
+    def rank(row: Row) -> tuple[float, ...]:
+        """Rank plain decoding first, then by verdict and predicted gain."""
+        if row["role"] == "reference":
+            return (-1.0,)
+        return rank_verdict(row), -row["predicted_gain"] if row["predicted_gain"] > 0 else 0.0
+
+    return sorted(named, key=rank)
 
 
 def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:

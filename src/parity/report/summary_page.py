@@ -34,14 +34,12 @@ from parity.report.collect import Gathered, follows_plain, group_same, name_grou
 from parity.report.continuous import describe_baseline
 from parity.report.cost import (
     AXIS,
-    FLAT,
     Stretch,
     draw_gains,
     find_fastest,
     format_near,
     format_range,
     measure_cost,
-    predict_gains,
     read_gpu_cost,
 )
 from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
@@ -51,6 +49,7 @@ from parity.report.front_table import (
     is_judged_here,
     make_columns,
     make_image_columns,
+    order_images,
     show_budgets,
 )
 from parity.report.pictures import make_thumbnail
@@ -59,6 +58,7 @@ from parity.report.settings import NAMED, explain_decoder, find_varying, parse_s
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
 
+GPU_SECONDS = Path(__file__).parents[3] / "docs/figures/gpu-seconds.csv"  # where this is a clone, with its docs
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # pictures of so many prompts are on the first screen
 
@@ -94,8 +94,8 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     gpu = read_gpu_seconds(g.files.local / GPU)
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
-    plain = find_reference(g, rows[0])
-    table = show_table([plain | {"name": plain["method"]}, *rows], make_image_columns(rows, gpu), "", "front")
+    plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
+    table = show_table([plain, *rows], make_image_columns(rows, gpu), "", "front")
     caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
@@ -133,28 +133,18 @@ def describe_budget(rows: list[dict[str, Any]]) -> str:
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """List a kind's methods as summary rows, plain decoding left out, in the table's order: lossless first, then by
-    gain, of images by the new column `predicted_gain`. Adds `name`: the label without the task of a text."""
+    """List a kind's methods as summary rows, plain decoding left out, in the table's order: of images that of
+    `order_images`, of others lossless ones first, then by gain. Adds `name`: the label without the task of a text."""
     all_rows = g.select_rows(kind)
+    if kind == "discrete":
+        return [row for row in order_images(all_rows) if row["role"] == "method"]
     groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", all_rows)]
     names = {
         r["key"]: r["label"]
         for _, group in groups
         for r in (label_rows(group) if kind == "anysubset" else list_records(group))
     }
-    rows = [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
-    if kind != "discrete":
-        return rows
-    gains = predict_all(all_rows)
-    rows = [{**r, "predicted_gain": gains[r["key"]]} for r in rows]
-    return sorted(rows, key=lambda r: (rank_verdict(r), -r["predicted_gain"] if r["predicted_gain"] > 0 else 0.0))
-
-
-def predict_all(rows: pd.DataFrame) -> dict[str, float]:
-    """Predict by key how many times faster than plain decoding image cells are if a pass costs the same at any size."""
-    groups = rows.groupby(["model", "sampling"], sort=False)
-    predicted = [predict_gains(group, FLAT) for _, group in groups]
-    return {key: gain for group in predicted for key, gain in zip(group["key"], group["gain"], strict=True)}
+    return [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
 
 
 def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
@@ -201,6 +191,8 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
     ]  # fmt: skip
     if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), exact)):
         lines.append(("Plain decoding compiled", compiled))
+    if kind == "discrete" and (seconds := describe_gpu(GPU_SECONDS)):
+        lines.append(("On a GPU", seconds))
     if error := describe_predictions(rows):
         lines.append(("Predicted speeds", error))
     if level := describe_level(g.settings.equality.alpha, rows):
@@ -209,6 +201,23 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
     if judge := describe_judge(kind, rows):
         lines.append(("Who judges it", judge))
     return lines
+
+
+def describe_gpu(file: Path) -> str:
+    """Describe which methods should be fastest on the GPU that was measured for the docs (docs/results/gpu.md), where a
+    method's own work counts, for each network; "" without the file."""
+    if not file.is_file():
+        return ""
+    table = pd.read_csv(file).sort_values("times captured plain", ascending=False)
+    networks: dict[str, list[str]] = {}
+    for label, times in zip(table["label"], table["times captured plain"], strict=True):
+        network, _, method = label.rpartition(", ")
+        if method != "ar":
+            networks.setdefault(network, []).append(f"{method} {times:.1f}")
+    gains = "; ".join(f"{', '.join(methods)} ({network})" for network, methods in networks.items())
+    return (
+        f"times as fast as captured plain decoding, predicted from passes measured there: {gains}; docs/results/gpu.md"
+    )
 
 
 def describe_predictions(rows: list[dict[str, Any]]) -> str:

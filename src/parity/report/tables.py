@@ -116,8 +116,7 @@ def show_bound(value: Any) -> Entry:
 def show_pill(row: Row, *columns: str) -> Entry:
     """Show a row's verdict in a few words in its colour, beneath it the row's note and the texts in `columns`."""
     detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
-    value = row.get("value")
-    style = "none" if is_missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
+    style = KINDS.get(format_text(row.get("verdict_kind")), "none")
     return Entry(format_text(row.get("pill"), NOT_RUN), detail, f"chip {style}")
 
 
