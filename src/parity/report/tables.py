@@ -280,17 +280,17 @@ def show_fewer(row: Row) -> Entry:
 
 def doubt_speed(row: Row, name: str) -> str:
     """Explain why the speed `name` is not measured well: it is predicted, the machine was busy (load above BUSY a
-    core), or the interval is wide; "" if it is, or is missing."""
+    core), or the interval is wide; "" if it is, of plain decoding, whose speed is 1, or if it is missing."""
     figure = estimate_of(row, name)
     load = row.get("load")
     cores = count_cores(row)
-    if figure.missing:
+    if figure.missing or row.get("role") in ("reference", "control"):
         return ""
     if row.get(f"{name}_how") == "predicted":
         return "predicted"
     if load is not None and not is_missing(load) and cores and load > BUSY * cores:
         return f"busy: load {format_number(load, 2)} on {cores} cores"
-    return "" if row.get("role") in ("reference", "control") or is_narrow(figure) else "wide interval"
+    return "" if is_narrow(figure) else "wide interval"
 
 
 def count_cores(row: Row) -> int:
