@@ -3,6 +3,7 @@
 READS    config (config.yaml and what the command line lays over it), the prompt file
 DEFINES  EXPERIMENT  the checked configuration
          CELLS       every cell of it, of every kind of model; CELL finds one by its key
+         GROUPS      cells that are compared with one reference, by the path of their speeds
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
 
@@ -104,6 +105,7 @@ for note in dict.fromkeys(NOTES) if MAIN and workflow.is_main_process else ():
     logger.info(note)
 
 CELL = {cell.key: cell for cell in CELLS}
+GROUPS = {paths.speed(EXPERIMENT, group): group for group in parity_cells.group_cells(CELLS)}
 TESTED = {
     (c.kind, parity_cells.test_key(EXPERIMENT, *pair)): pair
     for c in CELLS

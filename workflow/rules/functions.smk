@@ -29,6 +29,11 @@ def find_cell(wildcards):
     return CELL.get(wildcards.get("key") or wildcards.get("name", "").rpartition("-")[2])  # a name ends in the key
 
 
+def find_group(wildcards):
+    """Find the cells whose methods a job times, the reference first."""
+    return GROUPS[f"results/speed/{wildcards.kind}/{wildcards.model}-{wildcards.key}.json"]
+
+
 def find_kind_and_model(wildcards):
     """Find kind and name of the model that a job loads."""
     if c := find_cell(wildcards):

@@ -6,17 +6,12 @@ OUTPUTS          results/speed/<kind>/<model>-<key>.json    by cell: predicted a
 The job takes all cores of this machine, so that no other job runs beside it, and computes with one thread.
 """
 
-GROUPS = {paths.speed(EXPERIMENT, group): group for group in parity_cells.group_cells(CELLS)}
-
-
-def find_group(wildcards):
-    """Find the cells that a job times, the reference first."""
-    return GROUPS[f"results/speed/{wildcards.kind}/{wildcards.model}-{wildcards.key}.json"]
-
 
 rule speed:
     input:
-        cells=lambda w: [f"{paths.folder(c)}/{name}" for c in find_group(w) for name in ("spec.json", "records.parquet")],
+        cells=lambda w: [
+            f"{paths.folder(c)}/{name}" for c in find_group(w) for name in ("spec.json", "records.parquet")
+        ],
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_group(w)[0], 0),
         checkpoint=find_manifest,
     output:
@@ -25,9 +20,9 @@ rule speed:
         "logs/speed/{kind}/{model}-{key}.log",
     wildcard_constraints:
         **PATTERNS,
+    priority: -1  # other jobs first, as long as there are any
     conda:
         "../../envs/parity.yaml"
-    priority: -1  # other jobs first, as long as there are any
     threads: workflow.cores if workflow.local_exec and not workflow.remote_exec else 1
     resources:
         gpu=gpu,
