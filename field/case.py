@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from parity_certify import Law, Sampled, certify_sampler, certify_verifier
+from parity_certify import Condition, Law, Sampled, certify_conditions, certify_sampler, certify_verifier
 from parity_certify.laws import absorb_end, random_law
 from parity_certify.verifiers import sample_and_match, tree
 
@@ -103,6 +103,34 @@ def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any
     return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
 
+# Designs
+
+
+def load_logits(models: Path, which: str = "logits", name: str = "llama") -> Any:
+    """Load the function of a tiny model's logits [n, V] after the prefixes of the default design [n, P + t]; which:
+    "draft_logits" for those of its draft model."""
+    with np.load(models / f"{name}-logits.npz") as saved:
+        logits = dict(zip(saved["prefixes"].tolist(), saved[which], strict=True))
+    return lambda prefixes: np.stack([logits["".join(map(str, row))] for row in np.asarray(prefixes).tolist()])
+
+
+def judge_design(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
+    """Certify the conditions of the adapter as one default command does, and run two controls; returns as
+    `judge_sampler` does. "right" draws from the conditions' laws, "wrong" is the adapter judged by other ones."""
+    conditions, missing = adapter.design(models, **case["options"])
+    settings = {k: case[k] for k in ("n", "margin", "seeds", "batch") if k in case}
+    settings |= {"claim": case["claim"], "name": case.get("name", "sampler"), "tell": tell}
+    certificate = certify_conditions(conditions, missing=missing, **settings)
+    right = [Condition(one.name, make_correct_sampler(one.law), one.law) for one in conditions]
+    rolled = [
+        Law("other", c.law.prompts, np.roll(c.law.tables, 1, -1), c.law.length, c.law.end) for c in conditions[:1]
+    ]
+    wrong = [Condition(c.name, c.sample, law) for c, law in zip(conditions, rolled, strict=False)]
+    common: dict[str, Any] = {"n": CONTROL_N, "budget": None, "draws": CONTROL_N}
+    controls = {"right": certify_conditions(right, **common), "wrong": certify_conditions(wrong, **common)}
+    return certificate, {name: c.verdict.kind for name, c in controls.items()}
+
+
 # Verifiers
 
 
@@ -172,10 +200,11 @@ def main() -> None:
     if case["level"] == "verifier":
         certificate, controls = judge_verifier(adapter, case)
     else:
-        judge = judge_sampler if case["level"] == "sampler" else judge_texts
+        judge = {"sampler": judge_sampler, "texts": judge_texts, "design": judge_design}[case["level"]]
         certificate, controls = judge(adapter, case, models)
     row = {"verdict": certificate.verdict.json(), "controls": controls, "seconds": round(time.monotonic() - start, 1)}
     row |= {k: certificate.details.get(k) for k in ("n", "drafted", "accepted", "needed", "margin", "where")}
+    row["conditions"] = certificate.details.get("conditions", {})
     row["seeds"] = certificate.details.get("seeds") or list(dict.fromkeys(r["seed"] for r in certificate.rows))
     effects = [r["minimum_detectable_effect"] for r in certificate.rows if r["test"] == "all looks"]
     row["detectable"] = max((x for x in effects if x is not None), default=None)

@@ -9,6 +9,7 @@ An implementation runs in an environment of its own. What cannot be installed, c
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ KEYS = {
     "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
     "environment", "released", "alone",
 }  # fmt: skip
-LEVELS, CLAIMS = ("sampler", "verifier", "texts"), ("lossless", "lossy")
+LEVELS, CLAIMS = ("sampler", "verifier", "texts", "design"), ("lossless", "lossy")
 INSTALLING = 3600  # seconds that an installation may take
 CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found by PYTHONPATH
 
@@ -214,19 +215,40 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 def write_models(out: Path) -> None:
     """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's law of 3
-    tokens after two prompts of 3 and of 10 tokens."""
+    tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers
 
-    if not (out / "llama/config.json").is_file():
-        models.write_model("llama", out / "llama", head_dim=32)
-        models.write_companions(out / "llama", out)
+    for name, sizes in {"llama": {}, "square": {"hidden_size": 64}}.items():
+        if not (out / name / "config.json").is_file():
+            models.write_model("llama", out / name, head_dim=32, **sizes)
+            models.write_companions(out / name, out)
+        write_logits(out, name)
     model, prompts = transformers.load_model(out / "llama"), np.random.default_rng(0)
     for length in (3, 10):
         chosen = prompts.integers(4, size=(2, length))
         law = transformers.compute_law(model, chosen, 3)
         np.savez(out / f"law-{length}.npz", prompts=chosen, tables=law.tables)
+
+
+def write_logits(out: Path, name: str) -> None:
+    """Write the logits of a tiny model and of its draft model after all prefixes of the default design."""
+    import numpy as np
+    from parity_certify import design
+    from parity_certify.adapters import transformers
+
+    files = {"logits": name, "draft_logits": f"{name}-assistant"}
+    compute = {key: transformers.make_logits(transformers.load_model(out / file)) for key, file in files.items()}
+    rows = [
+        np.array([[*prompt, *tokens] for tokens in itertools.product(range(4), repeat=t)])
+        for options in design.DESIGN
+        for prompt in design.make_prompts(options, 4)
+        for t in range(options["length"])
+    ]
+    prefixes = ["".join(map(str, row)) for block in rows for row in block.tolist()]
+    logits = {key: np.concatenate([f(block) for block in rows]) for key, f in compute.items()}
+    np.savez(out / f"{name}-logits.npz", prefixes=prefixes, **logits)
 
 
 def write_json(out: Path, value: Any) -> None:

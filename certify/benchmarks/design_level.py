@@ -50,11 +50,10 @@ def scale_halves(joint: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return joint laws [K, V^L] that are TV away from these."""
     joint = joint.copy()
     for p in joint:
-        order = rng.permutation(np.flatnonzero(p))
-        up = order[: 1 + int((p[order].cumsum() < 0.5).sum())]
-        down = np.setdiff1d(order, up)
+        while not 0.3 < p[up := rng.random(len(p)) < 0.5].sum() < 0.7:
+            pass
         p[up] *= 1 + TV / p[up].sum()
-        p[down] *= 1 - TV / p[down].sum()
+        p[~up] *= 1 - TV / p[~up].sum()
     return joint
 
 

@@ -112,11 +112,10 @@ def make_faulty_law(law, tv, rng):
     """Scale random halves of each joint law up and down, so that it is `tv` away: the fault that is hardest to find."""
     joint = law.joint.copy()
     for p in joint:
-        order = rng.permutation(np.flatnonzero(p))
-        up = order[: 1 + int((p[order].cumsum() < 0.5).sum())]
-        down = np.setdiff1d(order, up)
+        while not 0.3 < p[up := rng.random(len(p)) < 0.5].sum() < 0.7:
+            pass
         p[up] *= 1 + tv / p[up].sum()
-        p[down] *= 1 - tv / p[down].sum()
+        p[~up] *= 1 - tv / p[~up].sum()
     return joint
 
 

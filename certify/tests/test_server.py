@@ -178,7 +178,7 @@ def test_conditions_that_a_server_ignores_are_left_out_or_faults(fake):
         return sampler
 
     conditions, missing = make_conditions(connect_more, compute_logits, 3, "")
-    assert [one.name for one in conditions] == ["length 3, prompt 2"] and len(missing) == 2 + 4
+    assert [one.name for one in conditions] == ["length 3, prompt 8"] and len(missing) == 2 + 4
     assert any("top_k: the server ignores it" in why for why in missing.values()), missing
     conditions, missing = make_conditions(connect_more, compute_logits, 3, "vllm")
     assert len(conditions) == 5 and set(missing) == {"drafts", "end"}

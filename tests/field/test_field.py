@@ -29,11 +29,25 @@ def sampler(law, models, temperature=1.0, accepted=1):
         return Sampled(out, len(out), accepted)
     return sample
 """
+DESIGN = """
+import numpy as np
+from parity_certify import Sampled
+from parity_certify.design import make_conditions
+
+P = np.array([0.5, 0.3, 0.2])
+
+def design(models):
+    def sample(prompts, seed, *, length):
+        out = np.random.default_rng(seed).choice(3, p=P, size=(len(prompts), length))
+        return Sampled(out, len(out), 1)
+    return make_conditions(sample, lambda prefixes: np.tile(np.log(P), (len(prefixes), 1)), vocab=3)
+"""
 FOLDERS = {
     "right": ("{level: verifier, shape: batch, n: 2000, margin: 0.2}", VERIFIER),
     "faulty": ("{level: verifier, shape: batch, n: 2000, options: {fault: residual not subtracted}}", VERIFIER),
     "sampler": ("{level: sampler, model: table, vocab: 3, length: 2, n: 2000, margin: 0.2}", SAMPLER),
     "undrafted": ("{level: sampler, model: table, vocab: 3, length: 2, n: 500, options: {accepted: 0}}", SAMPLER),
+    "design": ("{level: design, n: 1000, margin: 0.2}", DESIGN),
     "crashes": ("{level: verifier}", "raise OSError('the <engine> is gone')"),
     "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(60)"),
     "missing": ("{level: verifier}", VERIFIER),
@@ -80,7 +94,7 @@ def read_row(folder: Path, name: str) -> dict:
 
 @pytest.mark.long
 def test_correct_implementations_are_not_rejected(judged: Path) -> None:
-    for name in ("right", "sampler"):
+    for name in ("right", "sampler", "design"):
         row = read_row(judged, name)
         assert (row["error"], row["verdict"]["kind"]) == ("", "certified")
         assert row["verdict"]["bound"] < 0.2

@@ -35,16 +35,17 @@ from parity_certify.sampler import certify_sampler, check_settings
 # not get `prompt`, the length of the prompts, and `prompts`, their number
 DESIGN: tuple[dict[str, Any], ...] = (
     {"temperature": 0.7, "top_k": 2, "drafts": 2, "length": 4, "prompt": 1},
-    {"repetition_penalty": 1.5, "top_p": 0.7, "drafts": 4, "length": 4, "prompt": 8},
-    {"drafts": 3, "length": 3, "prompt": 2},
+    {"repetition_penalty": 1.5, "top_p": 0.7, "drafts": 4, "length": 4, "prompt": 2},
+    {"drafts": 3, "length": 3, "prompt": 8},
     {"min_p": 0.2, "end": 1, "drafts": 1, "length": 3, "prompt": 4},
     {"rows": ({"temperature": 0.5}, {"top_k": 2, "seed": None}), "drafts": 2, "length": 3, "prompt": 2},
 )
 OF_PROMPTS = ("prompt", "prompts")
 OF_OUTPUT = ("drafts", "length", "end", "rows")  # options of the sampler that are none of the engine's law
 BUDGET = 115.0  # seconds
-PILOT = 10  # sequences of a condition's pilot
-POWER = 0.95  # probability with which a condition's smallest TV is found
+LENGTH = 3  # tokens of the output where no filter leaves out tokens
+PILOT = 2, 30  # sequences of a condition's pilot: of a first call, which may load or compile, and of one that is timed
+POWER = 0.97  # with which a TV is found on the first seed, so that .95 remain where the second must find it too
 WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that occurs is the verdict on all
 
 
@@ -72,16 +73,15 @@ def name_options(options: Mapping[str, Any]) -> str:
 
 def measure_rate(condition: Condition, seed: int) -> float:
     """Measure how many sequences a second a condition draws. Raises ParityError, with its name, if it fails."""
-    start = time.perf_counter()
     try:
-        for number in range(2):  # the first call may load or compile
+        for number, size in enumerate(PILOT):
             start = time.perf_counter()
-            draw_batch(condition.sample, condition.law, seed, 10**6 + number, PILOT)
+            draw_batch(condition.sample, condition.law, seed, 10**6 + number, size)
+        return PILOT[-1] / max(1e-9, time.perf_counter() - start)
     except ParityError as error:
         raise ParityError(f"{condition.name}: {error}") from None
     except (Exception, SystemExit) as error:  # a sampler may raise anything
         raise ParityError(f"{condition.name}: sampler: {describe_error(error)}") from error
-    return PILOT / max(1e-9, time.perf_counter() - start)
 
 
 def compute_size(condition: Condition, margin: float, alpha: float) -> int:
@@ -120,12 +120,11 @@ def certify_conditions(
     share = alpha / len(conditions)
     sizes = [n or compute_size(one, margin, share) for one in conditions]
     seconds = [size / measure_rate(one, seeds[0]) for one, size in zip(conditions, sizes, strict=True)]  # predicted
-    pace = 1.0  # seconds that the conditions so far took, by those predicted
     found: list[Certificate] = []
     for k, (one, size) in enumerate(zip(conditions, sizes, strict=True)):
         left = (budget or math.inf) - (time.monotonic() - start)
         if not n:
-            size = max(100, int(size * min(1.0, 0.97 * left / (pace * sum(seconds[k:])))))
+            size = max(100, int(size * min(1.0, 0.97 * left / sum(seconds[k:]))))
         # a rejection's repeat takes the time of the conditions behind it; in the last, up to four times that of this
         limit = None if budget is None else max(left, 4 * seconds[k])
         own: dict[str, Any] = {"n": size, "budget": limit, "margin": margin, "alpha": share}
@@ -137,8 +136,6 @@ def certify_conditions(
         )
         if found[-1].verdict.kind == "lossy":
             break
-        predicted = sum(min(c.details["n"]) / size * took for c, size, took in zip(found, sizes, seconds, strict=False))
-        pace = sum(c.details["seconds"] for c in found) / predicted
     return report_conditions(found, conditions, missing or {}, margin, alpha)
 
 
@@ -212,6 +209,8 @@ def choose_options(keywords: set[str] | None, design: Sequence[Mapping[str, Any]
         lacking = [name for name in options if keywords is not None and name not in {*keywords, *OF_PROMPTS}]
         missing |= dict.fromkeys(lacking, "the sampler has no such option")
         kept = {name: value for name, value in options.items() if name not in lacking}
+        if "length" in kept and not {"top_k", "top_p"} & set(kept):  # more tokens of all kinds are too many sequences
+            kept["length"] = min(LENGTH, kept["length"])
         if "rows" not in lacking and kept not in chosen:
             chosen.append(kept)
     return chosen, missing

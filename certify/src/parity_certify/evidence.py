@@ -57,14 +57,14 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
 
 def find_detectable_tv(law: np.ndarray, n: int, alpha: float, power: float) -> float:
     """Find the smallest TV that n draws of `law` [K] reject with this probability, however it is spread: of all laws at
-    a TV, the one that is off by a share of each cell moves the joint G least, to noncentrality 4 n TV^2. The power is
-    that of G at alpha / 4, the share of `all four`; what G gives away to the other three, the e-process makes good."""
+    a TV, the one that is off by a share of each cell moves the joint G least, to noncentrality 4 n TV^2. That test has
+    a sixteenth of alpha at least: one of `SHARES`, half of its looks, a quarter of `all four`."""
     support = int((law > 0).sum())
     if n < support:
         return 1.0
     if support == 1:  # any other sequence is a rejection
         return 1 - (1 - power) ** (1 / n)
-    critical = special.chdtri(support - 1, alpha / (2 * SHARES))
+    critical = special.chdtri(support - 1, alpha / 16)
     low, high = 0.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2

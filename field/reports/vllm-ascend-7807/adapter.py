@@ -1,0 +1,35 @@
+"""vllm-ascend: `rejection_sample` without Triton, on a batch of rows with as many drafts."""
+
+from types import SimpleNamespace
+
+import borrowed
+import torch
+
+NAMES = (
+    "sample_recovered_tokens_pytorch", "sample_recovered_tokens", "rejection_random_sample_pytorch",
+    "rejection_random_sample_block_verify_pytorch", "rejection_sample",
+)  # fmt: skip
+SCOPE = {"torch": torch, "HAS_TRITON": False, "PLACEHOLDER_TOKEN_ID": -1, "GREEDY_TEMPERATURE": 0}
+
+
+def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
+    """Stand in for vLLM's function that draws the uniforms of a batch."""
+    return torch.rand(num_tokens, dtype=torch.float64)
+
+
+def verifier(ngram=False):
+    """Make the verifier; ngram: drafts are certain, and their laws are not handed over."""
+    replaced = {"pin_memory=True": "pin_memory=False"}
+    file = "vllm_ascend/sample/rejection_sampler.py"
+    sample = borrowed.functions(file, *NAMES, replace=replaced, generate_uniform_probs=draw_uniforms, **SCOPE)[-1]
+
+    def verify(tokens, q, p):
+        n, K, V = q.shape
+        drafts, laws = torch.from_numpy(tokens).reshape(-1), torch.from_numpy(q).float().reshape(-1, V)
+        logits = torch.from_numpy(p[:, :K]).log().float().reshape(-1, V)
+        bonus = torch.multinomial(torch.from_numpy(p[:, K]), 1)
+        request = SimpleNamespace(all_greedy=False, all_random=True, generators={}, temperature=torch.ones(n))
+        ends = torch.arange(1, n + 1) * K
+        return sample(drafts, [K] * n, K, ends, None if ngram else laws, logits, bonus, request).numpy()
+
+    return verify
