@@ -71,7 +71,11 @@ def write_document(reports: list[dict[str, Any]]) -> str:
     lines += ["version that had the fault, put to one default command with no condition named. Written by"]
     lines += ["`python field/reports/page.py` of `field/reports/`.", ""]
     lines += [f"- Found: {len(found)} of {len(faults)} that were run. Missed: {missed}."]
-    lines += [f"- Correct controls rejected: {rejected} of {len(controls)}, the same engine without drafts."]
+    lines += [
+        f"- Correct controls rejected: {rejected} of {len(controls)}: the same engine without drafts, or with fewer."
+    ]
+    lines += ["- All were known while the conditions were chosen: this is no recall on reports that nobody has seen."]
+    lines += ["- A control with few sequences ran on a busy machine, whose time was used up: it says little."]
     lines += [f"- Of {len(reports)} reports listed, {len(reports) - len(run)} were not run.", ""]
     lines += ["| report | version | fault | verdict | where it differs | sequences |", "|---|---|---|---|---|---|"]
     for one in run:
@@ -84,7 +88,9 @@ def write_document(reports: list[dict[str, Any]]) -> str:
     lines += ["", "## Not run", "", "| report | version | fault | why |", "|---|---|---|---|"]
     for one in reports:
         if not one["rows"]:
-            lines.append(f"| [{one['name']}]({one['report']}) | {one['version']} | {one['kind']} | {one['why']} |")
+            lines.append(
+                f"| [{one['name']}]({one['report']}) | {one['version']} | {one['kind']} | {one.get('why', 'not yet')} |"
+            )
     return "\n".join([*lines, ""])
 
 
