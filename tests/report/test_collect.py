@@ -167,7 +167,7 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
         kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
         pages[alpha] = dict(summary_page.answer_questions(g, "discrete", summary_page.order_methods(g, "discrete")))
     assert kinds == {0.05: "lossy", 0.01: "consistent"}
-    assert "95 % confidence" in pages[0.05]["How sure"]
-    assert "99 % confidence" in pages[0.01]["How sure"]
+    assert "95 % confidence" in pages[0.05]["How sure of the law"]
+    assert "99 % confidence" in pages[0.01]["How sure of the law"]
     assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]
     assert "Level of the tests" not in pages[0.05]

@@ -172,8 +172,9 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         sure = f"total variation (0: the same law, 1: another) at most {show_bound(bounded['tv_bound']).text}"
         sure += f" with {describe_confidence(g.settings.equality.alpha)} confidence, on {small} a sequence and at the"
         sure += " small options that the table names"
-        sure += f"; at the run's own no difference found on {long}" * bool(long)
-        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * is_teacher_forced(g, exact)))
+        sure += f"; at the run's own, no difference found on {long}" * bool(long)
+        sure += "; none on the decoded model, token by token" * is_teacher_forced(g, exact)
+        lines.append(("How sure of the law", sure))
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
         lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
@@ -183,7 +184,8 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
     elif fewest := find_largest(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
         of = f" than {g.find_baseline(kind)}" * bool(g.find_baseline(kind))
-        lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer{of}"))
+        saved = f"{fewest['label']}, {fewest['gain']:.1f} times fewer{of}" if fewest["gain"] > 1 else "none saves any"
+        lines.append((f"Fewest {count}", saved))
     item = "text" if kind == "anysubset" else "image"
     lines += [
         (f"Fastest lossless, {question}", name_fastest(rows, exact, speed, g.find_baseline(kind) or "plain decoding"))
@@ -418,7 +420,7 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 
-ABOVE = ("Fastest lossless, one image", "How sure")  # questions that are answered above the table
+ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
 NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model", "heads": "heads"}
@@ -436,8 +438,8 @@ RANKED = (
     " the same, as about it does on an idle GPU. Counts hold on any machine, speeds on this one."
 )
 BY_PASSES = (
-    "Measured speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes"
-    " a pass. Pale marks: speeds that tell little. Broken line: plain decoding."
+    "Speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes a pass."
+    " Pale marks: predicted. Broken line: plain decoding."
 )
 BY_COST = (
     f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
