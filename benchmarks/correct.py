@@ -39,7 +39,7 @@ DRAWS = 499  # simulations of the null distribution in the exact layer
 def list_lossless_pairs(file: str) -> list[tuple[Variant, Variant]]:
     """List the methods of a configuration file that claim to be lossless, without repeats: each as it runs on
     enumerable models, and as it runs on long ones. A method that lacks one of the two is left out."""
-    config = checks.load(yaml.safe_load(Path(file).read_text()))
+    config = checks.make_config(yaml.safe_load(Path(file).read_text()))
     prompts = prompt_files.read_prompts(config.image.prompts) if config.image else []
     pairs = {}
     for cell in cells.cells(config, prompts):

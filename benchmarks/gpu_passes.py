@@ -212,7 +212,7 @@ def compare_tokens(device: str) -> list[Row]:
 def find_fastest(cuda: bool) -> list[Row]:
     """List what `parity tune` measures on the embedded model at batches 1 and 32; on a CPU at 1 on a smaller model."""
     raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
-    config = checks.load({**raw, "compile": "auto" if cuda else "off"})
+    config = checks.make_config({**raw, "compile": "auto" if cuda else "off"})
     (case,) = tuned.list_cases(config, "discrete")
     cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
     manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))

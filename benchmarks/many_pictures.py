@@ -71,7 +71,7 @@ def write_experiment(folder: Path, n: int, shards: int) -> Path:
 
 def read_experiment(folder: Path, n: int) -> tuple[Config, list[Cell]]:
     """Read the experiment of n prompts of a folder: its configuration and cells."""
-    settings = checks.load(make_experiment(n, 1))
+    settings = checks.make_config(make_experiment(n, 1))
     assert settings.image is not None
     return settings, cells(settings, read_prompts(settings.image.prompts, folder))
 

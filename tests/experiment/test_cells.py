@@ -14,7 +14,7 @@ VECTORS = {"methods": {"mar": [{}], "cspd": [{"gamma": 4}]}, "images": 4}
 
 def list_cells(prompt="a red circle", repeat=False, **sections):
     """List the cells of a configuration with these sections and a single prompt."""
-    return cells(checks.load({**sections, "repeat": repeat}), [prompt])
+    return cells(checks.make_config({**sections, "repeat": repeat}), [prompt])
 
 
 def list_keys(prompt="a red circle", **sections):
@@ -108,7 +108,7 @@ def test_a_cell_timed_beside_another_baseline_is_another():
 
 def test_a_baseline_that_is_not_plain_decoding_is_not_tested():
     """Methods are, as ever: against the target's law of one token, and on models of known law."""
-    config = checks.load({"continuous": CHEAPER})
+    config = checks.make_config({"continuous": CHEAPER})
     declared = {"continuous": layers.read_layers("continuous")}
     by_role = {c.role + c.spec["method"]: c for c in cells(config, [])}
     tested = {name: layers.select_layers(config, declared, c) for name, c in by_role.items()}
@@ -168,13 +168,13 @@ def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch)
 
 
 def test_variants_of_any_window_share_an_exact_test():
-    config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
+    config = checks.make_config({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
     test_keys = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
     assert len(test_keys) == 4  # one each for ar, sjd, sequential and assd
 
 
 def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():
-    config = checks.load({"image": image({"ar": [{}], "sjd": [{}], "gsd": [{}]}), "equality": {"n": 100_000}})
+    config = checks.make_config({"image": image({"ar": [{}], "sjd": [{}], "gsd": [{}]}), "equality": {"n": 100_000}})
     exact, lossy = (c for c in cells(config, ["a"]) if c.spec["method"] in ("sjd", "gsd"))
     for of_cell in (variant, long_variant):
         assert of_cell(config, exact).n // 5 == of_cell(config, lossy).n
@@ -192,7 +192,7 @@ def test_long_models_are_as_long_as_the_longest_pictures():
     }
     longest = {}
     for name, models in (("embedded", {}), ("lumina", {"lumina": lumina})):
-        config = checks.load({"models": models, "image": image({"ar": [{}], "sjd": [{}]})})
+        config = checks.make_config({"models": models, "image": image({"ar": [{}], "sjd": [{}]})})
         longest[name] = {long_variant(config, c).longest for c in cells(config, ["a"])}
     assert longest == {"embedded": {0}, "lumina": {48 * 49 + 1}}
 
@@ -200,7 +200,7 @@ def test_long_models_are_as_long_as_the_longest_pictures():
 def test_the_level_of_tests_reaches_every_job_that_tests():
     keys, settings = set(), []
     for alpha in (0.05, 0.01):
-        config = checks.load({"image": image({"ar": [{}], "sjd": [{}]}), "equality": {"alpha": alpha}})
+        config = checks.make_config({"image": image({"ar": [{}], "sjd": [{}]}), "equality": {"alpha": alpha}})
         all_cells = cells(config, ["a"])
         pair = variant(config, all_cells[-1]), long_variant(config, all_cells[-1])
         keys.add(cell_test_key(config, *pair))

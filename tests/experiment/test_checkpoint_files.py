@@ -45,7 +45,7 @@ def plan(written, family, change=(), network=(), **top):
     files = {component: file for component, file in {**files, **dict(change)}.items() if file}
     spec = {"family": family, "source": "files", "files": files, "network": {**sizes, **dict(network)}}
     spec["sha256"] = dict.fromkeys(set(files) - {"tokenizer"}, "0" * 64)
-    return checks.load(json.loads(json.dumps({"models": {"m": spec}, **SECTIONS[family], **top})))
+    return checks.make_config(json.loads(json.dumps({"models": {"m": spec}, **SECTIONS[family], **top})))
 
 
 @pytest.mark.parametrize("family", SECTIONS)

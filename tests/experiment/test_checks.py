@@ -123,7 +123,7 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
 
 @pytest.mark.parametrize(("raw", "words"), WRONG, ids=[parts[0] for _, parts in WRONG])
 def test_wrong_configuration_is_one_clear_line(raw, words):
-    assert_refused(words, lambda: cells(checks.load(raw), ["a"]))
+    assert_refused(words, lambda: cells(checks.make_config(raw), ["a"]))
 
 
 def test_the_schema_takes_what_we_ship_and_no_unknown_option():
@@ -145,7 +145,7 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
     ids=lambda p: p.name,
 )
 def test_every_configuration_we_ship_is_valid(file, all_weights):
-    loaded = checks.load(yaml.safe_load(file.read_text()))
+    loaded = checks.make_config(yaml.safe_load(file.read_text()))
     checks.check_sources(loaded, PUBLISHED)
     prompts = read_prompts(loaded.image.prompts, ROOT, checks.count_allowed_words(loaded)) if loaded.image else []
     assert cells(loaded, prompts) or list_text_tasks(loaded)
@@ -160,9 +160,12 @@ def test_every_configuration_we_ship_is_valid(file, all_weights):
 )
 def test_a_figure_of_an_unknown_paper_is_one_clear_line(paper, words):
     assert_refused(
-        [f"image.study.0.paper = {paper!r}", *words], checks.check_sources, checks.load(figure(paper=paper)), PUBLISHED
+        [f"image.study.0.paper = {paper!r}", *words],
+        checks.check_sources,
+        checks.make_config(figure(paper=paper)),
+        PUBLISHED,
     )
-    checks.check_sources(checks.load(figure(paper="Teng et al. 2024 (SJD), Fig. 8, Table 9")), PUBLISHED)
+    checks.check_sources(checks.make_config(figure(paper="Teng et al. 2024 (SJD), Fig. 8, Table 9")), PUBLISHED)
 
 
 def write_companion(file: Path, **header) -> None:
@@ -190,11 +193,11 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, he
         write_companion(tmp_path / "drafter.safetensors", **header)
     methods = ("eagle", "lantern", "lantern_pp", "vvs")
     for method in methods:
-        assert_refused(words, checks.load, add(**{method: [{}]}))
+        assert_refused(words, checks.make_config, add(**{method: [{}]}))
     write_companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
-    checks.load(add(**{method: [{}] for method in methods}))
+    checks.make_config(add(**{method: [{}] for method in methods}))
     with pytest.raises(ConfigError, match=r"methods.vvs.0.k = 1024: allowed: at most 1023 with models.scenes"):
-        checks.load(add(vvs=[{"k": 1024}]))
+        checks.make_config(add(vvs=[{"k": 1024}]))
 
 
 def test_sizes_of_the_embedded_model(all_weights):
@@ -203,7 +206,7 @@ def test_sizes_of_the_embedded_model(all_weights):
     spec = {"family": "llamagen"}
     specs = {"scenes": spec, "scenes8": spec | {"grid": 8}}
     methods = {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
-    loaded = checks.load(image(methods, models=specs))
+    loaded = checks.make_config(image(methods, models=specs))
     small, large = loaded.models["scenes8"], loaded.models["scenes"]
     assert weights.compute_revision(large) == revision == digest != weights.compute_revision(small)
     assert weights.list_option_sizes(small) == {"length": 64, "row": 8, "vocab": 1024, "vocab - 1": 1023}
@@ -211,33 +214,33 @@ def test_sizes_of_the_embedded_model(all_weights):
     assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.compute_revision(m) for m in (small, large)}
     for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
         with pytest.raises(ConfigError, match=r"at most (64|8) with models.scenes8"):
-            checks.load(image({"ar": [{}], **change}, models=specs))
-        checks.load(add(**change))
+            checks.make_config(image({"ar": [{}], **change}, models=specs))
+        checks.make_config(add(**change))
 
 
 def test_what_was_not_trained_is_one_line_that_names_its_target(all_weights):
     folder, _ = all_weights
     small, spec = model(grid=8), add(spec=[{}])
-    checks.load(small), checks.load(spec)
+    checks.make_config(small), checks.make_config(spec)
     for file, raw, words in (
         ("llamagen8", small, ["models.m.grid = 8", "snakemake train_embedded"]),
         ("draft", spec, ["methods.spec", "models.scenes", "snakemake train_embedded"]),
     ):
         (folder / f"{file}.safetensors").unlink()
-        assert_refused([*words, f"{file}.safetensors"], checks.load, raw)
-    assert checks.load(add(sjd=[{}]))
+        assert_refused([*words, f"{file}.safetensors"], checks.make_config, raw)
+    assert checks.make_config(add(sjd=[{}]))
 
 
 def test_on_and_off_are_words_where_words_are_asked_for():
     """YAML reads them as truth values."""
-    config = checks.load(image() | yaml.safe_load("refill: on\ncompile: off\ncapture: off"))
+    config = checks.make_config(image() | yaml.safe_load("refill: on\ncompile: off\ncapture: off"))
     assert (config.refill, config.compile, config.capture) == ("on", "off", "off")
-    drafted = checks.load(add(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
+    drafted = checks.make_config(add(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
     vvs = [c.spec["options"] for c in cells(drafted, ["a"]) if c.spec["method"] == "vvs"]
     assert {(options["schedule"], options["truncate"]) for options in vvs} == {("off", True)}
-    assert checks.load(image() | yaml.safe_load("compile: on")).compile == "on"
+    assert checks.make_config(image() | yaml.safe_load("compile: on")).compile == "on"
     with pytest.raises(ConfigError, match=r"compile = .*allowed: 'auto', 'on' or 'off'"):
-        checks.load(image() | yaml.safe_load("compile: yes please"))
+        checks.make_config(image() | yaml.safe_load("compile: yes please"))
 
 
 def make_bomb(levels):
@@ -251,7 +254,7 @@ def make_bomb(levels):
 def test_a_value_larger_than_memory_is_one_short_line(value):
     tracemalloc.start()
     with pytest.raises(ConfigError) as error:
-        checks.load({"image": {"methods": {"ar": [{}]}}, "seeds": value})
+        checks.make_config({"image": {"methods": {"ar": [{}]}}, "seeds": value})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert "seeds" in str(error.value)
@@ -313,20 +316,20 @@ def config(tmp_path):
     ],
 )
 def test_what_is_wrong_is_one_line(config, change, words):
-    assert_refused(words, checks.load, config(**change))
+    assert_refused(words, checks.make_config, config(**change))
 
 
 def test_a_protocol_takes_its_own_clip(config):
     wrong = config(protocol="sjd")
     wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network but for its activation
     with pytest.raises(ConfigError, match=r"networks.clip.architecture = 'ViT-B-16': .* allowed: 'ViT-B-16-quickgelu'"):
-        checks.load(wrong)
+        checks.make_config(wrong)
     wrong["networks"]["clip"]["architecture"] = "ViT-B-16-quickgelu"
-    assert checks.load(wrong).protocol == "sjd"
+    assert checks.make_config(wrong).protocol == "sjd"
 
 
 def test_networks_judge_published_models_alone(config, tmp_path):
-    published, ours = (checks.load(config(p, {"reference": str(tmp_path / "five")})) for p in (True, False))
+    published, ours = (checks.make_config(config(p, {"reference": str(tmp_path / "five")})) for p in (True, False))
     (cell, *_), (our_cell, *_) = (cells(c, ["a"]) for c in (published, ours))
     assert len(paths.judges(published, cell)) == 1
     assert paths.is_judged(published, cell)
@@ -336,5 +339,5 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     another = published.model_copy(update={"protocol": "sjd"})
     assert paths.reference(published, ["a"], cell) != paths.reference(another, ["a"], cell)
     assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
-    limited = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
+    limited = checks.make_config(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
     assert paths.reference_pictures(limited, "discrete", True)[1] == 64

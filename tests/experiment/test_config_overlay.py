@@ -19,7 +19,7 @@ def load_with(*entries, raw=RAW):
     """Load an experiment after `--config ENTRIES` were merged into it, first by Snakemake, then by this project."""
     overlay, merged = parse_config(entries), yaml.safe_load(yaml.safe_dump(raw))
     update_config(merged, overlay)
-    return checks.load(config_overlay.overlay_config(merged, overlay))
+    return checks.make_config(config_overlay.overlay_config(merged, overlay))
 
 
 @pytest.mark.parametrize(

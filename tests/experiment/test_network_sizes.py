@@ -114,7 +114,7 @@ def test_an_unknown_repository_is_named(tmp_path):
 
 
 def test_every_job_asks_for_memory_and_minutes():
-    config = checks.load(yaml.safe_load(ALL_KINDS))
+    config = checks.make_config(yaml.safe_load(ALL_KINDS))
     jobs = job_resources.list_jobs(config, cells.cells(config, []))
     assert {job.kind for job in jobs} == {"discrete", "continuous", "anysubset", ""}
     for job in jobs:
@@ -126,7 +126,7 @@ def test_every_job_asks_for_memory_and_minutes():
 def make_job(rule: str, **image) -> tuple:
     """Make the configuration of TINY with other keys in its image section, and a job of its last cell."""
     raw = yaml.safe_load(TINY)
-    config = checks.load({**raw, "image": raw["image"] | image})
+    config = checks.make_config({**raw, "image": raw["image"] | image})
     cell = cells.cells(config, [])[-1]
     return config, Job(rule, cell.kind, cell.spec["model"], cell)
 

@@ -82,7 +82,7 @@ def write(tmp_path, monkeypatch):
 
     def write_entry(**changes):
         """Write tuned.yaml with the entry's fields, some of them changed."""
-        (case,) = tuned.list_cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
+        (case,) = tuned.list_cases(checks.make_config({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
 
@@ -90,7 +90,7 @@ def write(tmp_path, monkeypatch):
 
 
 def load(methods, **section):
-    return checks.load({"image": {"methods": methods, **section}})
+    return checks.make_config({"image": {"methods": methods, **section}})
 
 
 def keys(methods, **section):
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_choice_is_refused(tmp_path, monkeypatch, text):
 )
 def test_auto_is_for_one_model_and_has_no_options(raw, problem):
     with pytest.raises(ConfigError) as error:
-        checks.load(raw)
+        checks.make_config(raw)
     assert problem in str(error.value)
 
 
@@ -173,21 +173,21 @@ def test_every_section_has_auto_at_its_first_batch(
     tmp_path, monkeypatch, capsys, section, content, method, tuned_to, untuned
 ):
     monkeypatch.chdir(tmp_path)
-    (method_used,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
+    (method_used,) = {*checks.make_config({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
     assert method_used == untuned
     assert f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
     kind = next(kind for kind, name in KINDS.items() if name == section)
     plain = {**content, "methods": {find_plain_method(kind): [{}]}}
-    (case,) = tuned.list_cases(checks.load({section: plain}), kind)
+    (case,) = tuned.list_cases(checks.make_config({section: plain}), kind)
     (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({case.key: {**ENTRY, "method": method, "options": tuned_to}}))
-    (chosen,) = checks.load({section: content}).model_dump()[section]["methods"][method]
+    (chosen,) = checks.make_config({section: content}).model_dump()[section]["methods"][method]
     assert chosen.items() >= tuned_to.items()
     assert "as tuned.yaml has it" in capsys.readouterr().err
 
 
 def test_an_entry_is_of_its_number_of_steps():
     sections = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
-    cases = [tuned.list_cases(checks.load({"continuous": section}), "continuous")[0] for section in sections]
+    cases = [tuned.list_cases(checks.make_config({"continuous": section}), "continuous")[0] for section in sections]
     assert len({case.key for case in cases}) == 2
 
 

@@ -184,7 +184,9 @@ def test_a_reference_that_cannot_be_used_is_refused(tmp_path, case):
 def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):
     for k in range(70):
         Image.fromarray(COLOURS).save(tmp_path / f"{k:02d}.png")
-    config = checks.load({"image": {"methods": {"ar": [{}]}, "reference": str(tmp_path), "reference_images": 70}})
+    config = checks.make_config(
+        {"image": {"methods": {"ar": [{}]}, "reference": str(tmp_path), "reference_images": 70}}
+    )
     assert describe_left_out(config) == []
     for name in ("a.gif", "b.gif", "notes"):
         (tmp_path / name).touch()

@@ -65,7 +65,7 @@ def test_a_folder_is_added_as_an_experiment(tmp_path):
         assert entry["sha256"][name] == hashlib.sha256(Path(entry["files"][name]).read_bytes()).hexdigest()
     add.write("m", addition, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
-    assert checks.load(raw).models["m"].network == sizes
+    assert checks.make_config(raw).models["m"].network == sizes
     manifest = fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
     assert models.picture_side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
@@ -181,7 +181,7 @@ def test_entries_of_users_are_checked_before_any_job(tmp_path, monkeypatch, case
     spec.setdefault("sha256", dict.fromkeys(spec["files"], "0" * 64))
     raw = {"models": {"m": spec}, "image": {"methods": {"ar": [{}]}}}
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        checks.load(json.loads(json.dumps(raw)))
+        checks.make_config(json.loads(json.dumps(raw)))
 
 
 @pytest.mark.parametrize("pickled", [True, False])
@@ -203,7 +203,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     assert add.find(str(tmp_path / "c")).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
-    prompts = read_prompts(checks.load(raw).image.prompts)
+    prompts = read_prompts(checks.make_config(raw).image.prompts)
     manifest = fetch.make_manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].table, net.table)
@@ -235,7 +235,7 @@ def test_a_folder_of_transformers_is_identified_by_its_config(tmp_path, stand_in
     assert entry["sha256"] == {name: sha256(path) for name, path in files.items()}
     add.write("m", addition, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
-    checks.load(raw)
+    checks.make_config(raw)
     loaded = models.load(fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
     assert loaded.side == 96
     config = files["model"] / "config.json"

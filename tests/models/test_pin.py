@@ -71,7 +71,7 @@ TABLES = sorted(file.stem for file in EXPERIMENTS.glob("*table*.yaml"))
 
 def plan_of(**image) -> tuple:
     """Make the configuration RAW with other keys in its image section, and its cells."""
-    config = checks.load({"image": RAW["image"] | image})
+    config = checks.make_config({"image": RAW["image"] | image})
     return config, cells.cells(config, [])
 
 
@@ -99,7 +99,7 @@ def load_table(name: str) -> tuple:
     """Load a paper's table without its data and commits: configuration, cells, and lines of what is missing."""
     unpinned: list[str] = []
     raw, absent = absent_data.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
-    config = checks.load(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
+    config = checks.make_config(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
     return config, cells.cells(config, []), [*absent, *dict.fromkeys(unpinned)]
 
 
@@ -125,7 +125,7 @@ def test_a_download_has_the_hubs_bytes_where_they_are_known(monkeypatch):
 def test_a_repository_that_no_table_has_is_assumed_and_named():
     """Its jobs ask for what 7 billion parameters take."""
     model = {"family": "janus", "source": "hub", "repo": "me/mine", "revision": "b" * 40, "files": {"model": "."}}
-    config = checks.load({**RAW, "models": {"m": model | {"sha256": {"model": "a" * 64}}}})
+    config = checks.make_config({**RAW, "models": {"m": model | {"sha256": {"model": "a" * 64}}}})
     all_cells = cells.cells(config, [])
     lines = plan.describe(config, all_cells, {}, [], False)
     assert sum("nothing says the sizes of model; 7 billion parameters are assumed" in line for line in lines) == 1

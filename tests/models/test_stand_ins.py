@@ -66,7 +66,7 @@ def test_a_stand_in_is_written_the_same_each_time(written, tmp_path):
 
 def decode_pictures(config, model, tmp_path):
     """Decode two images by two methods, as a run's jobs do; return the loaded model and the pictures by method."""
-    value = checks.load(config)
+    value = checks.make_config(config)
     all_cells = cells(value, [])
     spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
     manifest = fetch.make_manifest("continuous", model, spec, tmp_path / "m")
@@ -128,7 +128,7 @@ def test_all_published_layouts_are_converted(written, tmp_path):
     convert("harmon", folder, None, None, tmp_path / "c", grid=2, tell=messages.append)
     assert sums(tmp_path / "c")["kl.safetensors"] == sums(tmp_path / "b")["kl.safetensors"]
     with pytest.raises(ConfigError, match=r"harmon-draft.safetensors is missing"):
-        checks.load(make_config("harmon", str(tmp_path / "c"), tmp_path))
+        checks.make_config(make_config("harmon", str(tmp_path / "c"), tmp_path))
 
 
 # Conditions at the first position of two images, at two grids, by an independent rewrite of the released forward pass.
@@ -191,7 +191,7 @@ def test_unfit_files_are_one_line_and_convert_to_nothing(written, tmp_path, name
     with pytest.raises(ParityError, match=message):
         convert(model, files["target"], None, files["kl"], tmp_path / "w", files.get("tokenizer"), tell=print)
     with pytest.raises(ConfigError, match="no SHA256SUMS"):
-        checks.load(make_config(model, str(tmp_path / "w"), tmp_path))
+        checks.make_config(make_config(model, str(tmp_path / "w"), tmp_path))
 
 
 def test_captions_are_required_only_where_they_are_read(written, tmp_path):
@@ -204,8 +204,8 @@ def test_captions_are_required_only_where_they_are_read(written, tmp_path):
         location = list_files(written["mar" if model == "mar" else "harmon"])
         location |= {"network": {"grid": 4}} if model == "mar" else {}
         with pytest.raises(ConfigError, match=message):
-            checks.load(make_config(model, location, tmp_path, **changes))
-    config = checks.load(make_config("harmon", list_files(written["harmon"]), tmp_path))
+            checks.make_config(make_config(model, location, tmp_path, **changes))
+    config = checks.make_config(make_config("harmon", list_files(written["harmon"]), tmp_path))
     specs = config.models["harmon"], config.continuous.captions
     (tmp_path / "captions.txt").write_text("another\nand another\n", encoding="utf-8")
     revision = weights.compute_revision(*specs)
@@ -237,7 +237,7 @@ def test_a_folder_is_added_as_an_experiment(written, tmp_path, monkeypatch, caps
     monkeypatch.setattr(sys, "argv", ["models", "add", f"{model}-h", str(folder), *flags, "--out", str(out)])
     add_model()
     assert "written" in capsys.readouterr().out
-    config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
+    config = checks.make_config(yaml.safe_load(out.read_text(encoding="utf-8")))
     section = config.continuous
     spec_of_model = config.models[f"{model}-h"]
     assert spec_of_model.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in

@@ -126,7 +126,7 @@ def test_a_wrong_model_is_one_line_before_any_job(files, name):
     change, message = WRONG[name]
     with pytest.raises(ConfigError, match=message):
         files = {part_name: file for part_name, file in {**files, **change}.items() if file}
-        checks.load({"models": {"m": make_spec(files)}, "text": {"methods": {"sequential": [{}]}}})
+        checks.make_config({"models": {"m": make_spec(files)}, "text": {"methods": {"sequential": [{}]}}})
 
 
 def test_an_unfit_tokenizer_is_one_line(files, tmp_path):

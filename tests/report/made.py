@@ -55,7 +55,7 @@ def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str,
     p: p-values of deciding tests by method, and by "<method> again" those of its repetition; .5 for the others."""
     p = p or {}
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
-    settings = checks.load(dict(raw))
+    settings = checks.make_config(dict(raw))
     declared = {kind: layers.read_layers(kind) for kind in kinds(settings)}
     all_cells = cells(settings, read_prompts(settings.image.prompts, root) if settings.image else [])
     for group in group_cells(all_cells):

@@ -16,7 +16,7 @@ import yaml
 
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.checks import load
+from parity.experiment.checks import make_config
 from parity.experiment.schema import FigureSpec
 from parity.report import blocks, collect, page, pictures, shared_sections, summary_page
 from parity.report.blocks import Section, cut_caption, escape_controls
@@ -240,7 +240,7 @@ def test_the_command_writes_the_same_page_and_every_file(results, built, undrawn
 def test_settings_of_the_page_are_those_given(gathered):
     """The configuration on the page can be run again: it is read back as what was asked for."""
     code = next(b for b in shared_sections.make_environment_section(gathered).body if getattr(b, "form", "") == "code")
-    assert load(yaml.safe_load(code.text)) == gathered.settings
+    assert make_config(yaml.safe_load(code.text)) == gathered.settings
 
 
 def test_the_command_of_a_row_keeps_its_configuration():

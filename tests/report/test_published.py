@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parity.experiment.checks import load
+from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS, find_plain_method, methods, options
 from parity.report import published, shared_sections
 from parity.report.published import join_published, read_published
@@ -136,4 +136,4 @@ def test_every_published_text_can_be_run():
         task, cache = conditions.pop("task"), [conditions.pop("cache", True)]
         chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
         variants = {find_plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
-        load({"text": {"methods": variants, "cache": cache, "tasks": {task: [conditions]}}})
+        make_config({"text": {"methods": variants, "cache": cache, "tasks": {task: [conditions]}}})

@@ -109,7 +109,7 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     assert {"ar", "sjd_coupled"} <= {row["method"] for row in entry["table"]}
     assert "times plain" in first
     assert entry["method"] in first
-    methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
+    methods = checks.make_config(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
     assert entry["options"] in methods[entry["method"]]  # `auto` finds the choice there
     assert "as tuned.yaml has it" in capsys.readouterr().err
 

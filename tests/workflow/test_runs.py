@@ -215,4 +215,4 @@ def test_braces_are_refused_in_one_line(tmp_path):
         machine.check_place(tmp_path / "{of}")
     machine.check_place(tmp_path / ODD)
     with pytest.raises(ConfigError, match=r"prompts.file.*without \{ and \}"):
-        checks.load({"image": {"prompts": {"file": "prompts/{of}.txt"}, "methods": {"ar": [{}]}}})
+        checks.make_config({"image": {"prompts": {"file": "prompts/{of}.txt"}, "methods": {"ar": [{}]}}})

@@ -49,7 +49,7 @@ def make_plan(
     cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
     here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
     ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
-    loaded = load(resolve_paths(ready, find))
+    loaded = make_config(resolve_paths(ready, find))
     notes = describe_unread(loaded)
     config = scale_config(count_prompts(loaded))
     check_sources(config, published)
@@ -89,7 +89,7 @@ def describe_unread(config: Config) -> list[str]:
     return lines
 
 
-def load(raw: dict[str, Any]) -> Config:
+def make_config(raw: dict[str, Any]) -> Config:
     """Make the configuration from its YAML, `raw`: methods with all their options, `auto` replaced by the method that
     it stands for. Raises ConfigError for the first thing that is wrong."""
     value = validate(Config, raw, "")

@@ -17,4 +17,4 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
         if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
             auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
     raw = stand_in.use_stand_ins(resolve_paths(raw, lambda name: name), stand_in.make_stand_ins)
-    return checks.load(pins.fill_pins(raw, pins.make_pin_reader())), auto
+    return checks.make_config(pins.fill_pins(raw, pins.make_pin_reader())), auto

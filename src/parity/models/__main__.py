@@ -98,7 +98,7 @@ def plan_needs() -> None:
     parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
     parser.add_argument("--absent", type=json.loads, default=[], help="JSON: lines that say what is not here")
     a = parser.parse_args(sys.argv[2:])
-    config = checks.load(a.config)
+    config = checks.make_config(a.config)
     all_cells = cells.cells(config, [])
     models = [pair for kind in cells.kinds(config) for pair in weights.list_models(config, kind).items()]
     none = pins.NONE["commit"]

@@ -416,7 +416,7 @@ def write(
         return {"experiment": title, "models": {name: entry}, **section}
 
     unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}
-    checks.load(json.loads(json.dumps(experiment(unread | model.entry))))
+    checks.make_config(json.loads(json.dumps(experiment(unread | model.entry))))
     model = model if "sha256" in model.entry else add_digests(model)
     if classes:
         publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())

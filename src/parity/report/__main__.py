@@ -17,7 +17,7 @@ import pandas as pd
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.experiment.checks import load
+from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS
 from parity.report import published
 from parity.report.collect import TESTS, gather, order_columns
@@ -38,7 +38,7 @@ def main() -> None:
     a = parser.parse_args()
     pin_threads(a.threads)
     try:
-        gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
+        gathered = gather(make_config(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
     except FileNotFoundError as error:  # inputs changed after planning, which chose the paths of results
         raise ParityError(
             f"{error.filename or error}: no such file; a model's folder, prompts or a data file changed after the run"

@@ -34,7 +34,7 @@ HELD_SHARE = 8  # one prompt in so many is held out, if there are at least twice
 
 def read_generator(a: argparse.Namespace) -> Generator:
     """Prepare the model that is named, of an experiment's file or of its checked JSON."""
-    config = checks.load(a.config) if a.config else read_config(a.configfile)[0]
+    config = checks.make_config(a.config) if a.config else read_config(a.configfile)[0]
     if config.image is None:
         raise ParityError(f"{a.configfile}: no section image; allowed: an experiment with models of image tokens")
     cases = {case.model: case for case in tuned.list_cases(config, "discrete")}

@@ -89,7 +89,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     """Greedily, so drafts change the passes and no token, except for vvs."""
     entry = find_entry(tmp_path, released)
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
-    checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
+    checks.make_config(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # make_manifest converted the pickle
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
@@ -162,7 +162,7 @@ def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
     raw = {"models": {"m": entry}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
     config.write_text(json.dumps(right | {"block_size": 1024}))
     with pytest.raises(ConfigError, match="was trained for another target: its grid is 32; allowed: 4"):
-        checks.load(json.loads(json.dumps(raw)))
+        checks.make_config(json.loads(json.dumps(raw)))
     config.write_text(json.dumps(right | {"num_attention_heads": 8}))
     with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 1, as the target's"):
         fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
@@ -178,7 +178,9 @@ def test_a_smaller_model_of_the_family_drafts(layout, tmp_path):
     name = "model" if layout == "janus" else "transformer"
     where = tmp_path / "m" / files["model"] if layout == "janus" else tmp_path / "m"
     entry = add.find(str(where), None, {"draft": tmp_path / "m" / files[name]}).entry
-    checks.load(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": {"ar": [{}], "spec": [{}]}}})))
+    checks.make_config(
+        json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": {"ar": [{}], "spec": [{}]}}}))
+    )
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     captions = ["1", "2"] if layout == "llamagen_c2i" else CAPTIONS[:2]
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(captions).items()}
