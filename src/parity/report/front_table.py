@@ -144,7 +144,7 @@ def show_passes(row: Row) -> Entry:
         return ABSENT
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
     nodes, drafted, share = (row.get(name) for name in ("nodes_per_pass", "draft_calls", "draft_share"))
-    details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[call-overload]
+    details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[arg-type]
     if not is_missing(drafted) and drafted:
         size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
         details.append(f"{drafted:.0f} calls of a companion{size}")
