@@ -371,7 +371,9 @@ class TimingSpec(Strict):
     methods: Annotated[Literal["all"], Word] | list[str] = Field(
         [], description="methods that are timed beside the lossless ones predicted to be fastest"
     )
-    seconds: float = Field(60, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows")
+    seconds: float = Field(
+        120, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows, at most"
+    )
 
 
 class StandInSpec(Strict):

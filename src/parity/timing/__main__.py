@@ -14,7 +14,6 @@ of the same parts.
 import argparse
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,7 +116,7 @@ def time_size(
     rivals = [c.variant for c in choose_rivals(bench.kind, group, named)]
     compiled = [replace(plain, fast=True, seconds=[])] if bench.compiles and batch == 1 else []
     turns = [plain, *compiled, *rivals]
-    timed = run_duels(bench, turns, batch, time.time() + seconds) if len(turns) > 1 else []
+    timed = run_duels(bench, turns, batch, seconds) if len(turns) > 1 else []
     for counted in group:
         variant = counted.variant
         predicted = plain.predicted / variant.predicted
@@ -173,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--named", type=json.loads, default=[], help="JSON: methods that are timed in any case, or all")
-    parser.add_argument("--seconds", type=float, default=60, help="that duels take at a batch, about (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120, help="that duels take at a batch, about (%(default)s)")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--capture", choices=["auto", "off"], default="auto")
     add_arguments(parser, "cells+", "inputs?", "checkpoint", "out", "batch", "threads", "device")

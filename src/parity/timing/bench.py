@@ -210,17 +210,17 @@ def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
     variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
 
 
-def run_duels(bench: Bench, variants: list[Variant], batch: int, until: float, pairs: int = PAIRS) -> list[Variant]:
+def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float, pairs: int = PAIRS) -> list[Variant]:
     """Time variants in turns, round by round the same new rows, of which the first is plain decoding: each until its
-    interval is narrow, `pairs` rounds are done, or a further round would end after the time `until`; twice at least.
-    Returns those that had memory enough, plain decoding first."""
+    interval is narrow, `pairs` rounds are done, or a further round would take longer than `seconds` in all, for which
+    compiling does not count; twice at least. Returns those that had memory enough, plain decoding first."""
     plain = variants[0]
     for variant in variants:
         if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
             bench.decode(variant, bench.rows(0, min(batch, 2)))
     done, open_ones = [plain], variants[1:]
     start, rounds = time.time(), 0
-    while rounds < 2 or (open_ones and rounds < pairs and time.time() + (time.time() - start) / rounds < until):
+    while rounds < 2 or (open_ones and rounds < pairs and (time.time() - start) * (rounds + 1) / rounds < seconds):
         note(f"batch {batch}: round {rounds + 1}, {len(open_ones)} in turn with {plain.name}")
         for variant in [plain, *open_ones][:: -1 if rounds % 2 else 1]:
             run = partial(time_row, bench, variant, PILOT + rounds * batch, batch)

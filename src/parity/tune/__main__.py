@@ -112,7 +112,7 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
         if variant.predicted < NEAR * plain.predicted and (needed < remaining or len(turns) == 1):
             turns.append(variant)
-    return run_duels(bench, turns, batch, until)
+    return run_duels(bench, turns, batch, until - time.time())
 
 
 def choose(turns: list[Variant]) -> Variant | None:
