@@ -290,6 +290,8 @@ def doubt_speed(row: Row, name: str) -> str:
         return "predicted"
     if load is not None and not is_missing(load) and cores and load > BUSY * cores:
         return f"busy: load {format_number(load, 2)} on {cores} cores"
+    if row.get(f"{name}_how") == "timed roughly":
+        return "wide interval, or few rounds"
     return "" if is_narrow(figure) else "wide interval"
 
 

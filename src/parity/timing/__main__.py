@@ -26,12 +26,16 @@ from parity.base.digests import read_manifest
 from parity.base.files import dump_canonical, publish, read_json
 from parity.decode.shard_io import read_rows
 from parity.experiment.options import KINDS, claim, needs
-from parity.metrics.estimates import columns_of, is_narrow
+from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
 from parity.timing.bench import COMPILED, WIDTHS, Bench, Given, Images, Variant, run_duels, try_in_memory
 
 BEST, NEAR = 3, 1.1  # so many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
-PREDICTED, ROUGH, TIMED = "predicted", "timed roughly", "timed"  # how a speed is known: roughly if not `is_narrow`
+PREDICTED, ROUGH, TIMED = (
+    "predicted",
+    "timed roughly",
+    "timed",
+)  # how a speed is known: roughly unless `Variant.is_known`
 SHARED = {"seed", "method", "options"}  # keys of a specification that differ within a group
 
 
@@ -125,7 +129,7 @@ def time_size(
             columns |= {name: 1.0, f"{name}_how": TIMED}
         elif variant in timed:
             speed = variant.compare(plain.seconds)
-            columns |= columns_of({name: speed}) | {f"{name}_how": TIMED if is_narrow(speed) else ROUGH}
+            columns |= columns_of({name: speed}) | {f"{name}_how": TIMED if variant.is_known(plain.seconds) else ROUGH}
         columns["singles" if batch == 1 else "pairs"] = len(variant.seconds)
         if batch == 1:
             columns["seconds_alone"] = median(variant.seconds) if variant.seconds else variant.piloted

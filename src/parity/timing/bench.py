@@ -29,7 +29,7 @@ WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # a pass is timed over so man
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
 PILOT = 2  # a pilot decodes so many rows
-PAIRS = 40  # a duel has at most so many rounds
+FEWEST, PAIRS = 5, 40  # a duel has so many rounds, if there is time, and at most so many
 
 
 @dataclass
@@ -54,6 +54,10 @@ class Variant:
         """Estimate the speed, times plain decoding's, whose seconds by round are `plain`, of the rounds that both have:
         the geometric mean, with its interval."""
         return mean_ratio(np.array(plain[: len(self.seconds)]), np.array(self.seconds))
+
+    def is_known(self, plain: list[float]) -> bool:
+        """Return whether the speed is known well: by FEWEST rounds or more, with a narrow interval."""
+        return len(self.seconds) >= FEWEST and is_narrow(self.compare(plain))
 
     def times(self, plain: list[float]) -> float:
         """Compute the speed that `compare` estimates."""
@@ -212,7 +216,7 @@ def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
 
 def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float, pairs: int = PAIRS) -> list[Variant]:
     """Time variants in turns, round by round the same new rows, of which the first is plain decoding: each until its
-    interval is narrow, `pairs` rounds are done, or a further round would take longer than `seconds` in all, for which
+    speed is known well, `pairs` rounds are done, or a further round would take longer than `seconds` in all, for which
     compiling does not count; twice at least. Returns those that had memory enough, plain decoding first."""
     plain = variants[0]
     for variant in variants:
@@ -227,7 +231,7 @@ def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float,
             if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
                 open_ones.remove(variant)
         rounds += 1
-        narrow = [variant for variant in open_ones if is_narrow(variant.compare(plain.seconds))]
-        done += narrow
-        open_ones = [variant for variant in open_ones if variant not in narrow]
+        known = [variant for variant in open_ones if variant.is_known(plain.seconds)]
+        done += known
+        open_ones = [variant for variant in open_ones if variant not in known]
     return [variant for variant in variants if variant in [*done, *open_ones]]
