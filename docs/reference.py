@@ -17,7 +17,7 @@ from parity.base.console import PACKAGE, list_commands
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import KINDS, declaration, find_plain_method, make_option_schema, methods
 from parity.experiment.schema import Config, ModelSpec
-from parity.experiment.study import SPEEDS, metrics
+from parity.experiment.study import list_speeds, metrics
 from parity.experiment.tuned import AUTO
 from parity.report.settings import explain_decoder
 
@@ -161,7 +161,7 @@ def write_metrics() -> str:
                 {"up": "higher", "down": "lower"}.get(better, better.replace("none", "")),
                 module,
             )
-            for module, figures in {**metrics(kind), "`parity.timing`": SPEEDS}.items()
+            for module, figures in {**metrics(kind), "`parity.timing`": list_speeds(kind)}.items()
             for name, (label, unit, better) in figures.items()
         ]
         text += f"\n## {title}\n\n{format_table(('column', 'metric', 'unit', 'better', 'module'), rows)}"

@@ -149,11 +149,11 @@ def note_passes(
     passes  of this batch, as far as they are known; else 0
     of      what the rows are, if it is to be said
     """
-    of_all = f" of {passes}" if passes else ""
+    of_all, name = f" of {passes}" if passes else "", f" {of}" if of else ""
     before, total = done
     for number, step in enumerate(steps, 1):
         n_done = before + (0 if queue is None else queue.next - len(queue.of))
-        note(f"{n_done} of {total} {of} done, pass {number}{of_all}".replace("  ", " "))
+        note(f"{n_done} of {total}{name} done, pass {number}{of_all}")
         yield step
 
 

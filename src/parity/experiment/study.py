@@ -18,6 +18,8 @@ SPEEDS = {  # measures that `parity.timing` makes, label, unit and direction as 
     "speedup_predicted": ("the same, predicted", "", "higher"),
     "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
     "speedup_single_predicted": ("the same, predicted", "", "higher"),
+}
+SPEEDS_OF_IMAGES = {  # and of image tokens alone
     "speedup_compiled": ("plain decoding's speed at batch 1 with compiled passes, times its own", "", "higher"),
     "pass_cost": ("time of a pass, times plain decoding's", "", "lower"),
     "step_cost": ("time of a step, times its pass'", "", "lower"),
@@ -50,9 +52,14 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     return measures_of
 
 
+def list_speeds(kind: str) -> dict[str, tuple[str, str, str]]:
+    """List the measures of a kind of model that `parity.timing` makes."""
+    return SPEEDS | (SPEEDS_OF_IMAGES if kind == "discrete" else {})
+
+
 def list_measures(kind: str) -> dict[str, str]:
     """List the labels of all measures of a kind of model, by name: those that its metrics make, and speeds."""
-    measures = (*metrics(kind).values(), SPEEDS)
+    measures = (*metrics(kind).values(), list_speeds(kind))
     return {name: format_label(*value) for figures in measures for name, value in figures.items()}
 
 

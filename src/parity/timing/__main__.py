@@ -28,7 +28,7 @@ from parity.decode.shard_io import read_rows
 from parity.experiment.options import KINDS, claim, needs
 from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
-from parity.timing.bench import COMPILED, WIDTHS, Bench, Given, Images, Variant, run_duels, try_in_memory
+from parity.timing.bench import Bench, Given, Images, Variant, run_duels, try_in_memory
 
 BEST, NEAR = 3, 1.1  # so many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
 PREDICTED, ROUGH, TIMED = (
@@ -166,7 +166,7 @@ def list_curves(bench: Bench) -> list[dict[str, Any]]:
     """List what passes cost on this machine: for each batch, eager and compiled, seconds over numbers of tokens."""
     costs = bench.costs.items() if isinstance(bench, Images) else ()
     return [
-        {"batch": batch, "compiled": fast, "tokens": COMPILED if fast else WIDTHS, "seconds": seconds}
+        {"batch": batch, "compiled": fast, "tokens": [*seconds], "seconds": [*seconds.values()]}
         for (batch, fast), seconds in costs
     ]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.base import machine
-from parity.base.command import note
+from parity.base.command import note, progress
 from parity.base.devices import is_out_of_memory, take_device
 from parity.base.errors import ParityError
 from parity.decode import loop
@@ -25,11 +25,13 @@ from parity.models.compiling import CompiledPass
 from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.load import Loaded, load_networks
 
-WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # a pass is timed over so many nodes, eager and compiled
+WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over so many nodes, eager and compiled
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
 PILOT = 2  # a pilot decodes so many rows
-FEWEST, PAIRS = 5, 40  # a duel has so many rounds, if there is time, and at most so many
+# A duel has FEWEST rounds, if there is time, and at most PAIRS. With fewer, an interval that is narrow by chance ends
+# it, and holds the speed less often than it says (tests/timing).
+FEWEST, PAIRS = 10, 40
 
 
 @dataclass
@@ -128,7 +130,7 @@ class Bench:
 
 
 class Given(Bench):
-    """Texts, whose rows are given: they are taken in turn, under ids of their own."""
+    """A model whose rows are given, as those of texts are: they are taken in turn, under ids of their own."""
 
     def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows, **how: Any):
         """Take the rows. given: inputs of rows (`parity.inputs`)."""
@@ -151,7 +153,7 @@ class Images(Given):
         names = ("vq", "net", *sorted({*companions} - {""}))
         self.nets = load_networks(self.manifest, names, self.device, getattr(torch, self.dtype))
         self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # all methods share the target's pass
-        self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass over each width, by (batch, compiled)
+        self.costs: dict[tuple[int, bool], dict[int, float]] = {}  # by (batch, compiled): seconds by nodes of a pass
 
     def load_networks(self, method: str, fast: bool) -> Loaded:
         """Select the target and the companion that a method needs: others would be fed, too."""
@@ -172,12 +174,16 @@ class Images(Given):
         return variant.passes * cost * variant.step / batch
 
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
-        """Estimate the seconds of a pass over so many nodes of each row of a batch, from widths that are timed once."""
+        """Estimate the seconds of a pass over so many nodes of each row of a batch, from the two nearest of the widths,
+        which are timed once: a wider pass than a method's may need more memory than there is."""
         widths = COMPILED if fast else WIDTHS
-        if (batch, fast) not in self.costs:
-            self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in widths]
+        below = max((n for n in widths if n <= nodes), default=widths[0])
+        above = min((n for n in widths if n >= nodes), default=widths[-1])
+        costs = self.costs.setdefault((batch, fast), {})
+        for n in {below, above} - set(costs):
+            costs[n] = self.time_pass(n, batch, fast)
         beyond = max(1.0, nodes / widths[-1])
-        return beyond * float(np.interp(nodes, widths, self.costs[batch, fast]))
+        return beyond * float(np.interp(nodes, (below, above), (costs[below], costs[above])))
 
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
@@ -214,23 +220,24 @@ def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
     variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
 
 
-def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float, pairs: int = PAIRS) -> list[Variant]:
+def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float) -> list[Variant]:
     """Time variants in turns, round by round the same new rows, of which the first is plain decoding: each until its
-    speed is known well, `pairs` rounds are done, or a further round would take longer than `seconds` in all, for which
+    speed is known well, PAIRS rounds are done, or a further round would take longer than `seconds` in all, for which
     compiling does not count; twice at least. Returns those that had memory enough, plain decoding first."""
     plain = variants[0]
     for variant in variants:
         if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
             bench.decode(variant, bench.rows(0, min(batch, 2)))
     done, open_ones = [plain], variants[1:]
-    start, rounds = time.time(), 0
-    while rounds < 2 or (open_ones and rounds < pairs and (time.time() - start) * (rounds + 1) / rounds < seconds):
-        note(f"batch {batch}: round {rounds + 1}, {len(open_ones)} in turn with {plain.name}")
-        for variant in [plain, *open_ones][:: -1 if rounds % 2 else 1]:
-            run = partial(time_row, bench, variant, PILOT + rounds * batch, batch)
+    start = time.time()
+    for number in progress(range(PAIRS), PAIRS, f"batch {batch}: rounds"):
+        if number >= 2 and (not open_ones or (time.time() - start) * (number + 1) / number >= seconds):
+            break
+        note(f"batch {batch}: round {number + 1}, {len(open_ones)} in turn with {plain.name}")
+        for variant in [plain, *open_ones][:: -1 if number % 2 else 1]:
+            run = partial(time_row, bench, variant, PILOT + number * batch, batch)
             if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
                 open_ones.remove(variant)
-        rounds += 1
         known = [variant for variant in open_ones if variant.is_known(plain.seconds)]
         done += known
         open_ones = [variant for variant in open_ones if variant not in known]

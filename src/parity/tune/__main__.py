@@ -189,7 +189,7 @@ def make_bench(case: Case, manifest: dict[str, Any], config: Config) -> Bench:
     assert config.image is not None
     texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
     companions = {needs(case.kind, variant.method) for variant in list_candidates(case)}
-    given = {"captions": np.array(texts), **encode(manifest, texts, "cpu")}
+    given = {"captions": np.array(texts), **encode(manifest, texts, "cuda" if machine.gpu() else "cpu")}
     return Images(case.kind, manifest, case.setting, given, companions=companions, **how)
 
 
