@@ -515,11 +515,13 @@ def list_kernels(bench: Bench) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the run: a function that yields its rows, the seconds that it may take, and its title on the page."""
+    """A part of the run: a function that yields its rows, the seconds that it may take, its title on the page, and
+    what a reader of its table must know."""
 
     measure: Callable[[Bench], Iterator[Row]]
     seconds: float
     title: str
+    note: str = ""
 
 
 PARTS = {
@@ -533,7 +535,13 @@ PARTS = {
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
     "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
     "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
-    "jobs": Part(measure_jobs, 40, "A job with and without captured passes"),
+    "jobs": Part(
+        measure_jobs,
+        40,
+        "A job with and without captured passes",
+        "Passes are not compiled here, and seconds have all that a job does, its captures too: more than the predictions"
+        " at the top of this page.",
+    ),
     "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
@@ -661,7 +669,8 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"{part['error']}\n" if "error" in part else ""
             if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
-                text += f"Captured steps of {', '.join(unequal)} were not equal, in float32 they are: see below.\n"
+                text += f"Captured steps of {', '.join(unequal)} were not equal in bfloat16; in float32 they are.\n"
+            text += f"{PARTS[name].note}\n" if PARTS[name].note else ""
             text += "\n" + format_table(part["rows"]) if part["rows"] else ""
     return text + format_runs(runs)
 

@@ -274,9 +274,8 @@ def time_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, 
     return 1000 * seconds / max(passes, 1), waits / max(passes, 1)
 
 
-def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time: Callable[[], bool]) -> Iterator[Row]:
-    """Yield the ms of a pass of each decoder on one random image, the host's waits in it, and the seconds of an image,
-    from `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
+def time_decoders(name: str, nets: Networks, has_time: Callable[[], bool]) -> Iterator[Row]:
+    """Yield the ms of a pass of each decoder on one random image, and the host's waits in it, while there is time."""
     from importlib import import_module
 
     for method in COMPILED_METHODS if nets.fast else methods("discrete"):
@@ -290,9 +289,7 @@ def time_decoders(name: str, nets: Networks, passes: dict[str, float], has_time:
         noise = batch_noise(0, ["0"], nets.device)
         steps = decoder(model, torch.zeros_like(noise.keys), noise=noise, **chosen)
         ms, waits = time_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
-        row = {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
-        seconds = ms / 1000 * passes[method] * model.length if method in passes else None
-        yield row | {"seconds an image, predicted": seconds}
+        yield {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
 
 
 def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> Iterator[Row]:
@@ -315,8 +312,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
             path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
             network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
             head = measure_ms(partial(model.law, condition, path), device, 3)
-        row = {"network": name, "ms network": network, "ms head": head}
-        yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
+        yield {"network": name, "ms network": network, "ms head": head}
     for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
         net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)
         model = CachedXLNet(dict(net.state_dict()), sizes, 0)
@@ -365,19 +361,6 @@ def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
     return costs
 
 
-def list_gains(decoders: list[Row], passes: dict[str, float]) -> list[Row]:
-    """List for each network and method the time of a pass in passes of plain decoding, and the gain predicted from
-    `passes` (passes a token on the embedded model, by method; None for a method that it lacks)."""
-    plain = {(row["network"], row["compiled"]): row["ms a pass"] for row in decoders if row["method"] == "ar"}
-    gains = []
-    for row in decoders:
-        cost = row["ms a pass"] / plain[row["network"], row["compiled"]]
-        gain = 1 / (passes[row["method"]] * cost) if row["method"] in passes else None
-        named = {name: row[name] for name in ("network", "method", "compiled")}
-        gains.append({**named, "a pass, in plain passes": cost, "times plain": gain})
-    return gains
-
-
 def format_runs(runs: list[dict[str, Any]]) -> str:
     """Format the results of runs as sections of the page docs/results/gpu.md, which says first if no GPU was
     measured."""
@@ -388,20 +371,17 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
             " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
         )
     head += (
-        "Passes are those of the embedded model, of the slowest of three captions, and seconds an"
-        "\nimage their product with the time of a pass. Each method has its default options, so budgets differ:"
-        "\n`sjd` evaluates 16 tokens a pass, `sjd_coupled` 32, `eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a"
-        "\nnetwork as large as the target, which costs more than anyone's. The 7 billion parameters of this section"
-        "\nhave LlamaGen's layers. No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is"
-        "\nnot printed) is here.\n"
+        "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
+        "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more than"
+        "\nanyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of Emu3"
+        "\n(fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
     )
-    passes = {row["method"]: row["passes a token"] for run in runs for row in run["tokens"]}
-    parts = [f"\n### Run {i}\n\n{format_run(run, passes)}" for i, run in enumerate(runs, 1)]
+    parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
 
 
-def format_run(run: dict[str, Any], passes: dict[str, float]) -> str:
-    """Format the conditions of a run and a section for each part that has results. passes: passes a token by method."""
+def format_run(run: dict[str, Any]) -> str:
+    """Format the conditions of a run and a section for each part that has results."""
     conditions = run["how"]
     versions = conditions["versions"]
     text = f"{conditions['device_name']}, torch {versions['torch']}, {conditions['dtype'].removeprefix('torch.')}"
@@ -414,7 +394,6 @@ def format_run(run: dict[str, Any], passes: dict[str, float]) -> str:
     if run["measured"]:
         sections |= {
             "What more tokens cost": list_costs_of_nodes(run["forwards"]),
-            "What methods gain, predicted": list_gains(run["decoders"], passes),
             "A forward, both guidance rows": run["forwards"],
             "Every decoder, batch 1": run["decoders"],
             "Continuous models and text, batch 1": run["others"],
@@ -468,13 +447,12 @@ def main() -> None:
             with leave_out_what_does_not_fit(name, results["left out"]):
                 nets = Networks(config, a.device, dtype, fast)
                 results["forwards"] += time_forwards(name, nets, results["bandwidth GB/s"], has_time)
-                results["decoders"] += time_decoders(name, nets, passes, has_time)
+                results["decoders"] += time_decoders(name, nets, has_time)
             save()
 
     if "tokens" in a.parts:
         results["tokens"] = compare_tokens(a.device)
         save()
-    passes = {row["method"]: row["passes a token"] for row in results["tokens"]}
     if "others" in a.parts:
         results["others"] += time_other_kinds(cuda, a.device, has_time)
         save()
