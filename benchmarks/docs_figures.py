@@ -321,14 +321,6 @@ def format_overhead(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
-def format_gain(t: pd.DataFrame) -> str:
-    """Write a table of images a second by method, in the order of the kept table."""
-    lines = [("method", "images a second", "times plain decoding, compiled")]
-    for r in t.itertuples():
-        lines.append((f"`{r.name}`", f"{r.images_per_second:.2f}", f"{r.ratio:.2f}"))
-    return format_table(lines)
-
-
 def name_option_set(variant: str) -> str:
     """Name a method with its options, `mtj window=16`, of their YAML, "mtj: {window: 16}"."""
     method, _, chosen = variant.partition(": ")
@@ -442,7 +434,6 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "waits": ("full", format_waits),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
-    "gain": ("gain", format_gain),
     "companion-sizes": ("companion-sizes", format_companion_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),

@@ -539,8 +539,8 @@ PARTS = {
         measure_jobs,
         40,
         "A job with and without captured passes",
-        "Passes are not compiled here, and seconds have all that a job does, its captures too: more than the predictions"
-        " at the top of this page.",
+        "Passes are not compiled here, and seconds have all that a job does, its captures too: more than the"
+        " predictions at the top of this page.",
     ),
     "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),

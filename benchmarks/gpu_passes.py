@@ -372,9 +372,9 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
         )
     head += (
         "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
-        "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more than"
-        "\nanyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of Emu3"
-        "\n(fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
+        "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more"
+        "\nthan anyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of"
+        "\nEmu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
     )
     parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"

@@ -7,6 +7,7 @@ python field/page.py --keep NAME ...        copy their verdicts into field/ and 
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 from html import escape
@@ -21,15 +22,16 @@ FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
 RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
 FILTERS = {"verdict": ORDER, "level": LEVELS, "claim": CLAIMS}
-LARGEST = 0.1  # a larger bound is called consistent here, whatever a case's margin
+LARGEST = 0.1  # a larger bound is called consistent here, whatever the margin of its case
 COPIED = "the last `gt_logits`"  # where the fault of a function lies that several projects copied
 NOT_SAID = (
     "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
     "settings, the total variation between what was drawn and the model's law is below the bound, with 95 % "
-    "confidence. It does not say anything of other settings, lengths, devices, precisions, or of what surrounds a"
-    " verifier that was called alone: an engine can apply a temperature wrongly around a verifier that is right. "
-    "Faults smaller than the bound are not seen; drafts drawn in bfloat16 against laws in float32, for one, "
-    "differ by less than a thousandth."
+    "confidence. That bound is below the margin of the case: .05, or what its field.yaml names, at most .1; where it "
+    "is not, the row says *consistent*, which is less: nothing was found. *Certified* does not say anything of other "
+    "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone: an engine can "
+    "apply a temperature wrongly around a verifier that is right. Faults smaller than the bound are not seen; drafts "
+    "drawn in bfloat16 against laws in float32, for one, differ by less than a thousandth."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
 td:last-child,td:nth-child(3),.note{white-space:nowrap}
@@ -256,7 +258,7 @@ def write_page(rows: list[dict[str, Any]]) -> str:
         body += f"<td data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'>{escape(describe_verdict(r))}</td>"
         body += f"<td>{format_accepted(r)}</td><td>{escape(one['date'])}</td></tr>\n"
     intro = "".join(f"<p>{escape(s)}</p>" for s in write_sentences(rows))
-    limits = escape(NOT_SAID).replace("*Certified*", "<em>Certified</em>")
+    limits = re.sub(r"\*(\w+)\*", r"<em>\1</em>", escape(NOT_SAID))
     head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>The field, judged</title>"
     head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's law?</h1>"
     form = "".join(format_filter(key, values) for key, values in FILTERS.items())
