@@ -28,6 +28,7 @@ import pandas as pd
 
 from parity.base.machine import read_processor
 from parity.experiment.options import declaration
+from parity.metrics.estimates import PERCENT, Z
 from parity.report.blocks import Entry
 from parity.report.collect import follows_plain, group_same, name_group
 from parity.report.cost import (
@@ -43,7 +44,8 @@ from parity.report.cost import (
     select_best_within,
 )
 from parity.report.figures import draw_speed_by_passes
-from parity.report.front_table import make_image_columns, order_images
+from parity.report.front_table import make_image_columns
+from parity.report.order import order_images
 from parity.report.tables import BUSY, Column, find_mark
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,13 +64,13 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
     "load", "machine", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
 NOTE = (
-    "95% intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Passes: of"
-    " the target, each over so many tokens, and calls of a companion, which an image waits for, too. Predicted, flat"
-    " cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an idle GPU, and a"
-    " companion's call its share of the target's parameters; launch times are left out, which flatters methods with a"
-    " companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted passes and what a"
-    " pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with another seed, prompt"
-    " by prompt; so few prompts cannot show a small change."
+    f"{PERCENT} intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model. Passes:"
+    " of the target, each over so many tokens, and calls of a companion, which an image waits for, too. Predicted,"
+    " flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an idle GPU,"
+    " and a companion's call its share of the target's parameters; launch times are left out, which flatters methods"
+    " with a companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted passes and"
+    " what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with another seed,"
+    " prompt by prompt; so few prompts cannot show a small change."
 )
 
 
@@ -196,8 +198,8 @@ def mark(r: Any) -> str:
 
 
 def format_passes(r: Any) -> str:
-    """Write the mean passes of an image, with the half-width of its 95 % interval unless that is zero."""
-    return f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
+    """Write the mean passes of an image, with the half-width of its interval unless that is zero."""
+    return f"{r.nfe:.0f} ± {Z * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
 
 
 def describe_same(rows: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
 from parity.experiment.cells import Cell, cells, group_cells, kinds, list_text_tasks, long_variant, variant
 from parity.experiment.prompt_files import read_prompts
-from parity.experiment.schema import Config
+from parity.experiment.schema import ASKED, Config
 from tests.tables import make_shard_columns
 
 PROMPTS = [f"a red circle number {i}" for i in range(12)]
@@ -79,7 +79,7 @@ def write_results(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str,
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for task in list_text_tasks(settings):
-        if task["kind"] in paths.ASKED:
+        if task["kind"] in ASKED:
             share = {"accuracy": 0.6, "error": 0.1, "n": 5}
             share |= {"accuracy_known_pairs": 0.7, "accuracy_held_out_pairs": None}
             write_json(root / paths.accuracy(task["kind"], task["key"]), share)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from parity.base.files import write_json
 from parity.experiment import paths
 from parity.metrics.estimates import Estimate
-from parity.report import summary_page
+from parity.report import answers, summary_page
 from parity.report import tables as form
-from parity.report.collect import compute_changes, compute_critical_z, gather, list_moved, rank_row
+from parity.report.collect import compute_changes, compute_critical_z, gather, list_moved
+from parity.report.order import rank_row
 from parity.report.settings import make_labels
 from tests.report import made
 
@@ -165,7 +166,7 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
         raw = {"experiment": "made", "image": made.SETTINGS["image"], "equality": {"alpha": alpha}}
         g = gather(made.write_results(root, raw, {"gsd": 8e-4}), [], root=root)
         kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
-        pages[alpha] = dict(summary_page.answer_questions(g, "discrete", summary_page.order_methods(g, "discrete")))
+        pages[alpha] = dict(answers.answer_questions(g, "discrete", summary_page.order_methods(g, "discrete")))
     assert kinds == {0.05: "lossy", 0.01: "consistent"}
     assert "95 % confidence" in pages[0.05]["How sure of the law"]
     assert "99 % confidence" in pages[0.01]["How sure of the law"]

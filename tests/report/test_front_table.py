@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from parity.equality.self_tests import SelfTests, digest_code
-from parity.report import front_table, self_tests, summary_page
+from parity.report import answers, front_table, self_tests, summary_page
 from parity.report.collect import follows_plain, group_same
 from parity.report.page import build_page
 from parity.report.tables import doubt_speed, show_speed
@@ -74,9 +74,9 @@ def test_only_intervals_above_its_own_beat_compiled_plain_decoding():
     speeds = (("sure", 1.7), ("overlaps", 1.55), ("slow", 0.5))
     rows = [{"label": label, "speedup_single": low + 1, "speedup_single_low": low} for label, low in speeds]
     rows[1]["speedup_single_high"] = rows[0]["speedup_single_high"] = rows[2]["speedup_single_high"] = 4.0
-    answer = summary_page.describe_compiled_baseline(plain, rows)
+    answer = answers.describe_compiled_baseline(plain, rows)
     assert answer.endswith("uncompiled: sure")
-    assert summary_page.describe_compiled_baseline({}, rows) == ""
+    assert answers.describe_compiled_baseline({}, rows) == ""
 
 
 def make_timed_row(label: str, value: float, low: float, high: float) -> dict:
@@ -89,10 +89,12 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
     best = make_timed_row("one", 0.7, 0.66, 0.74)
     rough = make_timed_row("two", 1.4, 0.9, 2.2)
     slow = make_timed_row("three", 0.5, 0.2, 1.5)
-    answer = summary_page.name_fastest([best, rough, slow], [best, rough, slow], "speedup")
+    answer = answers.name_fastest([best, rough, slow], [best, rough, slow], "speedup")
     assert "one, 0.70 times" in answer
     assert answer.endswith("two")
-    assert "two" not in summary_page.name_fastest([best, slow], [best, slow], "speedup")
+    assert "two" not in answers.name_fastest([best, slow], [best, slow], "speedup")
+    untimed = {"label": "four", "role": "method", "verdict_kind": "certified"}
+    assert answers.name_fastest([rough, untimed], [rough, untimed], "speedup").startswith("two, 1.40 times")
 
 
 FAULT = {"kind": "discrete", "layer": "long", "decoder": "it", "fault": "stale", "model": "m", "test": "rows", "n": 9}

@@ -37,7 +37,7 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, code_digest, config_overlay, job_resources, layers
+from parity.experiment import absent_data, code_digest, config_overlay, job_resources, layers, schema
 from parity.inputs import picture_files, readers
 
 

@@ -290,7 +290,7 @@ def list_page_inputs(wildcards):
     files |= {path for path, group in GROUPS.items() if group[0].kind in kinds}
     files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
     if "anysubset" in kinds:
-        files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
+        files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in schema.ASKED}
     return sorted(files)
 
 

@@ -26,9 +26,8 @@ from parity.experiment.options import (
     needs,
     runs_on_enumerable,
 )
-from parity.experiment.schema import Config, PromptSpec, TextTasks
+from parity.experiment.schema import DECODED, Config, PromptSpec, TextTasks
 
-DECODED = ("infilling", "stories", "code")  # text tasks that methods decode; the others ask for the model's laws
 LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
 Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
 

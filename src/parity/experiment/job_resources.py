@@ -23,7 +23,7 @@ from parity.experiment.network_sizes import (
     list_networks,
 )
 from parity.experiment.options import LENGTHS, counts, declaration, is_coupled, needs
-from parity.experiment.schema import Config, ModelSpec, TrainingSpec
+from parity.experiment.schema import ASKED, Config, ModelSpec, TrainingSpec
 
 MIB = 2**20
 BASE = {  # MiB of a process before it loads a network: interpreter, libraries, and what small data take
@@ -329,7 +329,7 @@ def list_jobs(config: Config, cells: Sequence[Cell]) -> list[Job]:
     for cell in cells:
         jobs += [Job(rule, cell.kind, cell.spec["model"], cell) for rule in ("decode", "measure")]
     jobs += list_reference_jobs(config, cells)
-    asked = [task for task in list_text_tasks(config) if task["kind"] in paths.ASKED]
+    asked = [task for task in list_text_tasks(config) if task["kind"] in ASKED]
     jobs += [Job("accuracy", "anysubset", task["model"]) for task in asked]
     if any(declaration(cell.kind, cell.spec["method"]).RESTS_ON == "drafted_trees" for cell in cells):
         plain = [cell for cell in cells if cell.kind == "discrete" and cell.role == "reference"]

@@ -7,7 +7,6 @@ from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
 from parity.experiment.schema import Config, ModelSpec
 
-ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
 REAL = 512  # number of real pictures that those of embedded continuous models are compared with
 
 

@@ -299,6 +299,10 @@ class TextTasks(Strict):
     choice: list[TextTask] = []
 
 
+DECODED = ("infilling", "stories", "code")  # text tasks that methods decode
+ASKED = tuple(name for name in TextTasks.model_fields if name not in DECODED)  # those that ask for the model's laws
+
+
 class Section(Strict):
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants, sets of options; {}: defaults")
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")

@@ -12,7 +12,6 @@ from parity.report.settings import parse_settings
 from parity.report.tables import NONE, Column, show_estimate, show_number, show_p_values, show_table, show_value
 
 KIND = "anysubset"
-TASKS = {"infilling": "Infilling", "stories": "Stories", "code": "Code"}
 PAPER, PANELS = "Guo & Ermon 2025 (ASSD), Table", ["nfe_per_token", "speedup", "perplexity_ratio"]
 # A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {"k": (PANELS, f"{PAPER} 5"), "length": (PANELS, f"{PAPER} 6"), "tolerance": (PANELS, f"{PAPER} 8")}
@@ -66,7 +65,7 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
     """Yield for each task and its settings a table of what the methods cost and wrote, and each method's first text."""
     first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
-        yield Words(TASKS[str(task)], "heading")
+        yield Words(str(task).capitalize(), "heading")
         not_run = task_rows["code_not_run"].dropna().unique() if "code_not_run" in task_rows else ()
         yield from (f"pass@1 not run: {reason}." for reason in not_run)
         rows, task_columns = shared.label_rows(task_rows), [] if len(not_run) else TASK_COLUMNS.get(str(task), [])

@@ -26,7 +26,7 @@ from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS, claimant, declaration, find_plain_method, is_coupled
 from parity.experiment.prompt_files import read_prompts
-from parity.experiment.schema import Config, EqualitySpec, FigureSpec
+from parity.experiment.schema import ASKED, Config, EqualitySpec, FigureSpec
 from parity.experiment.study import list_measures
 from parity.metrics.estimates import (
     Estimate,
@@ -39,8 +39,9 @@ from parity.metrics.estimates import (
 )
 from parity.metrics.tables import join_tables, read_table
 from parity.report import published
-from parity.report.blocks import format_text, is_missing
+from parity.report.blocks import is_missing
 from parity.report.figures import Extra, read_extra
+from parity.report.order import rank_row
 from parity.report.settings import make_labels, name_variant, parse_settings
 from parity.report.verdicts import Tested, add_run, explain_untested, judge_tests
 
@@ -126,7 +127,7 @@ class Files:
 
     def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often the text model's own likeliest answer is right, by task."""
-        questions = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
+        questions = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in ASKED]
         return [{**self.read_json(paths.accuracy(*task)), "task_kind": task[0]} for task in questions]
 
     def read_speeds(self) -> dict[str, dict[str, Any]]:
@@ -256,7 +257,8 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     for cell in kind_cells:
         base = cells.find_reference(cell, kind_cells)
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
-        row = row | files.read_json(f"{paths.folder(cell)}/metrics.json") | row  # no metric replaces a setting
+        metrics = files.read_json(f"{paths.folder(cell)}/metrics.json")
+        row |= {name: value for name, value in metrics.items() if name not in row}  # no metric replaces a setting
         row |= speeds.get(cell.key, {})
         if row.get("tokens") and row.get("seconds_alone"):
             row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
@@ -368,19 +370,6 @@ def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
 def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     """Order a frame with some columns before the others."""
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
-
-
-RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # the rank of a kind of verdict; 3 without one
-
-
-def rank_verdict(row: Mapping[str, Any]) -> int:
-    """Rank a row by its kind of verdict, 0 for certified to 4 for lossy (RANK); 3 without one."""
-    return RANK.get(format_text(row.get("verdict_kind")), 3)
-
-
-def rank_row(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """Rank the rows of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
-    return (-1.0,) if row["role"] in ("reference", "control") else (rank_verdict(row), -row["gain"])
 
 
 # --- rows that drew the same

@@ -13,7 +13,7 @@ from parity.experiment.options import declaration
 from parity.experiment.study import metrics
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
 from parity.report import tables
-from parity.report.anysubset import TASKS, describe_task
+from parity.report.anysubset import describe_task
 from parity.report.blocks import Entry, Words, format_settings, format_text, is_missing, list_records
 from parity.report.collect import QUALITY as EVERY_FIGURE
 from parity.report.collect import (
@@ -23,9 +23,9 @@ from parity.report.collect import (
     group_same,
     list_changes,
     name_group,
-    rank_verdict,
 )
-from parity.report.cost import BUDGETS, FLAT, predict_gains, select_best_within
+from parity.report.cost import BUDGETS, select_best_within
+from parity.report.order import rank_row
 from parity.report.settings import parse_settings
 from parity.report.tables import (
     ABSENT,
@@ -55,26 +55,7 @@ def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
-# --- the front table: its rows and columns, which the page and the docs show
-
-
-def order_images(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """List summary rows of images in the order of the front table: plain decoding, which the others are compared with,
-    then lossless methods first, each by the predicted gain; plain decoding with another seed is left out. Adds `name`
-    and `predicted_gain`: how many times faster than plain decoding if a pass costs the same at any size."""
-    rows = rows[rows["role"] != "control"]
-    groups = [group for _, group in rows.groupby(["model", "sampling"], sort=False)]
-    predicted = [group.assign(predicted_gain=predict_gains(group, FLAT)["gain"]) for group in groups]
-    records = [row for group in predicted for row in list_records(group)]
-    named = [{**r, "name": r["label"] if r["role"] == "method" else r["method"]} for r in records]
-
-    def rank(row: Row) -> tuple[float, ...]:
-        """Rank plain decoding first, then by verdict and predicted gain."""
-        if row["role"] == "reference":
-            return (-1.0,)
-        return rank_verdict(row), -row["predicted_gain"] if row["predicted_gain"] > 0 else 0.0
-
-    return sorted(named, key=rank)
+# --- the front table's columns, which the page and the docs show
 
 
 def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
@@ -172,7 +153,7 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
     if not named or 2 * sum(len(keys) > 1 for keys in settings.values()) < len(named):
         return []
     lines = [{b: best_rows[b].get(pair) for b in BUDGETS} for pair in named]
-    lines = sorted(lines, key=rank_budgets)
+    lines = sorted(lines, key=lambda line: rank_row(find_widest(line)))
     table = show_table(lines, [  # type: ignore[arg-type]
         Column("Method", lambda line: show_method(find_widest(line) | {"name": find_widest(line)["method"]})),
         Column("Verdict", lambda line: show_verdict(find_widest(line))),
@@ -184,12 +165,6 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
 def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
     """Find the row of the largest budget in a line (summary rows by budget, None where none fits)."""
     return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
-
-
-def rank_budgets(line: Mapping[Any, Any]) -> tuple[float, ...]:
-    """Rank a line of the table of budgets: lossless first, then by the gain at its largest budget."""
-    row = find_widest(line)
-    return rank_verdict(row), -row["gain"]
 
 
 def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
@@ -205,7 +180,7 @@ def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
 
 def show_task(row: Row) -> Entry:
     """Show a text task's name, beneath it its settings in words."""
-    return Entry(TASKS[row["task"]], describe_task(row["task"], parse_settings(row["settings"])))
+    return Entry(row["task"].capitalize(), describe_task(row["task"], parse_settings(row["settings"])))
 
 
 def show_verdict(row: Row) -> Entry:

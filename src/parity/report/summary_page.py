@@ -2,19 +2,16 @@
 behind the page, with the command that makes a row again."""
 
 import json
-import math
-import re
 import shlex
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
-from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
 from parity.experiment.options import KINDS, options
-from parity.metrics.estimates import PERCENT, estimate_of
+from parity.metrics.estimates import PERCENT
+from parity.report.answers import answer_questions, find_largest
 from parity.report.blocks import (
     Entry,
     Gallery,
@@ -26,11 +23,10 @@ from parity.report.blocks import (
     cut_caption,
     format_setting,
     format_settings,
-    format_text,
     is_missing,
     list_records,
 )
-from parity.report.collect import Gathered, follows_plain, group_same, name_group, rank_verdict
+from parity.report.collect import Gathered, follows_plain, group_same, name_group
 from parity.report.continuous import describe_baseline
 from parity.report.cost import (
     AXIS,
@@ -43,22 +39,14 @@ from parity.report.cost import (
     read_gpu_cost,
 )
 from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
-from parity.report.front_table import (
-    describe_quality,
-    find_reference,
-    is_judged_here,
-    make_columns,
-    make_image_columns,
-    order_images,
-    show_budgets,
-)
+from parity.report.front_table import make_columns, make_image_columns, show_budgets
+from parity.report.order import order_images, rank_verdict
 from parity.report.pictures import make_thumbnail
 from parity.report.self_tests import warn_of_failures
 from parity.report.settings import NAMED, explain_decoder, find_varying, parse_settings
 from parity.report.shared_sections import TITLES, label_rows
-from parity.report.tables import BUSY, Column, Row, count_cores, doubt_speed, format_number, show_bound, show_table
+from parity.report.tables import BUSY, Column, Row, count_cores, format_number, show_table
 
-GPU_SECONDS = Path(__file__).parents[3] / "docs/figures/gpu-seconds.csv"  # where this is a clone, with its docs
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # pictures of so many prompts are on the first screen
 
@@ -147,142 +135,6 @@ def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
     return [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
 
 
-def find_largest(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """Find the row with the largest figure `name`; None if no row has it."""
-    return max((r for r in rows if not is_missing(r.get(name))), key=lambda r: r[name], default=None)
-
-
-def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Answer a reader's questions on one kind of model, such as "How sure": pairs of a question and its answer."""
-
-    def list_names(*ranks: int) -> str:
-        """Join the names of the methods whose verdict has one of these ranks (`rank_verdict`)."""
-        return ", ".join(dict.fromkeys(r["name"] for r in rows if rank_verdict(r) in ranks))
-
-    exact, lines = [r for r in rows if rank_verdict(r) in (0, 1)], []
-    if not exact:
-        lines.append(("Lossless", "none"))
-    if list_names(1):
-        lines.append(("No difference found", f"{list_names(1)}; too few sequences to certify"))
-    if list_names(2, 3):
-        lines.append(("Not decided", list_names(2, 3)))
-    if bounded := find_largest(exact, "tv_bound"):
-        models = format_text(exact[0].get("tested_models"), "small models")
-        small, _, long = models.partition("; ")
-        sure = f"total variation (0: the same law, 1: another) at most {show_bound(bounded['tv_bound']).text}"
-        sure += f" with {describe_confidence(g.settings.equality.alpha)} confidence, on {small} a sequence and at the"
-        sure += " small options that the table names"
-        sure += f"; at the run's own, no difference found on {long}" * bool(long)
-        sure += "; none on the decoded model, token by token" * is_teacher_forced(g, exact)
-        lines.append(("How sure of the law", sure))
-        longest = re.findall(r"(\d+) tokens", models)
-        never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
-        lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
-    if kind == "discrete":
-        if sizes := describe_sizes(g, rows):
-            lines.append(("Networks", sizes))
-    elif fewest := find_largest(exact, "gain"):
-        count = "calls one after another" if kind == "continuous" else "passes"
-        of = f" than {g.find_baseline(kind)}" * bool(g.find_baseline(kind))
-        saved = f"{fewest['label']}, {fewest['gain']:.1f} times fewer{of}" if fewest["gain"] > 1 else "none saves any"
-        lines.append((f"Fewest {count}", saved))
-    item = "text" if kind == "anysubset" else "image"
-    lines += [
-        (f"Fastest lossless, {question}", name_fastest(rows, exact, speed, g.find_baseline(kind) or "plain decoding"))
-        for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")) if find_largest(exact, speed)
-    ]  # fmt: skip
-    if kind == "discrete" and (compiled := describe_compiled_baseline(find_reference(g, rows[0]), exact)):
-        lines.append(("Plain decoding compiled", compiled))
-    if kind == "discrete" and (seconds := describe_gpu(GPU_SECONDS)):
-        lines.append(("On a GPU", seconds))
-    if error := describe_predictions(rows):
-        lines.append(("Predicted speeds", error))
-    if level := describe_level(g.settings.equality.alpha, rows):
-        lines.append(("Level of the tests", level))
-    lines.append(("Quality", describe_quality(g, kind, rows)))
-    if judge := describe_judge(kind, rows):
-        lines.append(("Who judges it", judge))
-    return lines
-
-
-def describe_gpu(file: Path) -> str:
-    """Describe which methods should be fastest on the GPU that was measured for the docs (docs/results/gpu.md), where a
-    method's own work counts, for each network; "" without the file."""
-    if not file.is_file():
-        return ""
-    table = pd.read_csv(file).sort_values("times captured plain", ascending=False)
-    networks: dict[str, list[str]] = {}
-    for label, times in zip(table["label"], table["times captured plain"], strict=True):
-        network, _, method = label.rpartition(", ")
-        if method != "ar":
-            networks.setdefault(network, []).append(f"{method} {times:.1f}")
-    gains = "; ".join(f"{', '.join(methods)} ({network})" for network, methods in networks.items())
-    return (
-        f"times as fast as captured plain decoding, predicted from passes measured there: {gains}; docs/results/gpu.md"
-    )
-
-
-def describe_predictions(rows: list[dict[str, Any]]) -> str:
-    """Say by which factor predicted speeds, of one row and of a batch, miss measured ones; "" without these."""
-    pairs = [
-        (r[f"{name}_predicted"], r[name])
-        for r in rows
-        for name in ("speedup_single", "speedup")
-        if r.get(f"{name}_how") == "timed"
-    ]
-    if not pairs:
-        return ""
-    factors = [max(predicted / measured, measured / predicted) for predicted, measured in pairs]
-    missed = f"by a factor of {median(factors):.2f} at the median and {max(factors):.2f} at most"
-    return f"they missed the measured ones, of which there are {len(pairs)}, {missed}"
-
-
-def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]]) -> str:
-    """Say how fast plain decoding of one image is with compiled passes, and which lossless methods, `exact`, are surely
-    faster without: their interval lies above its own. "" where it was not timed."""
-    if is_missing(plain.get("speedup_compiled")):
-        return ""
-    figure = estimate_of(plain, "speedup_compiled")
-    interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
-    upper_end = figure.value if figure.high is None else figure.high
-    faster = [r["label"] for r in exact if (estimate_of(r, "speedup_single").low or 0) > upper_end]
-    return (
-        f"one image at {figure.value:.2f} times the speed of plain decoding as it is here{interval}, timed in turn;"
-        f" lossless methods that are surely faster than that, uncompiled: {', '.join(faster) or 'none'}"
-    )
-
-
-def name_fastest(
-    rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str, baseline: str = "plain decoding"
-) -> str:
-    """Write which lossless method was measured to be the fastest by the column `speed`, how sure that is, which may be
-    faster but were measured too roughly, and a faster lossy one. rows: all methods; exact: the lossless ones; baseline:
-    what the speeds are relative to."""
-    sure = [r for r in exact if not doubt_speed(r, speed)]
-    best = find_largest(sure or exact, speed)
-    assert best is not None
-    figure = estimate_of(best, speed)
-    doubt = doubt_speed(best, speed)
-    rough = [r for r in exact if r is not best and r not in sure and (r.get(speed) or 0) > figure.value]
-    interval = "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
-    is_faster = figure.value > 1 if figure.low is None else figure.low > 1
-    answer = f"{best['label']}, {figure.value:.2f} times the speed of {baseline}{interval}"
-    if figure.value <= 1:
-        answer = f"none is {'surely ' * bool(rough)}faster than {baseline}; the nearest: {answer}"
-    elif not is_faster:
-        answer += f"; not sure to be faster at all{f' ({doubt})' * bool(doubt)}"
-    if doubt and is_faster:
-        answer += f"; a guess ({doubt})"
-    lowest = math.inf if figure.low is None else figure.low
-    rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
-    answer += f"; intervals that overlap: {', '.join(rivals)}" * bool(rivals)
-    answer += f"; perhaps faster, but not measured well: {', '.join(r['label'] for r in rough)}" * bool(rough)
-    rival = find_largest([r for r in rows if rank_verdict(r) > 1 and not doubt_speed(r, speed)], speed)
-    if rival and rival[speed] > max(1, best[speed]):
-        answer += f" (of the others: {rival['label']}, {rival[speed]:.2f} times)"
-    return answer
-
-
 def describe_load(rows: list[dict[str, Any]]) -> str:
     """Describe the machine's load while speeds were measured, and whether that is busy; "" where it is not known."""
     loads = [r["load"] for r in rows if not is_missing(r.get("load"))]
@@ -292,55 +144,6 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
     low, high = format_number(min(loads), 2), format_number(max(loads), 2)
     state = "busy" if max(loads) > BUSY * cores else "not busy"
     return f"Load while timing: {low if low == high else f'{low} to {high}'} on {cores} cores ({state})."
-
-
-def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
-    """List the parameters of the target and of each companion with the methods that need it; "" if none is stored."""
-    cells = g.map_cells("discrete")
-    sizes: dict[str, int] = {}  # parameters by network; `users` has the methods that need it
-    users: dict[str, list[str]] = {}
-    for row in rows:
-        parameters = g.files.read_provenance(cells[row["label"]]).get("parameters") or {}
-        for network, size in parameters.items():
-            sizes[network] = size
-            users.setdefault(network, []).append(row["method"])
-
-    def describe(network: str) -> str:
-        """Write a network's size, and of a companion the methods that need it."""
-        note = "" if network == "target" else f" ({', '.join(dict.fromkeys(users[network]))})"
-        return f"{NETWORKS.get(network, network)} {shorten_count(sizes[network])}{note}"
-
-    return f"parameters: {'; '.join(map(describe, sorted(sizes, key=lambda name: -sizes[name])))}" if sizes else ""
-
-
-def shorten_count(count: float) -> str:
-    """Shorten a count of parameters: "3.2 M"."""
-    unit, name = next(((unit, name) for unit, name in UNITS if count >= unit), (1, ""))
-    return f"{count / unit:.3g} {name}".strip()
-
-
-def describe_judge(kind: str, rows: list[dict[str, Any]]) -> str:
-    """Say that small networks trained here judge the quality; "" where a published protocol does."""
-    return JUDGES[kind] if is_judged_here(rows) else ""
-
-
-def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
-    """Describe what an unusual level `alpha` of the tests means for their power; "" at the usual level."""
-    if alpha == ALPHA:
-        return ""
-    stricter = "fewer correct methods are rejected, and a fault must be larger to be found"
-    looser = "more correct methods are rejected, and smaller faults are found"
-    weakest = find_largest(rows, "minimum_detectable_effect")
-    size = ""
-    if weakest:
-        size = f": a total variation of {show_bound(weakest['minimum_detectable_effect']).text} four times in five"
-    return f"{alpha:g}, where {ALPHA:g} is usual: {stricter if alpha < ALPHA else looser}{size}"
-
-
-def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
-    """Return whether all rows were tested on the model they decoded, each token's law given the tokens before it."""
-    compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
-    return {r["key"] for r in rows} <= compared
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
@@ -423,16 +226,6 @@ def read_gpu_seconds(file: Path) -> dict[str, str]:
 ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
-NETWORKS = {"target": "target", "drafter": "drafter", "draft": "draft model", "heads": "heads"}
-UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
-JUDGES = {
-    "discrete": "small networks trained here on Scenes, not the published CLIP and Inception: Scenes-CLIP and"
-    " Scenes-FID compare rows of this page, and nothing with a paper",
-    "anysubset": "a small network trained here on Stories: its perplexity compares rows of this page, and nothing with"
-    " a paper",
-    "continuous": "a small classifier trained here on Scenes: its figures compare rows of this page, and nothing with a"
-    " paper",
-}
 RANKED = (
     "Lossless methods first, then by the predicted gain: how many times faster than plain decoding if every pass cost"
     " the same, as about it does on an idle GPU. Counts hold on any machine, speeds on this one."
