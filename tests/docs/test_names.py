@@ -1,8 +1,12 @@
-"""Every file and module that docs, docstrings and comments name exists."""
+"""Every file, module, name and flag that docs, docstrings and comments name exists."""
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -13,33 +17,74 @@ FOLDERS = {
     "parity_certify": "certify/src/parity_certify",
     "parity_decoders": "decoders/src/parity_decoders",
 }
-PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/[\w-]+\.(?:py|smk|yaml|md|csv|txt)")
-MODULE = re.compile(rf"(?:{'|'.join(FOLDERS)})(?:\.\w+)+")
-# what is written by a run or a reader, or is in somebody else's repository, and history
-OTHERS = re.compile(r"results/|NAME|mine\b|own\b|vllm/|samd|\w+/modeling_")
-LEFT_OUT = ("CHANGELOG.md", "docs/results/field.md", "field/")
+BELOW = ("", "src", "src/parity", "decoders/src", "decoders/src/parity_decoders", "certify", "certify/src", "field")
+START = r"(?<![\w./*<>{}:@-])"  # no part of an address, a pattern or a longer path
+PATH = re.compile(START + r"[\w.-]+(?:/[\w.-]+)*/[\w.-]+\.(?:py|smk|yaml|toml|md|csv|txt|json|j2|bib)\b(?!\.\w)")
+FILE = re.compile(START + r"[\w-]+\.(?:py|smk|md)\b(?!/)")
+MODULE = re.compile(rf"{START}(?:{'|'.join(FOLDERS)})(?:\.\w+)+")
+NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`")  # a name or a call in backticks, of code or of a configuration
+CALL = re.compile(r"(?<![\w.`])(?:[a-z_]\w*\.)*([a-z_]\w+)\(")  # in an example, or a formula
+HELD = re.compile(r"`([\w/<>.-]+\.(?:py|smk))` \(((?:`\w+`(?:, )?)+)\)")  # a file, and in brackets what is in it
+FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]+)")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
+TOLD = (".md", ".py", ".smk", "Snakefile", ".bib", ".toml")  # what these files name is checked
+READ = (*TOLD, ".yaml", ".yml", ".j2", ".js")  # these have names of their own
+LEFT_OUT = ("CHANGELOG.md", "docs/results/field.md", "docs/results/reports.md", "field/")  # history, others' code
+WRITTEN = re.compile(r"results/|NAME|FOLDER|FILE|mine\b|own\b|path/|/distinct|companions/|lossless/|data/")
+THEIRS = re.compile(r"vllm/|samd|\w+/modeling_|models/drafters/|language/t5|evaluation/|Tree/")
+# files of readers, and of repositories whose behaviour is followed
+FILES = {
+    "dog.py", "fill_in.py", "fox.py", "s.py", "test_lossless.py",
+    "BLIP_vqa.py", "compute_dpg_bench.py", "convert_chameleon_weights_to_hf.py", "eval_coding.py",
+    "eval_prec_recall.py", "evaluate_images.py", "evaluation_metrics.py", "packed_dataset.py", "summary_scores.py",
+}  # fmt: skip
+# names of transformers, vLLM, Slurm and S3 that no code of ours has, of formulas, and beginnings and ends of ours
+NAMES = {
+    "target_to_assistant_input_ids", "_assisted_decoding", "_expand_kernel_impl", "_ensure_int64", "stop_strings",
+    "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
+    "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "replicate_...", "_median", "_q3",
+    "ln", "p_i", "p_j", "sigmoid", "test_lossless",
+}  # fmt: skip
+FLAGS = {"slurm-no-account", "slurm-status-command"}  # of a plugin that is not installed here
 
 
+@cache
 def list_tracked():
-    """List the files of the repository that hold text for a reader."""
-    command = ["git", "-C", str(ROOT), "ls-files", "*.md", "*.py"]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in names if not name.startswith(LEFT_OUT)]
+    """List the files of the repository."""
+    command = ["git", "-C", str(ROOT), "ls-files"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def read_prose(name):
-    """Read what a file says to a reader: a page whole, of Python its docstrings and comments."""
+@cache
+def split_text(name):
+    """Split a file into what it says to a reader, of Python docstrings and comments, of others all, and its code."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    if name.endswith(".md"):
-        return text
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
-    return "\n".join([*docstrings, *re.findall(r"#(.*)", text)])
+    if not name.endswith(".py"):
+        return text, "" if name.endswith((".md", ".bib")) else text
+    prose, lines = [], text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            prose.append(token.string)
+            lines[token.start[0] - 1] = lines[token.start[0] - 1][: token.start[1]]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)) is not None:
+            prose.append(docstring)
+            first, last = node.body[0].lineno - 1, node.body[0].end_lineno
+            lines[first:last] = [""] * (last - first)
+    return "\n".join(prose), "\n".join(lines)
 
 
-def is_file_here(path):
-    """Return whether a path is a file below the repository, a package, or one of these."""
-    return any((ROOT / folder / path).exists() for folder in ("", "src", "src/parity", "decoders/src", "certify/src"))
+@cache
+def list_words():
+    """List the words, with and without hyphens, of all code but this test's, and of the names of files."""
+    code = [split_text(name)[1] for name in list_tracked() if name.endswith(READ) and ROOT / name != Path(__file__)]
+    text = " ".join([*code, *list_tracked()])
+    return set(re.findall(r"\w+", text)) | {word.lstrip("-") for word in re.findall(r"[\w-]+", text)}
+
+
+def is_file_here(path, page):
+    """Return whether a path is a file below the repository or a package, or is a link of a page that leads to one."""
+    return any((ROOT / folder / path).exists() for folder in (*BELOW, Path(page).parent))
 
 
 def is_name_here(name):
@@ -56,22 +101,51 @@ def is_name_here(name):
     return True
 
 
-def find_absent(text):
-    """List the files and modules in backticks of a text that do not exist."""
-    absent = []
-    for name in re.findall(r"`([^`\s]+)`", text):
-        if OTHERS.search(name):
-            continue
-        if (PATH.fullmatch(name) and not is_file_here(name)) or (MODULE.fullmatch(name) and not is_name_here(name)):
-            absent.append(name)
-    return absent
+def find_absent(text, page=""):
+    """List the files, modules, names in backticks and flags of a text that do not exist; `page`: where it stands."""
+    files = {Path(name).name for name in list_tracked()}
+    paths = [name for name in PATH.findall(text) if not WRITTEN.search(name) and not THEIRS.search(name)]
+    absent = [name for name in paths if not is_file_here(name, page)]
+    absent += [name for name in FILE.findall(text) if name not in files | FILES and not WRITTEN.search(name)]
+    absent += [name for name in MODULE.findall(text) if not is_name_here(name)]
+    for name in [*NAME.findall(text), *(CALL.findall(text) if page.endswith(".py") else [])]:
+        known = name in NAMES or FILE.fullmatch(name) or set(filter(None, name.split("."))) <= list_words()
+        absent += [] if known else [name]
+    return absent + [f"--{f}" for f in FLAG.findall(text) if not {f, f.replace("-", "_")} & (list_words() | FLAGS)]
 
 
-@pytest.mark.parametrize("text", ["`models/discrete/gone.py`", "`parity.report.gone`", "`parity.report.cost.gone`"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models/discrete/gone.py", "`models/discrete/gone.py`", "see `python benchmarks/gone.py --keep x`", "gone.py",
+        "parity.report.gone", "`parity.report.cost.gone_one`", "`rank_gone_one`", "`image.gone_one`", "--gone-one",
+        "an example: slots.gone_one(draft)",
+    ],
+)  # fmt: skip
 def test_a_name_that_is_gone_is_found(text):
-    assert find_absent(f"See {text}.")
+    assert find_absent(f"See {text}.", "src/parity/some.py")
 
 
-def test_every_file_and_module_that_is_named_exists():
-    absent = {name: found for name in list_tracked() if (found := find_absent(read_prose(name)))}
-    assert absent == {}
+def test_every_file_module_name_and_flag_that_is_named_exists():
+    names = [name for name in list_tracked() if name.endswith(TOLD) and not name.startswith(LEFT_OUT)]
+    assert {name: found for name in names if (found := find_absent(split_text(name)[0], name))} == {}
+
+
+def find_not_held(text):
+    """List "file: name" for each name in brackets behind a file of a text that the file does not have."""
+    held = [(file, re.findall(r"\w+", names)) for file, names in HELD.findall(text) if "<" not in file]
+    where = {
+        file: next(ROOT / folder / file for folder in BELOW if (ROOT / folder / file).is_file()) for file, _ in held
+    }
+    words = {file: set(re.findall(r"\w+", place.read_text(encoding="utf-8"))) for file, place in where.items()}
+    return [f"{file}: {name}" for file, names in held for name in names if name not in words[file]]
+
+
+def test_a_name_in_another_file_is_found():
+    assert find_not_held("`report/order.py` (`rank_row`, `make_columns`)") == ["report/order.py: make_columns"]
+
+
+def test_files_have_what_the_page_says_that_they_have():
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    assert len(HELD.findall(text)) > 20
+    assert find_not_held(text) == []

@@ -53,6 +53,13 @@ def test_planning_imports_no_torch():
     assert "numpy" in list_imported("parity.metrics.estimates") & HEAVY
 
 
+def test_the_table_of_folders_has_every_stage_in_order():
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE) == [
+        s for s in STAGES if (ROOT / "src/parity" / s).is_dir()
+    ]
+
+
 @pytest.mark.parametrize(("limit", "is_long", "fails"), [(-1, False, True), (-1, True, False), (1e9, False, False)])
 def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, fails):
     (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "LIMIT"))
@@ -102,7 +109,7 @@ def test_every_package_of_the_lock_has_hashes_and_no_address():
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
-PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 
 
 def find_block(language):
