@@ -68,9 +68,9 @@ NOTE = (
     " Passes: of the target, each over so many tokens, and calls of a companion, which an image waits for, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a companion's call its share of the target's parameters; launch times are left out, which flatters"
-    " methods with a companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted passes"
-    " and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with another"
-    " seed, prompt by prompt; so few prompts cannot show a small change."
+    " methods with a companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
+    " passes and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with"
+    " another seed, prompt by prompt; so few prompts cannot show a small change."
 )
 
 
