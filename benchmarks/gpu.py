@@ -539,8 +539,8 @@ PARTS = {
         measure_jobs,
         40,
         "A job with and without captured passes",
-        "Passes are not compiled here, and seconds have all that a job does, its captures too: more than the"
-        " predictions at the top of this page.",
+        "Passes are not compiled here, seconds have all that a job does, its captures too, and passes are those that"
+        " the random network takes: no figure to compare with the predictions at the top of this page.",
     ),
     "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
     "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
@@ -598,8 +598,8 @@ def count_passes(method: str) -> tuple[float, str] | None:
 def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -> list[Row]:
     """Predict the seconds of an image from the time of a captured pass and the passes counted on the embedded model,
     and how many times sooner it is done than by captured plain decoding, and than by the network alone over one token
-    at a time. compiled: rows of compiled networks, which replace those of the same
-    network and method; networks: rows of compiled networks alone."""
+    at a time. compiled: rows of compiled networks, which replace those of the same network and method; networks: rows
+    of compiled networks alone."""
     best = {(r["network"], r["method"]): r for r in (*rows, *compiled) if "captured ms" in r}
     alone = {r["network"]: r["compiled, captured ms"] for r in networks if r["tokens"] == 1 and r["pass"] == "window"}
     predicted = []
@@ -607,7 +607,9 @@ def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -
         if (counted := count_passes(method)) is None or (plain := best.get((network, "ar"))) is None:
             continue
         share, commit = counted
-        seconds, plainly = (r["captured ms"] / 1000 * s * r["length"] for r, s in ((row, share), (plain, 1.0)))
+        size = SIZES.get(network)
+        drawn = size.grid**2 if size and size.llamagen is None else row["length"]  # a grammar's tokens take no pass
+        seconds, plainly = (r["captured ms"] / 1000 * s * drawn for r, s in ((row, share), (plain, 1.0)))
         named = {
             "network": network,
             "method": method,
@@ -618,7 +620,7 @@ def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -
         costs = {"pass ms": row["captured ms"], "a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
         costs |= {"seconds an image": seconds, "times captured plain": plainly / seconds}
         if network in alone and method != "ar":
-            costs |= {"times the network over one token": alone[network] / 1000 * row["length"] / seconds}
+            costs |= {"times the network over one token": alone[network] / 1000 * drawn / seconds}
         predicted.append(named | costs)
     return predicted
 
@@ -629,13 +631,16 @@ def predict_rows(parts: dict[str, Any]) -> list[Row]:
     return predict_seconds(*(parts[name]["rows"] if name in parts else [] for name in names))
 
 
-def keep_seconds(rows: list[Row], file: Path) -> None:
-    """Write predicted rows as a table whose `label` is "NETWORK, METHOD", for pages that cite a number of it."""
-    columns = ("pass ms", "seconds an image", "times captured plain")
+def keep_seconds(rows: list[Row], device: str, file: Path) -> None:
+    """Write predicted rows as a table whose `label` is "NETWORK, METHOD", for pages that cite a number of it. device:
+    the one that was measured."""
+    columns = ("pass ms", "seconds an image", "times captured plain", "times the network over one token")
     with file.open("w", newline="") as lines:
         table = csv.writer(lines, lineterminator="\n")
-        table.writerow(("label", *columns))
-        table.writerows((f"{r['network']}, {r['method']}", *(f"{r[name]:.6g}" for name in columns)) for r in rows)
+        table.writerow(("label", "device", *columns))
+        for r in rows:
+            values = (f"{r[name]:.6g}" if name in r else "" for name in columns)
+            table.writerow((f"{r['network']}, {r['method']}", device, *values))
 
 
 def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> str:
@@ -658,18 +663,23 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
                 "Passes were counted on the embedded model, at the same options and the commit named; where commits "
             )
             text += "differ, the embedded models do. Compilation, captures and what the host does between passes are "
-            text += "left out. Plain decoding (`ar`) reads tokens that the grammar "
-            text += "forces again, three at a time for Lumina-mGPT, so its pass can become faster. The last column "
-            text += "compares with the compiled network alone over one token, without any work beside it; it attended "
-            text += "to all positions, and to fewer it takes less.\n\n" + format_table(predicted)
+            text += "left out. Plain decoding (`ar`) of Lumina-mGPT reads three "
+            text += "tokens a pass, since it reads those that the grammar forces once more; a pass over one would be "
+            text += "faster. So the last column compares with the compiled network alone over one token, without any "
+            text += "work beside it; it attended to all positions, and to fewer it takes less.\n\n"
+            text += format_table(predicted)
         for name, part in parts.items():
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
-            text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
+            of_dtype = f", {how['dtype']}" if name not in ("tokens", "noise", "reaches") else ""
+            text += f"{how['device']}, torch {how['versions']['torch']}{of_dtype}, commit {how['commit'][:8]}.\n"
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
-            text += f"{part['error']}\n" if "error" in part else ""
+            text += f"Not all was measured: {part['error']}.\n" if "error" in part else ""
             if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
-                text += f"Captured steps of {', '.join(unequal)} were not equal in bfloat16; in float32 they are.\n"
+                text += (
+                    f"Captured steps of {', '.join(unequal)} were not equal: in bfloat16 that differs from commit to"
+                )
+                text += " commit. See the steps by dtype.\n"
             text += f"{PARTS[name].note}\n" if PARTS[name].note else ""
             text += "\n" + format_table(part["rows"]) if part["rows"] else ""
     return text + format_runs(runs)
@@ -696,7 +706,8 @@ def main() -> None:
         files = [FIGURES / f"gpu-{name}.json" for name in ("tokens", "passes", "compiled")]
         a.page.write_text(format_page(captured, [json.loads(file.read_text()) for file in files]))
         if captured is not None:
-            keep_seconds(predict_rows(captured["parts"]), a.out.with_name("gpu-seconds.csv"))
+            device = captured["parts"]["steps"]["how"]["device"]
+            keep_seconds(predict_rows(captured["parts"]), device, a.out.with_name("gpu-seconds.csv"))
         return
     pin_threads(1)
     measure(Bench(a.cpu), a.parts, a.out, a.seconds, a.commit or read_commit())

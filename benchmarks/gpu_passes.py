@@ -228,6 +228,8 @@ def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[],
     """Yield the ms of a pass by batch, window and context, and its share of bandwidth `gb_s`, while there is time."""
     L = nets.config.grid**2
     cuda = nets.device.startswith("cuda")
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
     batches = (1, 8) if cuda else (1, 2)
     for batch in batches[:1] if nets.fast else batches:  # one batch only if compiled: each shape takes half a minute
         model = nets.model(batch)
@@ -374,7 +376,7 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
         "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
         "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more"
         "\nthan anyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of"
-        "\nEmu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
+        "\nEmu3 (fewer keys than queries) is here.\n"
     )
     parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"

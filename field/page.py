@@ -91,6 +91,11 @@ def is_fault(row: dict[str, Any]) -> bool:
     return row["kind"] == "lossy" and row["claim"] == "lossless" and not row["options"].get("mend")
 
 
+def find_project(row: dict[str, Any]) -> str:
+    """Return the project of a row: its address, since one project may have several folders, else its folder's name."""
+    return row["of"]["url"] or row["of"]["name"]
+
+
 def find_version(one: dict[str, Any]) -> str:
     """Return the version of an implementation: its commit, 7 digits, else that of its first package."""
     if one["repository"]:
@@ -152,7 +157,7 @@ def format_sequences(row: dict[str, Any]) -> str:
 def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     """Write sentences that sum up all rows, without the rows of a mend, which is ours."""
     ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
-    names = {r["of"]["name"] for r in ran}
+    names = {find_project(r) for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
     faults = [r for r in ran if is_fault(r)]
     design = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossy"]
@@ -161,7 +166,8 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
-        f"nothing was found that tells their samples from the model's law{best}; lossy by design: {len(design)}."
+        f"nothing was found that tells their samples from the model's law{best}; lossy by design: {len(design)}. "
+        f"{len(rows) - len(ran)} further rows have the faults mended, by us, or gave no verdict."
     ]
     if faults:
         result.append(
@@ -181,9 +187,9 @@ def count_rows(rows: list[dict[str, Any]]) -> dict[str, int]:
     ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
     faults = [r for r in ran if is_fault(r)]
     copies = [r for r in faults if COPIED in r["of"]["where"]]
-    counts = {"implementations": {r["of"]["name"] for r in ran}, "settings": ran, "lossy settings": faults}
-    counts |= {"lossy projects": {r["of"]["name"] for r in faults}, "settings of copies": copies}
-    counts |= {"projects of copies": {r["of"]["name"] for r in copies}}
+    counts = {"implementations": {find_project(r) for r in ran}, "settings": ran, "lossy settings": faults}
+    counts |= {"lossy projects": {find_project(r) for r in faults}, "settings of copies": copies}
+    counts |= {"projects of copies": {find_project(r) for r in copies}}
     counts |= {"settings without a finding": [r for r in ran if r["kind"] in ("certified", "consistent")]}
     return {name: len(counted) for name, counted in counts.items()}
 

@@ -93,6 +93,10 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
     assert "one, 0.70 times" in answer
     assert answer.endswith("two")
     assert "two" not in answers.name_fastest([best, slow], [best, slow], "speedup")
+    too_high = best | {"speedup_predicted": 1.2}  # predictions of this machine are too high: so is that of the other
+    for value, is_named in ((1.1, False), (1.3, True)):
+        guess = rough | {"speedup": value, "speedup_predicted": value, "speedup_how": "predicted"}
+        assert ("two" in answers.name_fastest([too_high, guess], [too_high, guess], "speedup")) == is_named
     untimed = {"label": "four", "role": "method", "verdict_kind": "certified"}
     assert answers.name_fastest([rough, untimed], [rough, untimed], "speedup").startswith("two, 1.40 times")
 

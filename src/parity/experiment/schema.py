@@ -335,7 +335,10 @@ class ImageSection(Section):
     reference_images: int = Field(
         512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
     )
-    reference: File = Field("", description="pictures to compare published models' with: as image.reference")
+    reference: File = Field(
+        "",
+        description="pictures to compare published models' with: a folder, or an .npz",
+    )
     companions: dict[Literal["heads", "draft", "drafter"], TrainingSpec] = Field(
         {}, description="those that the target `companions` trains for each model"
     )
@@ -363,7 +366,7 @@ class ContinuousSection(Section):
     )
     render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
     reference: File = Field(
-        "", description="published models: as image.reference; embedded ones have pictures of their own"
+        "", description="as `reference` of `image`, for published models; embedded ones have pictures of their own"
     )
     forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0: no such tests")
     conditions: int = Field(6, ge=1, le=1000, description="prefixes of plain decoding's images for the one-token tests")

@@ -3,9 +3,8 @@
 python -m parity.models add llamagen-xl FOLDER
 python -m parity.models add llamagen-xl hub:owner/name --text flan-t5-xl
 python -m parity.models pin workflow/experiments/sjd-table1.yaml
-python -m parity.models --kind discrete --name scenes --spec '{}' --out
-results/checkpoints/discrete/scenes/manifest.json python -m parity.models convert --model mar --target mar_base.pth
---draft mar_small.pth --kl kl16.ckpt --out weights/mar
+python -m parity.models --kind discrete --name scenes --spec '{}' --out results/checkpoints/scenes/manifest.json
+python -m parity.models convert --model mar --target mar_base.pth --draft mar_small.pth --kl kl16.ckpt --out weights/mar
 """
 
 import argparse

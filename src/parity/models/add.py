@@ -374,7 +374,7 @@ def check_companions(model: PublishedModel) -> None:
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
     """Make the `image` section of an experiment: decoders that need no companion, the model's sampling, prompts. A
     model of classes reads them from the file `classes`."""
-    methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
+    methods = {"ar": [{}], "sjd": [{"window": 16}], "sjd_coupled": [{}], "mtj": [{}]}
     prompts = {"file": str(classes)} if model.entry["network"].get("classes") else {"max_words": 119}
     return {"methods": methods, "prompts": prompts, "sampling": model.sampling}
 

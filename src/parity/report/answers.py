@@ -89,24 +89,25 @@ def describe_gpu(file: Path) -> str:
     """Describe which methods should be fastest on the GPU that was measured for the docs (docs/results/gpu.md), where a
     method's own work counts, for each network."""
     table = pd.read_csv(file).sort_values("times captured plain", ascending=False)
+    device = table["device"].iloc[0]
     gains: dict[str, list[str]] = {}
     for label, times in zip(table["label"], table["times captured plain"], strict=True):
         network, _, method = label.rpartition(", ")
         if method != "ar":
             gains.setdefault(network, []).append(f"{method} {times:.1f}")
-    return load_words().gpu(gains)
+    return load_words().gpu(device, gains)
 
 
 def describe_predictions(rows: list[dict[str, Any]]) -> str:
-    """Say by which factor predicted speeds, of one row and of a batch, miss measured ones; "" without these."""
+    """Say how measured speeds, of one row and of a batch, compare with predicted ones; "" where none was timed."""
     pairs = [
         (r[f"{name}_predicted"], r[name])
         for r in rows
         for name in ("speedup_single", "speedup")
         if r.get(f"{name}_how") == "timed"
     ]
-    factors = [max(predicted / measured, measured / predicted) for predicted, measured in pairs]
-    return load_words().predictions(len(factors), median(factors), max(factors)) if factors else ""
+    shares = [measured / predicted for predicted, measured in pairs]
+    return load_words().predictions(len(shares), median(shares), min(shares), max(shares)) if shares else ""
 
 
 def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]]) -> str:
@@ -132,7 +133,10 @@ def name_fastest(
     figure = estimate_of(best, speed)
     lowest = math.inf if figure.low is None else figure.low
     rivals = [r["label"] for r in sure if r is not best and (estimate_of(r, speed).high or 0) > lowest]
-    rough = [r["label"] for r in exact if r is not best and r not in sure and (r.get(speed) or 0) > figure.value]
+    predicted = f"{speed}_predicted"  # like is compared with like: predictions miss all methods in one direction
+    least = figure.value if is_missing(best.get(predicted)) else best[predicted]
+    guessed = {r["label"]: r.get(speed if is_missing(r.get(predicted)) else predicted) for r in exact if r not in sure}
+    rough = [label for label, value in guessed.items() if label != best["label"] and (value or 0) > least]
     lossy = find_largest([r for r in rows if rank_verdict(r) > 1 and not doubt_speed(r, speed)], speed)
     ahead = (lossy["label"], lossy[speed]) if lossy and lossy[speed] > max(1, best[speed]) else None
     return load_words().fastest(best["label"], figure, baseline, doubt_speed(best, speed), rivals, rough, ahead)

@@ -70,18 +70,13 @@ def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Col
     ]
 
 
-def make_image_columns(rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
-    """List the columns of the front table of images. gpu: by method the predicted time of an image, as text."""
-    entries = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
-    on_gpu = Column(
-        "On a GPU", lambda r: entries.get(r["method"], ABSENT), "passes counted here × time of a pass there"
-    )
+def make_image_columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """List the columns of the front table of images."""
     return [
         *make_name_columns(),
         Column("Passes", show_passes, PASSES_AND_CALLS.format(percent=PERCENT)),
         Column("Predicted, flat cost", show_predicted_gain, PREDICTED),
         make_speed_columns(rows, "image")[0],
-        *([on_gpu] if gpu else []),
     ]
 
 

@@ -79,11 +79,10 @@ def make_verdicts_section(g: Gathered) -> Section:
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     """Make the blocks on images: the table (passes at equal budgets first, where the experiment has them), pictures,
     figures and answers. rows: methods in the order of the table."""
-    gpu = read_gpu_seconds(g.files.local / GPU)
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
-    table = show_table([plain, *rows], make_image_columns(rows, gpu), "", "front")
+    table = show_table([plain, *rows], make_image_columns(rows), "", "front")
     caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
@@ -186,7 +185,7 @@ def describe_same(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-# --- meanings of options, and times predicted for a GPU
+# --- meanings of options, and what was measured on a GPU
 
 
 def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -210,17 +209,6 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
 def read_gpu(file: Path) -> dict[str, Any]:
     """Read what `benchmarks/gpu_passes.py` measured on a GPU; {} without its file."""
     return json.loads(file.read_text()) if file.is_file() else {}
-
-
-def read_gpu_seconds(file: Path) -> dict[str, str]:
-    """Read by decoder the time of an image on a GPU, as text, as `benchmarks/gpu_passes.py` predicts it; {} without its
-    file."""
-    content = read_gpu(file)
-    seconds = "seconds an image, predicted"
-    rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
-    rows = [r for r in rows if r["network"] == rows[0]["network"]]
-    fastest_last = sorted(rows, key=lambda r: -r[seconds])  # of eager and compiled, the faster row replaces the other
-    return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 
 ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that are answered above the table

@@ -7,7 +7,7 @@ named second.
 
 On a head with densities in closed form (a Gaussian mixture) the ratio is p(x)/q(x) and the decoder is exact speculative
 sampling. On a diffusion head it is the paper's surrogate, a ratio of two trajectories that share x_0, which is biased
-(its appendix A.1.2 says so).
+(its appendix A.1.2 says so) wherever a draft is accepted.
 """
 
 from collections.abc import Iterator
