@@ -1,14 +1,37 @@
-"""For adapters of repositories: their functions without their imports, and a table in place of a network."""
+"""For adapters: functions of repositories and packages without their imports, and a table in place of a network."""
 
 import __future__
 
 import ast
 import os
+import sys
+from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
+
+
+def find_file(path: str) -> Path:
+    """Find a file of the repository, or of an installed package. Raises FileNotFoundError."""
+    for folder in (os.environ["REPOSITORY"], *sys.path):
+        if folder and (file := Path(folder, path)).is_file():
+            return file
+    raise FileNotFoundError(path)
+
+
+def load_module(path: str, **stubs: Any) -> Any:
+    """Import one file of the repository or of a package, for functions whose source is read, as Triton does. `stubs`
+    stand in place of modules that it imports, a dot as two lines: vllm__logger=None; None: anything can be called."""
+    for dotted, stub in stubs.items():
+        sys.modules[dotted.replace("__", ".")] = mock.MagicMock() if stub is None else stub
+    name = path.removesuffix(".py").replace("/", ".")
+    spec = util.spec_from_file_location(name, find_file(path))
+    sys.modules[name] = module = util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
 
 def functions(path: str, *names: str, replace: dict[str, str] | None = None, **scope: Any) -> list[Any]:
@@ -18,7 +41,7 @@ def functions(path: str, *names: str, replace: dict[str, str] | None = None, **s
     `scope`: what they find as globals, modules and stubs. `replace`: texts of the file and what is put in their place:
     the name of a device that is missing here, or a mend. KeyError: the file has no such name; ValueError: no such text.
     """
-    text = Path(os.environ["REPOSITORY"], path).read_text(encoding="utf-8")
+    text = find_file(path).read_text(encoding="utf-8")
     for old, new in (replace or {}).items():
         if old not in text:
             raise ValueError(f"{path}: no text {old!r}")

@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from parity_certify import Condition, Law, Sampled, certify_conditions, certify_sampler, certify_verifier
+from parity_certify import (
+    Condition,
+    Law,
+    Sampled,
+    certify_conditions,
+    certify_sampler,
+    certify_speculation,
+    certify_verifier,
+)
 from parity_certify.laws import absorb_end, random_law
-from parity_certify.verifiers import sample_and_match, tree
+from parity_certify.processors import softmax
+from parity_certify.verifiers import draw_tokens, sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")
 CONTROL_N = 600  # number of sequences of a control
@@ -163,6 +172,39 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
     return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
 
+# Rounds of speculation
+
+
+def speculate(draft_model: Any, target_model: Any, prefixes: np.ndarray, drafts: int, rng: np.random.Generator) -> Any:
+    """Draw drafts and verify them, for prefixes [n, t]."""
+    out, laws = prefixes, []
+    for _ in range(drafts):
+        laws.append(softmax(draft_model(out)))
+        out = np.concatenate([out, draw_tokens(laws[-1], rng)[:, None]], 1)
+    start = prefixes.shape[1]
+    p = np.stack([softmax(target_model(out[:, : start + t])) for t in range(drafts + 1)], 1)
+    return sample_and_match(out[:, start:], np.stack(laws, 1), p, rng)
+
+
+def judge_speculation(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Certify the adapter's rounds of speculation, and run two controls; returns as `judge_sampler` does. For "wrong",
+    the adapter's target model is flatter than the one it is judged by."""
+    tested = adapter.speculation(**case["options"])
+    common = {k: case[k] for k in ("vocab", "drafts", "problems") if k in case}
+    settings = {k: case[k] for k in SETTINGS if k in case} | {"shape": case.get("shape", "row")}
+    settings |= {"claim": case["claim"], "name": case.get("name", "speculation")}
+    certificate = certify_speculation(tested, **common, **settings)
+
+    def speculate_flatter(draft_model: Any, target_model: Any, *arguments: Any, **keywords: Any) -> Any:
+        return tested(draft_model, lambda prefixes: target_model(prefixes) / 2, *arguments, **keywords)
+
+    speculate_flatter.__signature__ = inspect.signature(tested)  # type: ignore[attr-defined]  # whether it takes `rng`
+    few: dict[str, Any] = {"n": CONTROL_N, "draws": CONTROL_N, "tell": tell}
+    right = certify_speculation(speculate, **common, **few | {"shape": "batch"})
+    wrong = certify_speculation(speculate_flatter, **common, **few | {"shape": settings["shape"]})
+    return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
+
+
 # Texts
 
 
@@ -197,8 +239,9 @@ def main() -> None:
     start = time.monotonic()
     adapter = load_adapter(folder)
     case["name"] = folder.name
-    if case["level"] == "verifier":
-        certificate, controls = judge_verifier(adapter, case)
+    if case["level"] in ("verifier", "speculation"):
+        of_level = {"verifier": judge_verifier, "speculation": judge_speculation}[case["level"]]
+        certificate, controls = of_level(adapter, case)
     else:
         judge = {"sampler": judge_sampler, "texts": judge_texts, "design": judge_design}[case["level"]]
         certificate, controls = judge(adapter, case, models)

@@ -29,7 +29,8 @@ KEYS = {
     "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
     "environment", "released", "alone",
 }  # fmt: skip
-LEVELS, CLAIMS = ("sampler", "verifier", "texts", "design"), ("lossless", "lossy")
+LEVELS = ("sampler", "verifier", "speculation", "texts", "design")
+CLAIMS = ("lossless", "lossy")
 INSTALLING = 3600  # seconds that an installation may take
 CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found by PYTHONPATH
 
@@ -140,7 +141,7 @@ def prepare(name: str, out: Path) -> dict[str, Any]:
         result["python"] = str((folder / "bin/python").absolute())
         result["error"] = make_environment(about, folder, log)
     if about["repository"] and not result["error"]:
-        folder = out.parent.parent / "repositories" / f"{name}-{about['commit'][:8]}"
+        folder = out.parent.parent / "repositories" / f"{Path(name).name}-{about['commit'][:8]}"
         result["repository"] = str(folder.absolute())
         result["error"] = clone(about, folder, log)
     return result | {"minutes": (time.monotonic() - start) / 60}
@@ -215,14 +216,16 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 def write_models(out: Path) -> None:
     """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's law of 3
-    tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers."""
+    tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers, and
+    "mamba", which has a recurrent state."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers
 
-    for name, sizes in {"llama": {}, "square": {"hidden_size": 64}}.items():
+    made = {"llama": {"head_dim": 32}, "square": {"head_dim": 32, "hidden_size": 64}, "mamba": {}}
+    for name, sizes in made.items():
         if not (out / name / "config.json").is_file():
-            models.write_model("llama", out / name, head_dim=32, **sizes)
+            models.write_model("mamba" if name == "mamba" else "llama", out / name, **sizes)
             models.write_companions(out / name, out)
         write_logits(out, name)
     model, prompts = transformers.load_model(out / "llama"), np.random.default_rng(0)

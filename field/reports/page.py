@@ -1,13 +1,11 @@
 """The recall table: public reports of samplers with a wrong distribution, and what one default command finds of each.
 
-    PARITY_FIELD=field/reports python field/frame.py environment NAME --out results/reports/NAME/environment.json
-    PARITY_FIELD=field/reports python field/frame.py judge NAME --environment results/reports/NAME/environment.json \
-        --out results/reports/NAME/verdict.json
-    python field/reports/page.py --keep results/reports/NAME/verdict.json     writes the page anew
+    snakemake reports                   runs them all (only=NAME: one), and writes results/field/reports/reports.md
+    python field/reports/page.py --keep results/field/reports/NAME/verdict.json ...
+                                        keeps verdicts here, and writes docs/results/reports.md of all that are kept
 
-`reports.yaml` lists the reports; the folder of one that was run has field.yaml and adapter.py, as those of field/, with
-cases of level `design`. The case `default` is the report's version; any other is a correct control. The models are made
-by `python field/frame.py models`. The page is docs/results/reports.md.
+`reports.yaml` lists the reports; the folder of one that was run has field.yaml and adapter.py, as those of field/. The
+case `default` is the report's version; any other is a correct control, on a second seed where its name ends so.
 """
 
 import argparse
@@ -20,83 +18,110 @@ import yaml
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs/results/reports.md"
 KEPT = ("case", "verdict", "controls", "seconds", "n", "drafted", "accepted", "error")
+AGAIN = ", second seed"
 
 
 def keep_verdict(file: Path) -> None:
     """Copy what the page needs of a verdict.json into the report's folder."""
     verdict = json.loads(file.read_text(encoding="utf-8"))
     kept = {key: verdict[key] for key in ("name", "date", "packages", "repository", "commit")}
+    kept["name"] = Path(verdict["name"]).name
     kept["rows"] = [{key: row.get(key) for key in KEPT} for row in verdict["rows"]]
     text = json.dumps(kept, indent=1, sort_keys=True) + "\n"
-    (HERE / verdict["name"] / "verdict.json").write_text(text, encoding="utf-8")
+    (HERE / kept["name"] / "verdict.json").write_text(text, encoding="utf-8")
 
 
-def read_reports() -> list[dict[str, Any]]:
-    """Read the reports, each with the rows of its verdict.json ([] for one that was not run)."""
+def read_reports(results: Path) -> list[dict[str, Any]]:
+    """Read the reports, each with the rows of its verdict.json in a folder ([] for one that was not run), and why it
+    was not run."""
     reports = yaml.safe_load((HERE / "reports.yaml").read_text(encoding="utf-8"))
     for one in reports:
-        file = HERE / one["name"] / "verdict.json"
+        file = results / one["name"] / "verdict.json"
         one["rows"] = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+        if one["rows"] and (error := one["rows"][0].get("error")):
+            one |= {"rows": [], "why": error.partition(";")[0]}
         one.setdefault("expect", "lossy")
     return reports
 
 
-def describe_row(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Describe a row's verdict, its condition, and its sequences on each seed."""
-    if row["error"]:
-        return "none", row["error"].partition(";")[0], ""
-    v = row["verdict"]
-    condition = v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
-    return v["words"], condition, " + ".join(map(str, row["n"]))
-
-
 def is_found(row: dict[str, Any]) -> bool:
-    """Return whether a row is lossy, by a harness whose controls came out as they must."""
-    return not row["error"] and row["verdict"]["kind"] == "lossy"
+    """Return whether a row is lossy."""
+    return not row.get("error") and row["verdict"]["kind"] == "lossy"
+
+
+def list_controls(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the rows that must not be rejected: controls, and mistaken reports."""
+    return [row for one in reports for row in one["rows"][one["expect"] == "lossy" :]]
+
+
+def count_found(reports: list[dict[str, Any]]) -> str:
+    """Say how many of the reports that were run were found, and which were not."""
+    faults = [one for one in reports if one["rows"] and one["expect"] == "lossy"]
+    missed = [one["name"] for one in faults if not is_found(one["rows"][0])]
+    return f"{len(faults) - len(missed)} of {len(faults)} that were run. Missed: {', '.join(missed) or 'none'}."
+
+
+def write_summary(reports: list[dict[str, Any]]) -> list[str]:
+    """Write the figures above the tables."""
+    seen, unseen = ([one for one in reports if bool(one.get("unseen")) == asked] for asked in (False, True))
+    controls = list_controls(reports)
+    rejected, again = sum(map(is_found, controls)), [row for row in controls if row["case"].endswith(AGAIN)]
+    mistaken = [one for one in reports if one["rows"] and one["expect"] != "lossy"]
+    rightly = sum(not is_found(one["rows"][0]) for one in mistaken)
+    return [
+        f"- Known while the conditions were chosen: {count_found(seen)}",
+        f"- Not known then, and listed before any was run: {count_found(unseen)}",
+        f"- Correct controls rejected: {rejected} of {len(controls)} runs of {len(controls) - len(again)} controls, of "
+        f"which {len(again)} on two seeds. A control is the same code without drafts, or without the fault.",
+        f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
+        "- A control with few sequences ran on a busy machine, whose time was used up: it says little.",
+        f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
+    ]
+
+
+def describe_row(one: dict[str, Any], row: dict[str, Any]) -> str:
+    """Write the line of a row: what it is, its verdict and condition, its sequences on each seed."""
+    words, condition, n = "none", row.get("error", "").partition(";")[0], ""
+    if not row.get("error"):
+        v = row["verdict"]
+        words, condition = v["words"], v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
+        if v["kind"] == "lossy" and v["estimate"] is None:  # laws were compared
+            words, condition = "lossy", v["reason"]
+        n = " + ".join(map(str, row["n"]))
+    case = "" if row["case"] == "default" else f", {row['case'].removeprefix('default, ')}"
+    kind = "control" if case else one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
+    return f"| [{one['name']}]({one['report']}){case} | {one['version']} | {kind} | {words} | {condition} | {n} |"
 
 
 def write_document(reports: list[dict[str, Any]]) -> str:
-    """Write the text of docs/results/reports.md."""
-    run = [one for one in reports if one["rows"]]
-    faults = [one for one in run if one["expect"] == "lossy"]
-    found = [one for one in faults if is_found(one["rows"][0])]
-    controls = [row for one in run for row in one["rows"][1:]]
-    rejected = sum(is_found(row) for row in controls)
-    missed = ", ".join(one["name"] for one in faults if one not in found) or "none"
+    """Write the text of the page."""
     lines = [
         "# Others' bug reports",
         "",
         "Public reports that a fast sampler draws from the wrong distribution, at the",
+        "version that had the fault, put to one default command with no condition named. Written by",
+        "`python field/reports/page.py` of `field/reports/`.",
+        "",
+        *write_summary(reports),
     ]
-    lines += ["version that had the fault, put to one default command with no condition named. Written by"]
-    lines += ["`python field/reports/page.py` of `field/reports/`.", ""]
-    lines += [f"- Found: {len(found)} of {len(faults)} that were run. Missed: {missed}."]
-    lines += [
-        f"- Correct controls rejected: {rejected} of {len(controls)}: the same engine without drafts, or with fewer."
-    ]
-    lines += ["- All were known while the conditions were chosen: this is no recall on reports that nobody has seen."]
-    lines += ["- A control with few sequences ran on a busy machine, whose time was used up: it says little."]
-    lines += [f"- Of {len(reports)} reports listed, {len(reports) - len(run)} were not run.", ""]
-    lines += ["| report | version | fault | verdict | where it differs | sequences |", "|---|---|---|---|---|---|"]
-    for one in run:
-        for row in one["rows"]:
-            words, condition, n = describe_row(row)
-            case = "" if row["case"] == "default" else f", {row['case'].removeprefix('default, ')}"
-            kind = one["kind"] if not case else "control"
-            link = f"[{one['name']}]({one['report']}){case}"
-            lines.append(f"| {link} | {one['version']} | {kind} | {words} | {condition} | {n} |")
+    head = ["", "| report | version | fault | verdict | where it differs | sequences |", "|---|---|---|---|---|---|"]
+    for title, asked in (("Known while the conditions were chosen", False), ("Not known then", True)):
+        rows = [describe_row(one, row) for one in reports if bool(one.get("unseen")) == asked for row in one["rows"]]
+        lines += ["", f"## {title}", *head, *rows]
     lines += ["", "## Not run", "", "| report | version | fault | why |", "|---|---|---|---|"]
     for one in reports:
         if not one["rows"]:
-            lines.append(
-                f"| [{one['name']}]({one['report']}) | {one['version']} | {one['kind']} | {one.get('why', 'not yet')} |"
-            )
+            link = f"[{one['name']}]({one['report']})"
+            lines.append(f"| {link} | {one['version']} | {one['kind']} | {one.get('why', 'not yet')} |")
     return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="*", type=Path, default=[], metavar="FILE")
-    for file in parser.parse_args().keep:
+    parser.add_argument("--results", type=Path, default=HERE, help="the folder of the verdicts; default: those kept")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    for file in arguments.keep:
         keep_verdict(file)
-    PAGE.write_text(write_document(read_reports()), encoding="utf-8")
+    arguments.out.write_text(write_document(read_reports(arguments.results)), encoding="utf-8")

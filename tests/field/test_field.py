@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -42,12 +43,21 @@ def design(models):
         return Sampled(out, len(out), 1)
     return make_conditions(sample, lambda prefixes: np.tile(np.log(P), (len(prefixes), 1)), vocab=3)
 """
+SPECULATION = """
+from case import speculate
+
+def speculation(flat=1):
+    def tested(draft_model, target_model, prefixes, drafts, rng):
+        return speculate(draft_model, lambda tokens: target_model(tokens) / flat, prefixes, drafts, rng)
+    return tested
+"""
 FOLDERS = {
     "right": ("{level: verifier, shape: batch, n: 2000, margin: 0.2}", VERIFIER),
     "faulty": ("{level: verifier, shape: batch, n: 2000, options: {fault: residual not subtracted}}", VERIFIER),
     "sampler": ("{level: sampler, model: table, vocab: 3, length: 2, n: 2000, margin: 0.2}", SAMPLER),
     "undrafted": ("{level: sampler, model: table, vocab: 3, length: 2, n: 500, options: {accepted: 0}}", SAMPLER),
     "design": ("{level: design, n: 1000, margin: 0.2}", DESIGN),
+    "speculation": ("{level: speculation, shape: batch, n: 2000, margin: 0.2}", SPECULATION),
     "crashes": ("{level: verifier}", "raise OSError('the <engine> is gone')"),
     "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(60)"),
     "missing": ("{level: verifier}", VERIFIER),
@@ -94,7 +104,7 @@ def read_row(folder: Path, name: str) -> dict:
 
 @pytest.mark.long
 def test_correct_implementations_are_not_rejected(judged: Path) -> None:
-    for name in ("right", "sampler", "design"):
+    for name in ("right", "sampler", "design", "speculation"):
         row = read_row(judged, name)
         assert (row["error"], row["verdict"]["kind"]) == ("", "certified")
         assert row["verdict"]["bound"] < 0.2
@@ -152,3 +162,26 @@ def test_a_release_without_a_date_is_refused(tmp_path: Path, released: str) -> N
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run_step(tmp_path, "frame.py", "environment", "wrong", "--out", "x.json")
     assert refused.value.stderr.decode().startswith("error: wrong: released ")
+
+
+def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
+    """Of two reports that were run one is missed; of two runs of a control one is rejected; one could not be run."""
+    page = runpy.run_path(str(ROOT / "field/reports/page.py"))
+
+    def row(case: str, kind: str) -> dict:
+        v = {"kind": kind, "words": kind, "where": "drafts 2, prompt [1]", "estimate": 0.1, "reason": ""}
+        return {"case": case, "verdict": v, "n": [100], "error": ""}
+
+    about = {"report": "address", "version": "1", "kind": "fault", "expect": "lossy", "unseen": True}
+    controls = [row("default, plain", "certified"), row("default, plain, second seed", "lossy")]
+    reports = [
+        about | {"name": "found", "rows": [row("default", "lossy"), *controls]},
+        about | {"name": "missed", "rows": [row("default", "certified")]},
+        about | {"name": "absent", "rows": [], "why": "needs a GPU"},
+        about | {"name": "mistaken", "expect": "correct", "rows": [row("default", "certified")]},
+    ]
+    text = page["write_document"](reports)
+    assert "listed before any was run: 1 of 2 that were run. Missed: missed." in text
+    assert "Correct controls rejected: 1 of 3 runs of 2 controls, of which 1 on two seeds." in text
+    assert "Mistaken reports that were not rejected: 1 of 1." in text
+    assert "| needs a GPU |" in text

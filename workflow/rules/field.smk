@@ -1,18 +1,23 @@
-"""Field: which public implementations draw from the model's law? Only its target `field` asks for this.
+"""Field: which public implementations draw from the model's law? Only its targets `field` and `reports` ask for this.
 
 REQUIRED INPUTS  field/<name>/field.yaml and adapter.py (field/README.md); the network, for packages and repositories
 OUTPUTS          results/field/<name>/environment.json    its environment and clone, or why there is none
                  results/field/<name>/verdict.json        a row a case, its reproduction
                  results/field/field.html                 the page; rows not run here are those of field/<name>/verdict.json
 
+                 results/field/reports/reports.md         others' bug reports, of field/reports: what was found of each
+
     snakemake field                               every implementation
     snakemake field --config only=mlx-lm            one again (several: only=mlx-lm,transformers)
+    snakemake reports                             every report; one of whose code cannot be fetched is a row that says so
 """
 
 FIELD = sorted(file.parent.name for file in (ROOT / "field").glob("*/field.yaml"))
-ASKED = [name for name in FIELD if not ONLY or name in ONLY]
-if unknown := set(ONLY) - set(FIELD):
-    refuse(f"only: {', '.join(sorted(unknown))}; allowed: {', '.join(FIELD)}")
+REPORTS = sorted(f"reports/{file.parent.name}" for file in (ROOT / "field/reports").glob("*/field.yaml"))
+ASKED, ASKED_REPORTS = ([n for n in names if not ONLY or Path(n).name in ONLY] for names in (FIELD, REPORTS))
+NAMES = [Path(name).name for name in (*FIELD, *REPORTS)]
+if unknown := set(ONLY) - set(NAMES):
+    refuse(f"only: {', '.join(sorted(unknown))}; allowed: {', '.join(NAMES)}")
 
 
 rule field_models:
@@ -39,7 +44,7 @@ rule field_environment:
     log:
         "logs/field/{name}/environment.log",
     wildcard_constraints:
-        name="|".join(FIELD),
+        name="|".join([*FIELD, *REPORTS]),
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -63,12 +68,12 @@ rule field_judge:
     log:
         "logs/field/{name}/verdict.log",
     wildcard_constraints:
-        name="|".join(FIELD),
+        name="|".join([*FIELD, *REPORTS]),
     conda:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        code=digest_code("parity_certify.sampler", "parity_certify.verifier"),
+        code=digest_code("parity_certify.design", "parity_certify.speculation"),
     message:
         "judge {wildcards.name}"
     shell:
@@ -97,3 +102,21 @@ rule field_page:
 rule field:
     input:
         "results/field/field.html",
+
+
+rule reports:
+    input:
+        collect("results/field/{name}/verdict.json", name=ASKED_REPORTS),
+        page="field/reports/page.py",
+        listed="field/reports/reports.yaml",
+    output:
+        "results/field/reports/reports.md",
+    log:
+        "logs/field/reports.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    message:
+        "write what was found of others' bug reports"
+    shell:
+        "python {input.page:q} --results results/field/reports --out {output:q} >{log:q} 2>&1"

@@ -17,19 +17,23 @@ def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
     return torch.rand(num_tokens, dtype=torch.float64)
 
 
-def verifier(ngram=False):
-    """Make the verifier; ngram: drafts are certain, and their laws are not handed over."""
-    replaced = {"pin_memory=True": "pin_memory=False"}
+def verifier(ngram=False, logits=True, names=NAMES, replaced=("pin_memory=True", "pin_memory=False")):
+    """Make the verifier; ngram: drafts are certain, and their laws are not handed over; logits: the target's laws are
+    handed over as logits, else as probabilities."""
     file = "vllm_ascend/sample/rejection_sampler.py"
-    sample = borrowed.functions(file, *NAMES, replace=replaced, generate_uniform_probs=draw_uniforms, **SCOPE)[-1]
+    replace = dict([replaced] if replaced else [])
+    sample = borrowed.functions(file, *names, replace=replace, generate_uniform_probs=draw_uniforms, **SCOPE)[-1]
 
     def verify(tokens, q, p):
         n, K, V = q.shape
         drafts, laws = torch.from_numpy(tokens).reshape(-1), torch.from_numpy(q).float().reshape(-1, V)
-        logits = torch.from_numpy(p[:, :K]).log().float().reshape(-1, V)
+        target = torch.from_numpy(p[:, :K]).float().reshape(-1, V)
+        if logits:  # about zero, as a model's are
+            target = target.log()
+            target = target - target.clamp(min=-20).mean(-1, keepdim=True)
         bonus = torch.multinomial(torch.from_numpy(p[:, K]), 1)
         request = SimpleNamespace(all_greedy=False, all_random=True, generators={}, temperature=torch.ones(n))
         ends = torch.arange(1, n + 1) * K
-        return sample(drafts, [K] * n, K, ends, None if ngram else laws, logits, bonus, request).numpy()
+        return sample(drafts, [K] * n, K, ends, None if ngram else laws, target, bonus, request).numpy()
 
     return verify
