@@ -28,21 +28,23 @@ def convert(folder):
 
 def design(models, drafting="model"):
     """Make the conditions of the default design; drafting: by a "model", by look-up in the "prompt", or "none"."""
-    settings = {"scheduler_config": genai.SchedulerConfig(), "device": "CPU", "properties": PRECISE}
+    settings = dict(PRECISE)
     if drafting == "model":
         settings["draft_model"] = genai.draft_model(convert(models / "square-assistant"), "CPU", **PRECISE)
     if drafting == "prompt":
         settings["prompt_lookup"] = True
-    pipe = genai.ContinuousBatchingPipeline(convert(models / "square"), **settings)
+    target = convert(models / "square")
+    pipe = genai.ContinuousBatchingPipeline(target, genai.Tokenizer(target), genai.SchedulerConfig(), "CPU", **settings)
 
     def sample(
-        prompts, seed, *, length, drafts, temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0, rows=None
+        prompts, seed, *, length, drafts, temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0, end=4, rows=None
     ):
         """Draw all rows in one call."""
         common = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty}
         requests = []
         for i, own in enumerate(rows or [{}] * len(prompts)):
-            request = genai.GenerationConfig(do_sample=True, max_new_tokens=length, ignore_eos=True)
+            request = genai.GenerationConfig(do_sample=True, max_new_tokens=length)
+            request.set_eos_token_id(end)  # it needs one: without `end` a token that the model does not have
             request.rng_seed = int(np.random.default_rng([seed, i]).integers(2**31))
             if drafting != "none":
                 request.num_assistant_tokens = drafts

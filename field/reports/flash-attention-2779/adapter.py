@@ -1,0 +1,18 @@
+"""flash-attention: `sample_speculative`, on a batch of rows."""
+
+import borrowed
+import torch
+
+NAMES = "modify_logits_for_top_p_filtering", "modify_logits_for_top_k_filtering", "sample_speculative"
+
+
+def verifier():
+    """Make the verifier of a batch."""
+    sample = borrowed.functions("flash_attn/utils/generation.py", *NAMES, torch=torch)[-1]
+
+    def verify(tokens, q, p):
+        logits, logits_draft = (torch.from_numpy(laws).float().log() for laws in (p, q))
+        out, length = sample(logits, logits_draft, torch.from_numpy(tokens), top_k=0)
+        return torch.where(torch.arange(out.shape[1]) < length[:, None], out, -1).numpy()
+
+    return verify
