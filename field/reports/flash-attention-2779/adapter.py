@@ -2,13 +2,15 @@
 
 import borrowed
 import torch
+from einops import rearrange, repeat
 
 NAMES = "modify_logits_for_top_p_filtering", "modify_logits_for_top_k_filtering", "sample_speculative"
 
 
 def verifier():
     """Make the verifier of a batch."""
-    sample = borrowed.functions("flash_attn/utils/generation.py", *NAMES, torch=torch)[-1]
+    scope = {"torch": torch, "F": torch.nn.functional, "rearrange": rearrange, "repeat": repeat}
+    sample = borrowed.functions("flash_attn/utils/generation.py", *NAMES, **scope)[-1]
 
     def verify(tokens, q, p):
         logits, logits_draft = (torch.from_numpy(laws).float().log() for laws in (p, q))
