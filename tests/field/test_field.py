@@ -176,12 +176,12 @@ def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     controls = [row("default, plain", "certified"), row("default, plain, second seed", "lossy")]
     reports = [
         about | {"name": "found", "rows": [row("default", "lossy"), *controls]},
-        about | {"name": "missed", "rows": [row("default", "certified")]},
+        about | {"name": "missed", "missed": "no such condition", "rows": [row("default", "certified")]},
         about | {"name": "absent", "rows": [], "why": "needs a GPU"},
         about | {"name": "mistaken", "expect": "correct", "rows": [row("default", "certified")]},
     ]
     text = page["write_document"](reports)
-    assert "listed before any was run: 1 of 2 that were run. Missed: missed." in text
+    assert "listed before any was run: 1 of 2 that were run. Missed: missed (no such condition)." in text
     assert "Correct controls rejected: 1 of 3 runs of 2 controls, of which 1 on two seeds." in text
     assert "Mistaken reports that were not rejected: 1 of 1." in text
     assert "| needs a GPU |" in text

@@ -10,7 +10,7 @@ from case import load_logits
 from openvino_tokenizers import convert_tokenizer
 from optimum.intel import OVModelForCausalLM
 from parity_certify.design import make_conditions
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 PRECISE = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -20,7 +20,9 @@ def convert(folder):
     out = Path(tempfile.mkdtemp())
     OVModelForCausalLM.from_pretrained(folder, export=True, stateful=True, load_in_8bit=False).save_pretrained(out)
     names = "openvino_tokenizer", "openvino_detokenizer"
-    made = convert_tokenizer(AutoTokenizer.from_pretrained(folder), with_detokenizer=True)
+    made = convert_tokenizer(
+        PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")), with_detokenizer=True
+    )
     for name, model in zip(names, made, strict=True):
         openvino.save_model(model, out / f"{name}.xml")
     return out
