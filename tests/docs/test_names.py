@@ -109,8 +109,8 @@ def find_absent(text, page=""):
     absent += [name for name in FILE.findall(text) if name not in files | FILES and not WRITTEN.search(name)]
     absent += [name for name in MODULE.findall(text) if not is_name_here(name)]
     for name in [*NAME.findall(text), *(CALL.findall(text) if page.endswith(".py") else [])]:
-        known = name in NAMES or FILE.fullmatch(name) or set(filter(None, name.split("."))) <= list_words()
-        absent += [] if known else [name]
+        is_known = name in NAMES or FILE.fullmatch(name) or set(filter(None, name.split("."))) <= list_words()
+        absent += [] if is_known else [name]
     return absent + [f"--{f}" for f in FLAG.findall(text) if not {f, f.replace("-", "_")} & (list_words() | FLAGS)]
 
 
@@ -133,12 +133,13 @@ def test_every_file_module_name_and_flag_that_is_named_exists():
 
 def find_not_held(text):
     """List "file: name" for each name in brackets behind a file of a text that the file does not have."""
-    held = [(file, re.findall(r"\w+", names)) for file, names in HELD.findall(text) if "<" not in file]
-    where = {
-        file: next(ROOT / folder / file for folder in BELOW if (ROOT / folder / file).is_file()) for file, _ in held
-    }
-    words = {file: set(re.findall(r"\w+", place.read_text(encoding="utf-8"))) for file, place in where.items()}
-    return [f"{file}: {name}" for file, names in held for name in names if name not in words[file]]
+    absent = []
+    for file, names in HELD.findall(text):
+        if "<" not in file:
+            path = next(ROOT / folder / file for folder in BELOW if (ROOT / folder / file).is_file())
+            words = re.findall(r"\w+", path.read_text(encoding="utf-8"))
+            absent += [f"{file}: {name}" for name in re.findall(r"\w+", names) if name not in words]
+    return absent
 
 
 def test_a_name_in_another_file_is_found():

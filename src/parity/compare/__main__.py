@@ -2,7 +2,7 @@
 
     parity compare RESULTS_A RESULTS_B [--out FILE.html]
 
-Rows are paired by model, task, method, options, sampling and batch. A difference is B less A with its 95% interval: by
+Rows are paired by model, task, method, options, sampling and batch. A difference is B less A with its interval: by
 prompt where both folders have the same prompts. Seconds are compared only where both rows name the same machine.
 """
 
