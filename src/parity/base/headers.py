@@ -26,28 +26,27 @@ def strip_wrappers(name: str) -> str:
     return WRAPPED.sub("", name)
 
 
-def check_whole(file: Path, label: str = "") -> None:
-    """Raise ParityError that begins with `label`, or the file, if a file of weights is empty, shorter than its header
-    says, no safetensors file despite its name, or a web page or a pointer of git-LFS saved in its place."""
+def check_whole(file: Path) -> None:
+    """Raise ParityError if a file of weights is empty, shorter than its header says, no safetensors file despite its
+    name, or a web page or a pointer of git-LFS saved in its place."""
     size = file.stat().st_size
-    name = f"{label} = {str(file)!r}" if label else str(file)
     with file.open("rb") as stream:
         start = stream.read(512)
     if not size:
-        raise ParityError(f"{name}: an empty file; get it again")
+        raise ParityError(f"{file}: an empty file; get it again")
     if start.lstrip().lower().startswith(PAGE):
-        raise ParityError(f"{name}: a web page or a pointer and not the weights; download the file itself")
+        raise ParityError(f"{file}: a web page or a pointer and not the weights; download the file itself")
     if file.suffix in PICKLED and start.startswith(b"PK") and not zipfile.is_zipfile(file):
-        raise ParityError(f"{name}: cut off: an archive without its end, {size} bytes; get it again")
+        raise ParityError(f"{file}: cut off: an archive without its end, {size} bytes; get it again")
     if file.suffix == ".safetensors":
         expected = 8 + int.from_bytes(start[:8], "little")
         try:
             expected += max([0, *(entry["data_offsets"][1] for entry in read_entries(file).values())])
         except (ValueError, LookupError, TypeError, AttributeError):
             if size >= expected:
-                raise ParityError(f"{name}: not a safetensors file: its header cannot be read; get it again") from None
+                raise ParityError(f"{file}: not a safetensors file: its header cannot be read; get it again") from None
         if size < expected:
-            raise ParityError(f"{name}: cut off: {size} bytes, where its header says {expected}; get it again")
+            raise ParityError(f"{file}: cut off: {size} bytes, where its header says {expected}; get it again")
 
 
 def read_header(file: Path) -> dict[str, Any]:

@@ -134,16 +134,14 @@ def is_narrow(speed: Estimate) -> bool:
     return bool(speed.high <= NARROW * speed.value <= NARROW**2 * speed.low)
 
 
-def bootstrap_interval(
-    values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = CONFIDENCE, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(values: np.ndarray, groups: np.ndarray, count: int = 2000, seed: int = 0) -> tuple[float, float]:
     """Compute the percentile bootstrap interval of the mean of values [n], resampling whole groups [n]."""
     sums, sizes = np.bincount(groups, np.asarray(values, dtype=np.float64)), np.bincount(groups)
     sums, sizes = sums[sizes > 0], sizes[sizes > 0]
     rng = np.random.default_rng([seed, 1])
     drawn = (rng.integers(0, len(sums), len(sums)) for _ in range(count))
     means = [sums[chosen].sum() / sizes[chosen].sum() for chosen in drawn]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 

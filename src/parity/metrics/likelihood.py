@@ -23,20 +23,18 @@ STRETCH = 512  # positions of a pass: its mask has this times as many numbers as
 
 
 @torch.inference_mode()
-def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
+def teacher_forced_logits(model: TokenModel, tokens: Tensor) -> Tensor:
     """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, STRETCH positions a pass:
-    [start, tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
+    [0, tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
 
-    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
-    before position 0, by default 0.
+    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`).
     """
     B, L = tokens.shape
     if model.length != L:
         raise ParityError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
-    tokens = tokens.long()
-    first = tokens.new_zeros(B, 1) if start is None else start[:, None]
+    read = torch.cat([tokens.new_zeros(B, 1), tokens[:, :-1]], 1).long()
     positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
-    stretches = zip(torch.cat([first, tokens[:, :-1]], 1).split(STRETCH, 1), positions.split(STRETCH, 1), strict=True)
+    stretches = zip(read.split(STRETCH, 1), positions.split(STRETCH, 1), strict=True)
     return torch.cat([model.logits(*stretch) for stretch in stretches], 1)
 
 

@@ -111,17 +111,17 @@ def find_plain_row(rows: pd.DataFrame) -> dict[str, Any] | None:
     return next(iter(list_records(plain)), None)
 
 
-def predict_gains(rows: pd.DataFrame, cost: PassCost) -> pd.DataFrame:
-    """Add the column `gain` of `predict_gain` to summary rows of one model; NaN if they lack plain decoding."""
+def predict_gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `gain`, of `predict_gain` at FLAT cost, to summary rows of a model; NaN without plain decoding."""
     plain = find_plain_row(rows)
-    gain = [math.nan if plain is None else predict_gain(row, plain, cost) for row in list_records(rows)]
+    gain = [math.nan if plain is None else predict_gain(row, plain, FLAT) for row in list_records(rows)]
     return rows.assign(gain=gain)
 
 
-def select_best_within(rows: pd.DataFrame, budget: float, cost: PassCost = FLAT) -> pd.DataFrame:
+def select_best_within(rows: pd.DataFrame, budget: float) -> pd.DataFrame:
     """Select, for each method and claim, the row that gains most, with the column `gain`, among those with at most
     `budget` nodes a pass; the best first. A method that has none is left out."""
-    gains = predict_gains(rows, cost)
+    gains = predict_gains(rows)
     gains = gains[~is_plain(gains) & (gains["nodes_per_pass"] <= budget)].dropna(subset="gain")
     best = gains.sort_values("gain", ascending=False, kind="stable")
     return best.drop_duplicates([name for name in ("method", "claim") if name in best]).reset_index(drop=True)
@@ -188,8 +188,8 @@ def name_row(row: Mapping[str, Any]) -> str:
     return str(row["label"]) if row["role"] == "method" else PLAIN
 
 
-def find_fastest(rows: pd.DataFrame, largest: float = LARGEST) -> list[Stretch]:
-    """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to `largest`, if costs
+def find_fastest(rows: pd.DataFrame) -> list[Stretch]:
+    """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to LARGEST, if costs
     rise in proportion to nodes. A method's time is then a line over that cost, and the fastest are the lower envelope
     of these lines. rows: of one model; plain decoding competes, and without its passes the result is empty."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
@@ -201,11 +201,11 @@ def find_fastest(rows: pd.DataFrame, largest: float = LARGEST) -> list[Stretch]:
     lines = [line for line in zip(starts, rises, candidates, strict=True) if math.isfinite(line[1])]
     stretches: list[Stretch] = []
     low, fastest = 1.0, min(lines, key=lambda line: line[:2])
-    while low < largest:
+    while low < LARGEST:
         start, rise, best = fastest
         crossings = {i: 1 + (line[0] - start) / (rise - line[1]) for i, line in enumerate(lines) if line[1] < rise}
         following = min(crossings, key=lambda i: (crossings[i], lines[i][1]), default=None)
-        high = largest if following is None else min(crossings[following], largest)
+        high = LARGEST if following is None else min(crossings[following], LARGEST)
         ends = [make_line_cost(x) for x in (low, high)]
         gains = [predict_gain(best, plain, cost) for cost in ends]
         near = list_near([row for _, _, row in lines if row["method"] != best["method"]], best, low, high)

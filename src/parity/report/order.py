@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from parity.report.blocks import format_text, list_records
-from parity.report.cost import FLAT, predict_gains
+from parity.report.cost import predict_gains
 
 RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # the rank of a kind of verdict; 3 without one
 
@@ -30,7 +30,7 @@ def order_images(rows: pd.DataFrame) -> list[dict[str, Any]]:
     and `predicted_gain`: how many times faster than plain decoding if a pass costs the same at any size."""
     rows = rows[rows["role"] != "control"]
     groups = [group for _, group in rows.groupby(["model", "sampling"], sort=False)]
-    predicted = [group.assign(predicted_gain=predict_gains(group, FLAT)["gain"]) for group in groups]
+    predicted = [group.assign(predicted_gain=predict_gains(group)["gain"]) for group in groups]
     records = [row for group in predicted for row in list_records(group)]
     named = [{**r, "name": r["label"] if r["role"] == "method" else r["method"]} for r in records]
     return sorted(named, key=lambda row: rank_row(row, "predicted_gain"))

@@ -232,9 +232,9 @@ def show_p_values(name: str) -> Maker:
     return show
 
 
-def show_text(name: str, detail: str = "", absent: str = "any") -> Maker:
+def show_text(name: str, detail: str = "") -> Maker:
     """Make a function that shows the text in column `name` of a row, beneath it that in `detail`."""
-    return lambda row: Entry(format_text(row.get(name), absent), format_text(row.get(detail)), "text")
+    return lambda row: Entry(format_text(row.get(name), "any"), format_text(row.get(detail)), "text")
 
 
 # --- columns of the tables of every kind of model
