@@ -185,7 +185,7 @@ def show_verdict(row: Row) -> Entry:
 
 def show_method(row: Row) -> Entry:
     """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
-    broken = ", which does not hold" * (is_mismatch(row) and row["claim"] != "lossy")
+    broken = ", which does not hold" if is_mismatch(row) and row["claim"] != "lossy" else ""
     about = describe_method(row["kind"], row["method"])
     if row["role"] == "reference":
         return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
@@ -196,7 +196,8 @@ def describe_method(kind: str, method: str) -> str:
     """Describe what a decoder is and where it is from: its module's first sentence and SOURCE."""
     about = " ".join(read_outline(f"decoders/{kind}", method).doc.partition("\n\n")[0].split())
     source = declaration(kind, method).SOURCE
-    return re.split(r"(?<=[.:])\s", about)[0].rstrip(".:") + ". " + f"Source: {source}." * bool(source)
+    sentence = re.split(r"(?<=[.:])\s", about)[0].rstrip(".:")
+    return f"{sentence}. Source: {source}." if source else f"{sentence}. "
 
 
 def show_fewer_calls(row: Row) -> Entry:
@@ -253,7 +254,8 @@ def describe_quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
         scale = f" (of {format_number(base, 2)})" if not is_missing(base) else ""
         smallest = f"{name_figure(kind, name, judged_here)} below {format_number(reach * error, 1)}{scale}"
         small = f"; a change of {smallest} might not show" if error else ""
-        lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
+        others = "no other change" if lines else "no change"
+        lines.append(f"{others} seen in {', '.join(compared)}{small}")
     if reasons := find_unmeasured(kind, rows):
         lines.append(f"not measured: {'; '.join(reasons)}")
     present = [name for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]

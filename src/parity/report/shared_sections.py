@@ -92,7 +92,8 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
     silent = "; ".join(labels.get(y, y) for y in figure.y if y not in printed)
     caption = figure.reading
     if printed:
-        caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
+        caption += f" {BOTH.format(paper=figure.paper)}"
+        caption += f" The paper prints no numbers for {silent}." if silent else ""
         if "speedup" in printed and (baseline := g.find_baseline(kind)):
             caption += f" Speeds measured here are relative to {baseline}, those of the paper to one token a pass."
     elif figure.paper:

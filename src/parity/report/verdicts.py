@@ -196,7 +196,7 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
     """Describe on which models the exact layer reached its verdict, and within which margin. lengths: tokens of each
     model; options: those that the layer changed, "" if none."""
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
-    conditions = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
+    conditions = f"({describe_range(lengths)} tokens{f', {options}' if options else ''})"
     if value.kind == "lossy":
         return f"on the worst of the {models} {conditions}"
     margin = "" if value.margin is None else f"within {value.margin:g} "
@@ -299,8 +299,8 @@ def write_pill(value: Verdict, model: str = "") -> str:
     if value.kind == "inconclusive" or value.within or value.dependent:
         return value.words
     if value.kind == "lossy":
-        worst = f" on the worst {model}" * bool(model)
+        worst = f" on the worst {model}" if model else ""
         return "lossy" if value.estimate is None else f"lossy{worst}, TV = {format_number(value.estimate, 2)}"
-    models = f" on {model}s" * bool(model)
+    models = f" on {model}s" if model else ""
     bound = "" if value.bound is None else f", TV ≤ {show_bound(value.bound).text}"
     return f"{value.kind}{models}{bound}"
