@@ -14,8 +14,8 @@ from parity.report.blocks import Entry, Section, Strip, Words, format_settings, 
 from parity.report.collect import Gathered
 from parity.report.figures import choose_look, plot
 from parity.report.pictures import make_thumbnail
-from parity.report.settings import parse_settings
-from parity.report.tables import Column, Row, show_measured, show_share, show_table, show_value
+from parity.report.settings import SummaryRow, parse_settings
+from parity.report.tables import Column, show_measured, show_share, show_table, show_value
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
@@ -42,7 +42,7 @@ SWEPT = {
 PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
-def predict_seconds(row: Row) -> Entry:
+def predict_seconds(row: SummaryRow) -> Entry:
     """Predict the seconds an image of this row would take with MAR-H on an A100, from counts and the constants PLACE,
     CALL and ROW. "not predicted" where a count is missing, or includes calls of a draft model."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
@@ -59,7 +59,7 @@ def make_draft_column(heading: str, maker: tables.Maker, meaning: str = "") -> C
     return Column(heading, lambda row: maker(row) if row.get("drafted") else Entry("no draft", style="none"), meaning)
 
 
-def show_inception_score(row: Row) -> Entry:
+def show_inception_score(row: SummaryRow) -> Entry:
     """Show the Inception score, which has no error; if it is missing, for instance without a network, the reason."""
     missing = is_missing(row.get("is"))
     return tables.explain_missing(estimate_of(row, "is")) if missing else tables.show_number(row["is"], 3)

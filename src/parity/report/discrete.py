@@ -16,14 +16,14 @@ from parity.report.blocks import Details, Entry, Section, Sides, Words, format_s
 from parity.report.collect import Gathered
 from parity.report.figures import choose_look, draw_quality, plot
 from parity.report.front_table import SCENES, is_judged_here
-from parity.report.settings import parse_settings
-from parity.report.tables import Column, Row, format_number, show_measured, show_number, show_table, show_value
+from parity.report.settings import SummaryRow, parse_settings
+from parity.report.tables import Column, format_number, show_measured, show_number, show_table, show_value
 
 KIND = "discrete"
 SLOTS = 8  # each of the first slots of a pass has a column
 
 
-def show_perplexity(row: Row) -> Entry:
+def show_perplexity(row: SummaryRow) -> Entry:
     """Show the perplexity, beneath it the share of tokens left out because the target gives them probability 0."""
     entry = show_measured("perplexity")(row)
     if is_missing(row.get("excluded")) or not row["excluded"] > 0:
@@ -32,14 +32,14 @@ def show_perplexity(row: Row) -> Entry:
     return entry._replace(detail=f"{entry.detail} {excluded}".strip())
 
 
-def show_time(row: Row) -> Entry:
+def show_time(row: SummaryRow) -> Entry:
     """Show the median milliseconds of a pass (the mean, if only that was recorded), and the quartiles over batches."""
     median, low, high = (row.get(f"ms_per_forward_{end}") for end in ("median", "q1", "q3"))
     entry = show_number(row.get("ms_per_forward") if is_missing(median) else median, 3)
     return entry if is_missing(low) else entry._replace(detail=f"{format_number(low, 3)} to {format_number(high, 3)}")
 
 
-def show_batch(row: Row) -> Entry:
+def show_batch(row: SummaryRow) -> Entry:
     """Show how many images were decoded at once, and how many batches were timed."""
     entry = show_number(row.get("batch"))
     return entry if is_missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
@@ -48,7 +48,7 @@ def show_batch(row: Row) -> Entry:
 def make_slot_column(j: int) -> Column:
     """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show the share; "n/a" for a row that recorded fewer slots."""
         shares = json.loads(row["acceptance_by_slot"])
         return tables.show_percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE

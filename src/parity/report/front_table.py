@@ -26,11 +26,10 @@ from parity.report.collect import (
 )
 from parity.report.cost import BUDGETS, select_best_within
 from parity.report.order import rank_row
-from parity.report.settings import parse_settings
+from parity.report.settings import SummaryRow, parse_settings
 from parity.report.tables import (
     ABSENT,
     Column,
-    Row,
     count_decimals,
     explain_missing,
     find_mark,
@@ -50,7 +49,7 @@ FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
 ALONE = "a single prompt has no error"  # the reason why a figure is known and its change is not
 
 
-def find_reference(g: Gathered, row: Row) -> dict[str, Any]:
+def find_reference(g: Gathered, row: SummaryRow) -> dict[str, Any]:
     """Find the summary row of plain decoding that a row is compared with."""
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
@@ -104,7 +103,7 @@ def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
 def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
     """Make the column of the change of quality from plain decoding."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show a row's change of quality; "baseline" for plain decoding."""
         return show_change(g, kind, row) if row["role"] == "method" else Entry("baseline", style="none")
 
@@ -112,7 +111,7 @@ def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Co
     return Column("Quality", show, CHANGE.format(percent=PERCENT, name=name))
 
 
-def show_passes(row: Row) -> Entry:
+def show_passes(row: SummaryRow) -> Entry:
     """Show the passes of an image with their error, beneath the tokens of each and the calls of a companion, with its
     size relative to the target."""
     figure = estimate_of(row, "nfe")
@@ -127,7 +126,7 @@ def show_passes(row: Row) -> Entry:
     return Entry(f"{figure.value:.0f}{error}", "; ".join(details))
 
 
-def show_predicted_gain(row: Row) -> Entry:
+def show_predicted_gain(row: SummaryRow) -> Entry:
     """Show the predicted gain as "3.5×"; 1.0× for a row without one, as plain decoding's."""
     gain = row.get("predicted_gain", 1.0)
     return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
@@ -173,17 +172,17 @@ def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
     return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen.strip()))))
 
 
-def show_task(row: Row) -> Entry:
+def show_task(row: SummaryRow) -> Entry:
     """Show a text task's name, beneath it its settings in words."""
     return Entry(row["task"].capitalize(), describe_task(row["task"], parse_settings(row["settings"])))
 
 
-def show_verdict(row: Row) -> Entry:
+def show_verdict(row: SummaryRow) -> Entry:
     """Show the verdict, and where it was reached, or why there is none."""
     return show_pill(row)._replace(detail=format_text(row.get("scope")) or format_text(row.get("note")))
 
 
-def show_method(row: Row) -> Entry:
+def show_method(row: SummaryRow) -> Entry:
     """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" if is_mismatch(row) and row["claim"] != "lossy" else ""
     about = describe_method(row["kind"], row["method"])
@@ -200,7 +199,7 @@ def describe_method(kind: str, method: str) -> str:
     return f"{sentence}. Source: {source}." if source else f"{sentence}. "
 
 
-def show_fewer_calls(row: Row) -> Entry:
+def show_fewer_calls(row: SummaryRow) -> Entry:
     """Show how many times fewer (or more) passes than plain decoding, beneath the count or share behind it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
@@ -216,7 +215,7 @@ def choose_main_figure(g: Gathered, kind: str) -> str:
     return "fid" if is_published else QUALITY[kind]
 
 
-def is_judged_here(rows: Sequence[Row]) -> bool:
+def is_judged_here(rows: Sequence[SummaryRow]) -> bool:
     """Return whether small networks trained here judge the quality, and not the published ones of a protocol."""
     return all(is_missing(row.get("protocol")) for row in rows)
 
@@ -227,7 +226,7 @@ def name_figure(kind: str, figure: str, judged_here: bool = False) -> str:
     return SCENES.get(figure, name) if judged_here and kind != "anysubset" else name
 
 
-def list_moves(g: Gathered, row: Row) -> list[str]:
+def list_moves(g: Gathered, row: SummaryRow) -> list[str]:
     """List the figures of quality that differ from plain decoding's beyond chance: "perplexity 4.1 → 17.6"."""
     base = find_reference(g, row)
     judged_here = is_judged_here([row])
@@ -275,7 +274,7 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
     return [f"{', '.join(figures)} ({reason})" for reason, figures in names.items()]
 
 
-def show_change(g: Gathered, kind: str, row: Row) -> Entry:
+def show_change(g: Gathered, kind: str, row: SummaryRow) -> Entry:
     """Show what moved, and the change of the main figure; grey where a change of interest might not have shown."""
     name = choose_main_figure(g, kind)
     moved = list_moves(g, row)

@@ -14,13 +14,14 @@ import pandas as pd
 
 from parity.experiment.options import is_plain_decoding, methods, options
 from parity.report.blocks import is_missing, list_records
-from parity.report.settings import NAMED, Row, list_settings, parse_settings
+from parity.report.settings import NAMED, SummaryRow, list_settings, parse_settings
 
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
 RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
 APART = ("seconds", "nfe", "aux")  # not compared: seconds depend on the machine, counts on the length
+PaperRow = Mapping[str, Any]  # a published number, by COLUMNS
 RELEASED = NAMED["as released"]
 OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not state these options, any value matches
 
@@ -36,7 +37,7 @@ def is_wanted(wanted: Any, value: Any) -> bool:
     return wanted is None or value in (wanted if isinstance(wanted, list) else [wanted])
 
 
-def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
+def is_match(paper: PaperRow, row: SummaryRow, vocab: Mapping[str, int]) -> bool:
     """Return whether a published number `paper` describes the summary row `row`: same method and options, and no
     condition that contradicts. vocab: by discrete model the size of its codebook."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
@@ -59,7 +60,7 @@ def is_match(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
     return all(is_wanted(wanted, our_options.get(name)) for name, wanted in required.items())
 
 
-def rate_likeness(paper: Row, row: Row) -> tuple[float, ...]:
+def rate_likeness(paper: PaperRow, row: SummaryRow) -> tuple[float, ...]:
     """Rate how like a row is to what the paper ran, a tuple that is larger for the more alike. For text, prefer the
     longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch."""
     if paper["kind"] == "anysubset":
@@ -72,7 +73,7 @@ def rate_likeness(paper: Row, row: Row) -> tuple[float, ...]:
     return released, our_options.get("prefill") == wanted, batch_likeness
 
 
-def find_matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
+def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], vocab: Mapping[str, int]) -> list[SummaryRow]:
     """Find our rows to show beside a published number: of images all that match, of other kinds the one most alike, of
     those that have the figure if any has. [] if none matches."""
     described = [row for row in rows if is_match(paper, row, vocab)]
@@ -81,7 +82,9 @@ def find_matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> l
     return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row)))]
 
 
-def compute_changes(paper: Row, row: Row, baseline: float | None, base: Row | None, is_same: bool) -> dict[str, Any]:
+def compute_changes(
+    paper: PaperRow, row: SummaryRow, baseline: float | None, base: SummaryRow | None, is_same: bool
+) -> dict[str, Any]:
     """Compute both figures' changes from plain decoding and, if both are of the same network (`is_same`), ours less
     theirs: of ratios themselves, else of the changes. Figures of two networks differ by the networks, so their
     difference says nothing of the method. {} where nothing can be compared.
@@ -104,7 +107,7 @@ def compute_changes(paper: Row, row: Row, baseline: float | None, base: Row | No
 
 
 def join_published(
-    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], extra_rows: Sequence[Row] = (),
+    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], extra_rows: Sequence[SummaryRow] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Join the papers' figures with ours, a row for each pair of a published number and a matching cell.
@@ -116,7 +119,7 @@ def join_published(
     """
     table = ["paper", "table", "model", "conditions", "metric"]
     baselines = {tuple(p[name] for name in table): p["value"] for p in list_records(papers[::-1]) if is_plain(p)}
-    cells: list[Row] = [*list_records(summary), *extra_rows]
+    cells: list[SummaryRow] = [*list_records(summary), *extra_rows]
     by_key = {row["key"]: row for row in cells}
     rows = [row for row in cells if row["role"] != "control"]
     result = []
@@ -133,7 +136,7 @@ def join_published(
     return pd.DataFrame(result, columns=COLUMNS)
 
 
-def is_plain(paper: Row) -> bool:
+def is_plain(paper: PaperRow) -> bool:
     """Return whether a published row is of plain decoding, its unstated options being the defaults."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(

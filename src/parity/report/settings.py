@@ -14,7 +14,7 @@ from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
 from parity.report.blocks import format_setting, format_settings, is_missing
 
-Row = Mapping[str, Any]
+SummaryRow = Mapping[str, Any]  # a row of summary.csv, by column
 COLUMNS = ("model", "task", "cache", "batch")  # these columns of a summary row are settings
 NAMED: dict[str, dict[str, Any]] = {  # these options together have a name
     "as released": {
@@ -30,7 +30,7 @@ def parse_settings(text: Any) -> dict[str, Any]:
     return {} if is_missing(text) else json.loads(text)
 
 
-def list_settings(row: Row) -> dict[str, Any]:
+def list_settings(row: SummaryRow) -> dict[str, Any]:
     """List all settings of a summary row but method, options and seed: model, task, the task's settings,
     "sampling.<field>", cache, batch."""
     settings = {name: row[name] for name in COLUMNS if not is_missing(row.get(name))}
@@ -38,7 +38,7 @@ def list_settings(row: Row) -> dict[str, Any]:
     return settings | {f"sampling.{k}": v for k, v in parse_settings(row.get("sampling")).items()}
 
 
-def read_spec(row: Row) -> dict[str, Any]:
+def read_spec(row: SummaryRow) -> dict[str, Any]:
     """Read a summary row back as a specification for `experiment.study.read_setting`: kind, method, model and so on,
     `options` (a text task's settings among them) and `sampling`."""
     names = [name for name in ("kind", "method", *COLUMNS) if not is_missing(row.get(name))]
@@ -80,7 +80,7 @@ def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
     return "\n".join(rest).strip(), meanings
 
 
-def make_labels(rows: Sequence[Row]) -> list[str]:
+def make_labels(rows: Sequence[SummaryRow]) -> list[str]:
     """Make a short name per row of one kind: its method, those options in which the method's variants differ (all where
     it is the `baseline`), without defaults, and what else distinguishes rows; a number if nothing does."""
     methods = [(str(row["method"]), parse_settings(row["options"])) for row in rows]

@@ -43,9 +43,9 @@ from parity.report.front_table import make_columns, make_image_columns, show_bud
 from parity.report.order import order_images, rank_verdict
 from parity.report.pictures import make_thumbnail
 from parity.report.self_tests import warn_of_failures
-from parity.report.settings import NAMED, explain_decoder, find_varying, parse_settings
+from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_varying, parse_settings
 from parity.report.shared_sections import TITLES, label_rows
-from parity.report.tables import BUSY, Column, Row, count_cores, format_number, show_table
+from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # pictures of so many prompts are on the first screen
@@ -171,7 +171,7 @@ def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
     return Gallery(strips, captions)
 
 
-def is_like(row: Row, base: Row) -> bool:
+def is_like(row: SummaryRow, base: SummaryRow) -> bool:
     """Return whether two rows decode the same model under the same sampling settings."""
     return (row["model"], row["sampling"]) == (base["model"], base["sampling"])
 

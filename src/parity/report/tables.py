@@ -4,7 +4,7 @@ Figures are never blank, never p = 0.00, with as many digits as the error warran
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from parity_certify.verdict import WITHIN
 from parity.experiment.options import declaration
 from parity.metrics.estimates import PERCENT, Estimate, estimate_of, is_narrow
 from parity.report.blocks import Entry, Table, format_text, is_missing, list_records
+from parity.report.settings import SummaryRow
 
 NOT_RUN = "not run"
 SMALLEST_P = 1e-300  # a smaller p-value is shown as "< 1e-300"
@@ -29,8 +30,7 @@ OUTCOMES = {  # by outcome of a test its CSS class
 }  # fmt: skip
 ABSENT = Entry(NOT_RUN, style="none")
 NONE = Entry("n/a", style="none")  # shown where no run could have this figure
-Row = Mapping[str, Any]
-Maker = Callable[[Row], Entry]
+Maker = Callable[[SummaryRow], Entry]
 
 
 # --- how numbers are written
@@ -113,7 +113,7 @@ def show_bound(value: Any) -> Entry:
     return Entry(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
 
 
-def show_pill(row: Row, *columns: str) -> Entry:
+def show_pill(row: SummaryRow, *columns: str) -> Entry:
     """Show a row's verdict in a few words in its colour, beneath it the row's note and the texts in `columns`."""
     detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
     style = KINDS.get(format_text(row.get("verdict_kind")), "none")
@@ -135,7 +135,7 @@ class Column(NamedTuple):
     meaning: str = ""
 
 
-def show_table(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
+def show_table(rows: Iterable[SummaryRow], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
     """Show a table with a line for each row. If it has more than WIDE columns, those with the same entry in every line
     are left out and named in the caption, which also explains grey entries."""
     all_rows = list(rows)
@@ -171,12 +171,12 @@ def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
     return [i for i, column in columns if i and len(set(column)) == 1 and not column[0].detail and column[0].text]
 
 
-def is_mismatch(row: Row) -> bool:
+def is_mismatch(row: SummaryRow) -> bool:
     """Return whether the verdict contradicts the claim."""
     return not is_missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
-def choose_class(row: Row) -> str:
+def choose_class(row: SummaryRow) -> str:
     """Choose a row's CSS class: "mismatch" if verdict and claim contradict, "baseline" for plain decoding, else ""."""
     return "mismatch" if is_mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
@@ -199,7 +199,7 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
     """Make a function that shows the figure `name` of a row times `scale`, with its interval or standard error beneath
     it; if it is missing, the recorded reason."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show a row's figure, grey if it is of a part of the pictures or of too few to see an effect."""
         figure = estimate_of(row, name)
         if figure.missing:
@@ -221,7 +221,7 @@ def show_share(name: str) -> Maker:
 def show_p_values(name: str) -> Maker:
     """Make a function that shows Welch's p-value of the figure `name`, the paired one beneath; "n/a" if missing."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show both p-values of a row."""
         welch = row.get(f"{name}_welch")
         paired = row.get(f"{name}_paired")
@@ -244,7 +244,7 @@ CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "proj
 ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # the mark beside a method's name
 
 
-def find_mark(row: Row) -> str:
+def find_mark(row: SummaryRow) -> str:
     """Find the mark beside a method's name: "ours", "lossless form ours" (another's method), "from others' account"
     (built without its paper), or what its module says; "" for a method built from its paper."""
     origin = row.get("origin", "paper")
@@ -255,30 +255,30 @@ def find_mark(row: Row) -> str:
     return mark
 
 
-def state_claim(row: Row) -> str:
+def state_claim(row: SummaryRow) -> str:
     """Write what is claimed and by whom, "its paper says lossless"; "no claim" without one."""
     return "no claim" if is_missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
 
 
-def show_claim(row: Row) -> Entry:
+def show_claim(row: SummaryRow) -> Entry:
     """Show what is claimed and by whom, beneath it whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(state_claim(row), *((broken, "wrong") if is_mismatch(row) else ()))
 
 
-def show_label(row: Row) -> Entry:
+def show_label(row: SummaryRow) -> Entry:
     """Show a row's label and mark, beneath it its cell's key, and of plain decoding its role and seed."""
     role = row.get("role", "method")
     details = [format_text(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
     return Entry(format_text(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=find_mark(row))
 
 
-def show_fewer(row: Row) -> Entry:
+def show_fewer(row: SummaryRow) -> Entry:
     """Show how many times fewer passes than plain decoding a row took: 1 / `nfe_ratio`."""
     return show_ratio(1 / row.get("nfe_ratio", math.nan))
 
 
-def doubt_speed(row: Row, name: str) -> str:
+def doubt_speed(row: SummaryRow, name: str) -> str:
     """Explain why the speed `name` is not measured well: it is predicted, the machine was busy (load above BUSY a
     core), or the interval is wide; "" if it is, of plain decoding, whose speed is 1, or if it is missing."""
     figure = estimate_of(row, name)
@@ -295,7 +295,7 @@ def doubt_speed(row: Row, name: str) -> str:
     return "" if is_narrow(figure) else "wide interval"
 
 
-def count_cores(row: Row) -> int:
+def count_cores(row: SummaryRow) -> int:
     """Count the cores of the machine that a row was timed on; 0 where it is not known."""
     match = re.search(r"(\d+) cores", format_text(row.get("machine")))
     return int(match[1]) if match else 0
@@ -304,7 +304,7 @@ def count_cores(row: Row) -> int:
 def show_speed(name: str) -> Maker:
     """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
@@ -359,7 +359,7 @@ CLOCK = [
 def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Maker:
     """Make a function that shows a figure by `form`; if a test lacks it "n/a", if the test was not run "not run"."""
 
-    def show(row: Row) -> Entry:
+    def show(row: SummaryRow) -> Entry:
         """Show the figure of a test, or which of the two it is."""
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
         return absent if is_missing(row.get(name)) else Entry(form(row[name]))
@@ -367,7 +367,7 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
     return show
 
 
-def show_seed(row: Row) -> Entry:
+def show_seed(row: SummaryRow) -> Entry:
     """Show the seed of a test, beneath it which repetition it is."""
     return show_optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
@@ -391,7 +391,7 @@ def find_unit(test: str) -> str:
     return UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
 
 
-def show_effect(row: Row) -> Entry:
+def show_effect(row: SummaryRow) -> Entry:
     """Show the effect of a test with three digits, beneath it its unit."""
     entry = show_optional("effect", format_short)(row)
     return entry if is_missing(row.get("effect")) else entry._replace(detail=find_unit(format_text(row.get("test"))))
