@@ -1,4 +1,4 @@
-"""Every command and snippet of the pages Start and How-to runs.
+"""Every command and snippet of the pages Start and How-to, and of two others, runs.
 
 A Python or YAML block whose first line names a file is written to it; other Python is executed, other YAML is checked
 against the schema. In a `console` block, lines below a command are parts of its output; Snakemake runs as a dry run,
@@ -26,10 +26,11 @@ from parity.stand_ins import write
 from tests.workflow.conftest import ROOT, copy_project
 
 PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").rglob("*.md")])
+PAGES += [ROOT / "decoders/README.md", ROOT / "docs/results/engines.md"]
 # pages with snippets that decode, judge or tune
 DECODING = (
     "certify", "checkpoint", "companion", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
-    "transformers",
+    "transformers", "README",
 )  # fmt: skip
 CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder, and where the page has it
     "llamagen": {"llamagen": {"": "llamagen"}},
