@@ -56,6 +56,12 @@ def list_tracked():
 
 
 @cache
+def list_file_names():
+    """List the names of the repository's files, without their folders."""
+    return {Path(name).name for name in list_tracked()}
+
+
+@cache
 def split_text(name):
     """Split a file into what it says to a reader, of Python docstrings and comments, of others all, and its code."""
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -103,15 +109,16 @@ def is_name_here(name):
 
 def find_absent(text, page=""):
     """List the files, modules, names in backticks and flags of a text that do not exist; `page`: where it stands."""
-    files = {Path(name).name for name in list_tracked()}
-    paths = [name for name in PATH.findall(text) if not WRITTEN.search(name) and not THEIRS.search(name)]
-    absent = [name for name in paths if not is_file_here(name, page)]
-    absent += [name for name in FILE.findall(text) if name not in files | FILES and not WRITTEN.search(name)]
+    words, files = list_words(), list_file_names() | FILES
+    absent = [name for name in PATH.findall(text) if not THEIRS.search(name) and not is_file_here(name, page)]
+    absent += [name for name in FILE.findall(text) if name not in files]
+    absent = [name for name in absent if not WRITTEN.search(name)]
     absent += [name for name in MODULE.findall(text) if not is_name_here(name)]
     for name in [*NAME.findall(text), *(CALL.findall(text) if page.endswith(".py") else [])]:
-        is_known = name in NAMES or FILE.fullmatch(name) or set(filter(None, name.split("."))) <= list_words()
+        is_known = name in NAMES or FILE.fullmatch(name) or words.issuperset(filter(None, name.split(".")))
         absent += [] if is_known else [name]
-    return absent + [f"--{f}" for f in FLAG.findall(text) if not {f, f.replace("-", "_")} & (list_words() | FLAGS)]
+    unknown = (flag for flag in FLAG.findall(text) if words.isdisjoint({flag, flag.replace("-", "_")}))
+    return absent + [f"--{flag}" for flag in unknown if flag not in FLAGS]
 
 
 @pytest.mark.parametrize(
