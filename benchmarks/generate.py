@@ -61,7 +61,8 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
     def run(batch: int) -> Any:
         """Decode `batch` pictures plainly under random conditions; return the result."""
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
-        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=run_pass)
+        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True)
+        model.run = run_pass
         noise = batch_noise(0, [str(i) for i in range(batch)])
         law = Sampled(model, TokenSampling(guidance=GUIDANCE))
         return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))

@@ -42,7 +42,7 @@ from parity.models import fetch
 from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads, logits_pass
+from parity.models.discrete.cached import Cached, add_companions, logits_pass
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from parity.tune.__main__ import make_bench, time_cases
 
@@ -120,14 +120,16 @@ class Networks:
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
-        model = LlamaGen(self.net, condition, valid, True, run=self.run)
+
+        def make_model(net: Transformer) -> Cached:
+            model = LlamaGen(net, condition, valid, True)
+            model.run = self.run
+            return model
+
+        model = make_model(self.net)
         model.codebook = model.raw_codebook = self.codes
-        if companion == "drafter":
-            model.drafter = EagleDrafter(self.drafter, model)
-        if companion == "heads":
-            model.heads = FeatureHeads(self.heads, model)
-        if companion == "draft":
-            model.draft = LlamaGen(self.net, condition, valid, True, returns=True, run=self.run)
+        nets = {"drafter": self.drafter, "heads": self.heads, "draft": self.net}
+        add_companions(model, {name: net for name, net in nets.items() if name == companion}, make_model)
         return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
 
     def count_bytes(self, batch: int, context: int) -> int:

@@ -18,7 +18,7 @@ from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads
+from parity.models.discrete.cached import add_companions
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
@@ -85,9 +85,8 @@ class Nets:
         model = LlamaGen(self.net, condition, valid, True)
         codes = torch.randn(16, 2, generator=generator, dtype=torch.float64)
         model.raw_codebook, model.codebook = put(codes), put(torch.nn.functional.normalize(codes))
-        model.drafter = EagleDrafter(self.drafter, model)
-        model.draft = LlamaGen(self.small, condition, valid, True, returns=True)
-        model.heads = FeatureHeads(self.heads, model)
+        nets = {"drafter": self.drafter, "draft": self.small, "heads": self.heads}
+        add_companions(model, nets, lambda net: LlamaGen(net, condition, valid, True))
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
 
     def make_xlnet(self, put: Put) -> CachedXLNet:

@@ -11,7 +11,7 @@ from parity_decoders.sampling import Sampled, TokenSampling
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads
+from parity.models.discrete.cached import EagleDrafter, FeatureHeads, add_companions
 from parity.models.discrete.llamagen import (
     Block,
     FeatureDrafter,
@@ -266,7 +266,8 @@ def test_spec_with_a_network_as_draft_model(net, embedded_captions):
     def decode_with_draft(draft, rows=(0, 1, 2), **o):
         """Decode rows by `spec` with the network `draft` as draft model; `o` are options."""
         inputs = [x[list(rows)] for x in embedded_captions]
-        inner, inner.draft = LlamaGen(net, *inputs, True), LlamaGen(draft, *inputs, True, returns=True)
+        inner = LlamaGen(net, *inputs, True)
+        add_companions(inner, {"draft": draft}, lambda draft: LlamaGen(draft, *inputs, True))
         return decode_rows(spec, Sampled(inner, sampling), rows, **o)
 
     assert decode_with_draft(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3

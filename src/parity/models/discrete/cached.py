@@ -4,7 +4,7 @@ What a network must have, beside `embeddings` that its family hands over: `layer
 remember), `norm`, `output`, the rotary `table` by place, and `key_shape`, the heads and width of a position's keys.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,16 +199,10 @@ class Cached(SlotCache):
         forced: Tensor,
         width: int,
         shift: Tensor | None = None,
-        returns: bool = False,
-        run: Pass = logits_pass,
     ):
         """Allocate the cache and read the prompts. prefix [R, P, dim]: embeddings of the prompts, the last P positions
         before the picture; valid [R, P]: those that are attended; embeddings [V, dim] of the tokens; forced [L], width:
-        see TokenModel.
-
-        shift    [R] how many slots a row is before the rotary table: its left padding
-        returns  whether rows that are done may go on, see SlotCache
-        run      `logits_pass`, or the same compiled (`compiling.CompiledPass`)
+        see TokenModel; shift [R]: how many slots a row is before the rotary table, its left padding.
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
@@ -218,11 +212,10 @@ class Cached(SlotCache):
         super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, n_after)), shift, prefix, n)
         self.embeddings = embeddings
         self.vocab = len(embeddings)
-        self.returns = returns
         self.forced = forced
         self.length = len(forced)
         self.width = width
-        self.run = run
+        self.run: Pass = logits_pass  # or the same compiled (`compiling.CompiledPass`)
         self.fed = self.prefix  # slots from here on were never written; only a CPU keeps this up to date
         self.last = prefix[:, -1]
         # [rows, L + 1, dim] hidden states, at index position + 1; None unless a drafter reads them
@@ -309,6 +302,21 @@ class Cached(SlotCache):
         for name in ("draft", "drafter", "heads"):
             if (companion := getattr(self, name)) is not None:
                 companion.join(rows, getattr(fresh, name))
+
+
+def add_companions(
+    model: Cached, nets: Mapping[str, Any], make_model: Callable[[Any], Cached], ids: Tensor | None = None
+) -> Cached:
+    """Give a batch's model the companions among the networks `nets`, and return it. make_model(net): the model of this
+    batch with another network; ids [R, P]: the prompts, if they are words."""
+    if "drafter" in nets:
+        model.drafter = EagleDrafter(nets["drafter"], model, ids)
+    if "draft" in nets:
+        model.draft = draft = make_model(nets["draft"])
+        draft.returns = True
+    if "heads" in nets:
+        model.heads = FeatureHeads(nets["heads"], model)
+    return model
 
 
 def find_active(active: Tensor, positions: Tensor, length: int) -> Tensor | None:

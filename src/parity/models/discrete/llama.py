@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import assign, check_fit, load_built, read_shapes, skip_filling, tensors
-from parity.models.discrete.cached import Cached, EagleDrafter, FeatureHeads, Pass, Prompts, Remember, logits_pass
+from parity.models.discrete.cached import Cached, Prompts, Remember, add_companions
 from parity.models.discrete.companions import FeatureDrafter, Heads
 from parity.models.discrete.vq import mark_above_median
 
@@ -326,33 +326,30 @@ def embed_prompts(net: Llama, inputs: Mapping[str, Tensor], guided: bool) -> Pro
     return Prompts(F.embedding(ids, words), valid, ids.shape[1] - valid.sum(1), output.embeddings(words))
 
 
-def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
+def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool) -> Cached:
     """Make the token model of a batch of encoded captions, with the companions that are loaded. guided: whether with
-    unconditional rows; run: its pass, compiled or not. Raises ParityError if prompt and picture are too long."""
+    unconditional rows. Raises ParityError if prompt and picture are too long."""
+
+    def make_model(net: Llama) -> Cached:
+        return make_cached(net, nets["vq"].size, embed_prompts(net, inputs, guided))
+
     codes = nets["vq"].quantize.embedding.weight
-    model = make_cached(nets["net"], nets["vq"].size, embed_prompts(nets["net"], inputs, guided), run=run)
+    model = make_model(nets["net"])
     model.raw_codebook = pad_codes(codes, model.vocab)
     model.codebook = pad_codes(F.normalize(codes, dim=-1), model.vocab)
-    if "drafter" in nets:
-        model.drafter = EagleDrafter(nets["drafter"], model, select_batch_ids(inputs, guided)[0])
-    if "draft" in nets:
-        prompts = embed_prompts(nets["draft"], inputs, guided)
-        model.draft = make_cached(nets["draft"], nets["vq"].size, prompts, returns=True)
-    if "heads" in nets:
-        model.heads = FeatureHeads(nets["heads"], model)
-    return model
+    return add_companions(model, nets, make_model, select_batch_ids(inputs, guided)[0])
 
 
-def make_cached(net: Llama, s: Sizes, prompts: Prompts, returns: bool = False, run: Pass = logits_pass) -> Cached:
-    """Make the token model of embedded prompts, for pictures of sizes `s`. returns, run: see `Cached`. Raises
-    ParityError if prompt and picture are too long."""
+def make_cached(net: Llama, s: Sizes, prompts: Prompts) -> Cached:
+    """Make the token model of embedded prompts, for pictures of sizes `s`. Raises ParityError if prompt and picture are
+    too long."""
     prefix, valid, shift, embeddings = prompts
     forced = make_grammar(s).to(prefix.device)
     if (length := prefix.shape[1] + len(forced)) > net.config.max_position_embeddings:
         allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
         raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
     width = s["columns"] + s.get("line", 0)
-    return Cached(net, prefix, valid, embeddings, forced, width, shift, returns, run)
+    return Cached(net, prefix, valid, embeddings, forced, width, shift)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:

@@ -32,13 +32,10 @@ from parity.models.discrete.cached import (
     Cached,
     DrafterContext,
     DrafterNet,
-    EagleDrafter,
-    FeatureHeads,
-    Pass,
     Prompts,
     Remember,
+    add_companions,
     compute_features,
-    logits_pass,
 )
 from parity.models.discrete.companions import FeatureDrafter, FeedForward, Heads
 from parity.models.discrete.t5 import read_encoder
@@ -356,19 +353,17 @@ def embed_conditions(net: Transformer, condition: Tensor, valid: Tensor, guided:
     return Prompts(net.cls_embedding(condition, dropped), valid, shift, net.tok_embeddings.weight)
 
 
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
-    """Make the token model of a batch (`embed_prompts`), with the companions that are loaded. run: its pass."""
-    model = make_cached(nets["net"], embed_prompts(nets["net"], inputs, guided), run=run)
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool) -> Cached:
+    """Make the token model of a batch (`embed_prompts`), with the companions that are loaded."""
+
+    def make_model(net: Transformer) -> Cached:
+        return make_cached(net, embed_prompts(net, inputs, guided))
+
+    model = make_model(nets["net"])
     codes = nets["vq"].quantize
     model.codebook = codes.codes
     model.raw_codebook = codes.embedding.weight
-    if "drafter" in nets:
-        model.drafter = EagleDrafter(nets["drafter"], model)
-    if "draft" in nets:
-        model.draft = make_cached(nets["draft"], embed_prompts(nets["draft"], inputs, guided), returns=True)
-    if "heads" in nets:
-        model.heads = FeatureHeads(nets["heads"], model)
-    return model
+    return add_companions(model, nets, make_model)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
@@ -396,16 +391,13 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
 
 
-def LlamaGen(  # noqa: N802
-    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
-) -> Cached:
+def LlamaGen(net: Transformer, condition: Tensor, valid: Tensor, guided: bool) -> Cached:  # noqa: N802
     """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; with
-    unconditional rows if `guided`. returns, run: see `Cached`."""
-    return make_cached(net, embed_conditions(net, condition, valid, guided), returns, run)
+    unconditional rows if `guided`."""
+    return make_cached(net, embed_conditions(net, condition, valid, guided))
 
 
-def make_cached(net: Transformer, prompts: Prompts, returns: bool = False, run: Pass = logits_pass) -> Cached:
-    """Make the token model of embedded prompts. returns, run: see `Cached`."""
+def make_cached(net: Transformer, prompts: Prompts) -> Cached:
+    """Make the token model of embedded prompts."""
     forced = torch.full((net.config.grid**2,), -1, device=prompts.prefix.device)  # no token of a picture is forced
-    width = net.config.grid
-    return Cached(net, prompts.prefix, prompts.valid, prompts.embeddings, forced, width, returns=returns, run=run)
+    return Cached(net, prompts.prefix, prompts.valid, prompts.embeddings, forced, width=net.config.grid)

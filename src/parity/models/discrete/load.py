@@ -41,7 +41,9 @@ class Loaded:
         """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.run), settings)
+        model = self.family.condition(self.nets, numbers, settings.guidance != 1)
+        model.run = self.run
+        return Sampled(model, settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
