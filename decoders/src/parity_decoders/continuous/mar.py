@@ -5,6 +5,7 @@ Source: Li et al. 2024 (MAR), sec. 3.3 and 3.4; CSpD's Table 9 (tokens per step)
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -43,6 +44,17 @@ def count_known(iterations: int, schedule: str, length: int) -> list[int]:
     return counts
 
 
+def plan_iterations(start: Start, iterations: int, schedule: str) -> Iterator[Tensor]:
+    """Yield the ranks [B, n] that each iteration draws, see `count_known`; those before its first one are known. Raises
+    DecodingError for more iterations than an image has tokens."""
+    B, L = start.order.shape
+    if iterations > L:
+        raise DecodingError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
+    for n_known, n_next in pairwise([0, *count_known(iterations, schedule, L)]):
+        if n_next > n_known:
+            yield torch.arange(n_known, n_next, device=start.order.device).expand(B, -1)
+
+
 @torch.inference_mode()
 def mar(
     models: Pair,
@@ -59,21 +71,13 @@ def mar(
     schedule    tokens of an iteration: MAR's cosine schedule, or equal shares
     """
     target = models.target
-    (B, L) = start.order.shape
-    if iterations > L:
-        raise DecodingError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)
-    n_known = 0
-    for n_next in count_known(iterations, schedule, L):
-        if n_next == n_known:
-            continue
-        ranks = torch.arange(n_known, n_next, device=start.order.device).expand(B, -1)
-        condition = target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known))
+    tokens = torch.zeros(*start.order.shape, target.dim, dtype=noise.dtype, device=start.order.device)
+    for ranks in plan_iterations(start, iterations, schedule):
+        condition = target.conditions(tokens, start.order, ranks, ranks[:, :1])
         path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
-        drawn = target.law(condition, path).sample(path).unflatten(0, (B, n_next - n_known))
+        drawn = target.law(condition, path).sample(path).unflatten(0, ranks.shape)
         tokens = write(tokens, start.order.gather(1, ranks), drawn)
-        yield Draw(drawn, torch.full_like(ranks[:, 0], n_next - n_known))
-        n_known = n_next
+        yield Draw(drawn, torch.full_like(ranks[:, 0], ranks.shape[1]))
 
 
 def write(tokens: Tensor, positions: Tensor, new: Tensor) -> Tensor:

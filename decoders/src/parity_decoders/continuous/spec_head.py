@@ -12,7 +12,7 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from parity_decoders.continuous.mar import count_known, write
+from parity_decoders.continuous.mar import plan_iterations, write
 from parity_decoders.counts import Counts
 from parity_decoders.coupling import Gaussian, couple
 from parity_decoders.errors import DecodingError
@@ -114,22 +114,13 @@ def spec_head(
     iterations, schedule  as in `mar`
     """
     target = models.target
-    (B, L) = start.order.shape
-    device = start.order.device
-    if iterations > L:
-        raise DecodingError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)
-    n_known = 0
-    for n_next in count_known(iterations, schedule, L):
-        if n_next == n_known:
-            continue
-        ranks = torch.arange(n_known, n_next, device=device).expand(B, -1)
-        chain = target.chain(target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known)))
+    tokens = torch.zeros(*start.order.shape, target.dim, dtype=noise.dtype, device=start.order.device)
+    for ranks in plan_iterations(start, iterations, schedule):
+        chain = target.chain(target.conditions(tokens, start.order, ranks, ranks[:, :1]))
         require_noise(chain, "spec_head")
-        each = noise.take(torch.arange(B, device=device).repeat_interleave(n_next - n_known))
+        each = noise.take(torch.arange(len(ranks), device=ranks.device).repeat_interleave(ranks.shape[1]))
         walks = walk(chain, each, ranks.flatten(), target.dim, ahead, draft)
-        drawn, z, accepted = (v.unflatten(0, (B, -1)) for v in walks)
+        drawn, z, accepted = (v.unflatten(0, ranks.shape) for v in walks)
         tokens = write(tokens, start.order.gather(1, ranks), drawn)
-        n_kept = torch.full_like(ranks[:, 0], n_next - n_known)
+        n_kept = torch.full_like(ranks[:, 0], ranks.shape[1])
         yield Draw(drawn, n_kept, noise=z, accepted_drafts=accepted.sum(1))
-        n_known = n_next
