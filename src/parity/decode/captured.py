@@ -13,7 +13,6 @@ from torch import Tensor
 from parity.decode.clock import Clock
 
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
-FIRST_PASSES = len(REACHES) + 1  # after so many, all that is compiled is
 
 
 class Recording(Protocol):
@@ -50,14 +49,12 @@ class Captured:
 class Counted:
     """A recording whose calls of networks a clock counts at each replay; their seconds are not known."""
 
-    def __init__(self, recording: Callable[[], Recording], clock: Clock):
-        """Make a recording, whose calls the clock lists. A compiled pass lists none: it is one call of the target."""
+    def __init__(self, record: Record, run: Callable[[], Step], clock: Clock):
+        """Record the pass `run`, whose calls the clock lists."""
         self.clock = clock
         n = len(clock.spans)
-        self.recording = recording()
-        self.calls = [(role, None, None, tokens) for role, _, _, tokens in clock.spans[n:]] or [
-            ("target", None, None, 0)
-        ]
+        self.recording = record(run)
+        self.calls = [(role, None, None, tokens) for role, _, _, tokens in clock.spans[n:]]
         del clock.spans[n:]
 
     def replay(self) -> Step:
@@ -77,7 +74,7 @@ def capture(method: str, steps: Iterator[Step], clock: Clock | None = None) -> I
         record: Record = Captured  # looked up here, where a test may put a tape in its place
         if clock is None:
             return run_captured(steps, record)
-        return run_captured(steps, lambda run: Counted(lambda: record(run), clock))
+        return run_captured(steps, lambda run: Counted(record, run, clock))
     say_once(f"capture: {method}: {reason}; passes run one by one")
     return steps
 
