@@ -16,7 +16,7 @@ from transformers.generation import (
 
 from parity_decoders import slots
 from parity_decoders import transformers as decoders
-from parity_decoders.processors import Law
+from parity_decoders.processors import GenerateLaw
 
 VOCAB = 4
 LENGTH = 3
@@ -97,10 +97,10 @@ def test_top_p_keeps_what_the_processor_of_transformers_keeps(build, step):
     processors, logits = LogitsProcessorList(build()), 3 * torch.randn(4, 2, 20_000, generator=torch.manual_seed(0))
     logits = logits if step is None else (logits / step).round() * step
     truth = processors(None, logits.flatten(0, 1)).view_as(logits)
-    found = Law(processors, None, greedy=False).apply(logits, None)
+    found = GenerateLaw(processors, None, greedy=False).apply(logits, None)
     if step is not None:
         truth, found = truth.sort().values, found.sort().values
     assert torch.equal(found, truth)
     if step is None and len(processors) == 2:
-        swapped = Law(LogitsProcessorList(reversed(processors)), None, greedy=False).apply(logits, None)
+        swapped = GenerateLaw(LogitsProcessorList(reversed(processors)), None, greedy=False).apply(logits, None)
         assert not torch.equal(swapped, truth)

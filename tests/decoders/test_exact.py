@@ -139,7 +139,7 @@ def verify_runs_as_blocks(p, q, draft, bonus, u):
         ("sjd", {"verify": verify_without_residual}, {"window": 3}),
         ("sjd_pac", {"verify_siblings": verify_siblings_as_first}, {"window": 4, "init": "sample_above"}),
         ("spec", {"VERIFY": {"block": verify_runs_as_blocks}}, {"gamma": 3, "verify": "block"}),
-        ("pjd", {"correct_draft": lambda fresh, *_: fresh}, {"window": 2, "ahead": 9}),
+        ("pjd", {"draw_correction": lambda p, q, e, slot: race(p, e).gather(1, slot)}, {"window": 2, "ahead": 9}),
     ],
 )
 def test_a_planted_fault_is_noticed(method, fault, method_options):

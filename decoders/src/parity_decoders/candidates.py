@@ -137,7 +137,7 @@ def make_harmonic_shape(width: int, depth: int) -> Shape:
     return tree
 
 
-class Drawn(NamedTuple):
+class DrawnTree(NamedTuple):
     """Candidates of a static tree, drawn from the drafter."""
 
     tokens: Tensor  # [B, S], undefined for node 0
@@ -182,7 +182,7 @@ def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
 
 def draw_tree(
     drafter: Drafter, logits: Tensor, root: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
-) -> Drawn:
+) -> DrawnTree:
     """Draw the children of each node from the drafter's law without replacement (LANTERN++, Park et al. 2025); a child
     is not `valid` if its parent's law has no other token left.
 
@@ -206,4 +206,4 @@ def draw_tree(
         best = (laws[-1] / exponential).topk(level.max_children)
         tokens[:, level.children] = best.indices[:, level.owner, level.rank]
         valid[:, level.children] = best.values[:, level.owner, level.rank] > 0
-    return Drawn(tokens, valid, torch.cat(laws, 1))
+    return DrawnTree(tokens, valid, torch.cat(laws, 1))

@@ -101,7 +101,7 @@ def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: in
             raise DecodingError(refusal)
 
 
-class Law:
+class GenerateLaw:
     """Turns logits into the law that `generate` would draw from: by guidance, processors, and greedy choice."""
 
     def __init__(self, processors: LogitsProcessorList, guidance: Guidance | None, greedy: bool):

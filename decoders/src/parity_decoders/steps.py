@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -14,6 +15,22 @@ class Step(NamedTuple):
     # final token, in any order: an unused slot has a position >= L.
     positions: Tensor
     nodes: Tensor | None = None  # [B] tokens evaluated in the pass, without those past the end; None: W
+
+    def find_places(self, length: int) -> Tensor:
+        """Find the position [B, W] of each token, `length` for one that is not final."""
+        if self.positions.ndim == 2:
+            return self.positions.clamp(max=length)
+        slot = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        final = slot < self.kept[:, None]
+        return torch.where(final, self.positions[:, None] + slot, length).clamp(max=length)
+
+    def count_nodes(self, end: int) -> Tensor:
+        """Count the tokens [B] evaluated in the pass for each row, of which `end` positions are drawn."""
+        if self.nodes is not None:
+            return self.nodes
+        if self.positions.ndim == 2:
+            return (self.positions < end).sum(1)
+        return (end - self.positions).clamp(0, self.tokens.shape[1])
 
 
 class Fill(NamedTuple):

@@ -23,7 +23,7 @@ import inspect
 import operator
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ from transformers.utils import ModelOutput
 
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.processors import Guidance, Law, check_processors, split_processors
+from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
 from parity_decoders.slots import SlotNetwork, check_inputs, check_laws, check_lengths, check_slots
 
 METHODS = (
@@ -51,6 +51,26 @@ FOLDER = str(Path(__file__).parent / "hub")  # for `custom_generate`, as is or u
 # Keywords that say how `generate` loads a folder from a hub; it hands them to the folder's function, too.
 LOADING = ("cache_dir", "force_download", "local_files_only", "proxies", "repo_type", "revision", "subfolder", "token")
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+@dataclass
+class Request:
+    """What `generate` hands to a function that decodes, beside the decoder's options. Fields with defaults are keywords
+    in that function's signature."""
+
+    input_ids: Tensor  # [B, P]
+    attention_mask: Tensor | None  # [B, P]
+    unread: dict[str, Any]  # keywords that nothing here reads
+    logits_processor: Any = None
+    stopping_criteria: Any = None
+    generation_config: Any = None
+    seed: int | None = None
+    width: int = 1
+    stream: Any = None
+    draft_model: Any = None
+
+
+KEYWORDS = {field.name: field.default for field in fields(Request) if field.default is not MISSING}
 
 
 @dataclass
@@ -75,7 +95,7 @@ class GenerateModel:
     static = False
     grammar = False
 
-    def __init__(self, model: Any, prompts: Tensor, unpadded: Tensor, length: int, width: int, law: Law):
+    def __init__(self, model: Any, prompts: Tensor, unpadded: Tensor, length: int, width: int, law: GenerateLaw):
         """Feed the network all of the prompts but their last tokens.
 
         prompts [B, P] ids, padded on the left; unpadded [B, P] bool, false on padding; length: the most new tokens;
@@ -90,6 +110,7 @@ class GenerateModel:
         if law.guidance:
             ids, mask, padding = add_unconditional(prompts, unpadded, law.guidance)
         self.vocab = check_slots(model)
+        check_inputs(model, prompts, unpadded)
         sizes = ids.shape[1] - padding
         longest = int(sizes.view(-1, self.rows).amax(1).min())
         check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
@@ -205,49 +226,44 @@ def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> 
 def run_decoder(
     decoder: Callable[..., Iterator[Any]],
     model: Any,
-    input_ids: Tensor,
     options: dict[str, Any],
-    request: dict[str, Any],
+    request: Request,
 ) -> Any:
-    """Run a decoder on the prompts input_ids [B, P] and return what `generate` returns: see `Result.finish`.
+    """Run a decoder on the prompts of a request and return what `generate` returns: see `Result.finish`.
 
-    decoder: a generator function that yields steps; options: its keyword arguments; request: the other arguments of
-    `generate`, as `make_custom_generate` collects them. Raises DecodingError for arguments, models and draft models
-    that decoders do not support.
+    decoder: a generator function that yields steps; options: its keyword arguments. Raises DecodingError for arguments,
+    models and draft models that decoders do not support.
     """
-    config, criteria = request["generation_config"], request["stopping_criteria"]
-    refuse_others(decoder.__name__, model, config, request)
-    input_ids = input_ids.long()
-    unpadded = request["attention_mask"]
+    config = request.generation_config
+    refuse_others(decoder.__name__, model, request)
+    input_ids, unpadded = request.input_ids.long(), request.attention_mask
     unpadded = torch.ones_like(input_ids, dtype=torch.bool) if unpadded is None else unpadded.bool()
     check_padding(f"{decoder.__name__}: attention_mask", unpadded)
-    check_positions(decoder.__name__, unpadded, request["unread"].get("position_ids"))
+    check_positions(decoder.__name__, unpadded, request.unread.get("position_ids"))
     length = config.max_length - input_ids.shape[1]
-    guidance, processors = split_processors(request["logits_processor"])
-    law = Law(processors, guidance, greedy=not config.do_sample)
-    seed = int(torch.randint(2**62, ())) if request["seed"] is None else request["seed"]
+    guidance, processors = split_processors(request.logits_processor)
+    law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
+    seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
-    vocab = check_slots(model)
-    check_inputs(model, input_ids, unpadded)
-    check_processors(processors, input_ids, vocab)
-    target = GenerateModel(model, input_ids, unpadded, length, request["width"], law)
-    if request["draft_model"] is not None:
-        check_slots(request["draft_model"])
-        check_inputs(request["draft_model"], input_ids, unpadded)
-        target.draft = GenerateModel(request["draft_model"], input_ids, unpadded, length, request["width"], law)
+    target = GenerateModel(model, input_ids, unpadded, length, request.width, law)
+    check_processors(processors, input_ids, target.vocab)
+    if request.draft_model is not None:
+        target.draft = GenerateModel(request.draft_model, input_ids, unpadded, length, request.width, law)
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
-    result = Result(input_ids, length, criteria, request["stream"], find_padding_token(config))
+    result = Result(input_ids, length, request.stopping_criteria, request.stream, find_padding_token(config))
     for step in decoder(target, input_ids[:, -1], noise=noise, **options):
         if result.take(step):
             break
     return result.finish(config.return_dict_in_generate)
 
 
-def refuse_others(name: str, model: Any, config: Any, request: dict[str, Any]) -> None:
-    """Raise DecodingError if `request`, the arguments of `generate`, has anything that decoder `name` does not support:
-    beams, outputs other than those of `Decoded`, inputs that it would not read, a filled cache, a stream of several
-    rows, a draft model where none is used, or none where one is needed."""
+def refuse_others(name: str, model: Any, request: Request) -> None:
+    """Raise DecodingError if a request has anything that decoder `name` does not support: beams, outputs other than
+    those of `Decoded`, inputs that it would not read, a filled cache, a stream of several rows, a draft model where
+    none is used, or none where one is needed."""
+    config, device = request.generation_config, request.input_ids.device
+    stream, draft_model = request.stream, request.draft_model
     if config.num_beams > 1:
         raise DecodingError(f"{name}: num_beams {config.num_beams}; allowed: 1")
     for key in REFUSED:
@@ -256,28 +272,26 @@ def refuse_others(name: str, model: Any, config: Any, request: dict[str, Any]) -
     mode = config.get_generation_mode()
     if mode not in ("greedy_search", "sample"):
         raise DecodingError(f"{name}: generation mode {mode.value}; allowed: greedy_search, sample")
-    if not request["input_ids_given"]:
+    if request.input_ids.shape[1] == 0:
         raise DecodingError(f"{name}: inputs_embeds; allowed: input_ids")
-    for key, network in (("model", model), ("draft_model", request["draft_model"])):
-        device = getattr(network, "device", request["device"])
-        if device != request["device"]:
-            raise DecodingError(f"{name}: {key} on {device}; allowed: {request['device']}, where input_ids are")
-    filled = [k for k, v in request["unread"].items() if isinstance(v, Cache) and v.get_seq_length() > 0]
+    for key, network in (("model", model), ("draft_model", draft_model)):
+        if (place := getattr(network, "device", device)) != device:
+            raise DecodingError(f"{name}: {key} on {place}; allowed: {device}, where input_ids are")
+    filled = [k for k, v in request.unread.items() if isinstance(v, Cache) and v.get_seq_length() > 0]
     if filled:
         raise DecodingError(f"{name}: {filled[0]} that holds tokens; allowed: an empty cache")
     unread = [
-        key for key, value in request["unread"].items() if key not in IGNORED and not says_nothing(model, key, value)
+        key for key, value in request.unread.items() if key not in IGNORED and not says_nothing(model, key, value)
     ]
     if unread:
         raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
-    width = request["width"]
+    width = request.width
     if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
         raise DecodingError(f"{name}: width: {width!r}; allowed: int, ge 1")
-    if request["stream"] is not None and not (hasattr(request["stream"], "put") and hasattr(request["stream"], "end")):
-        raise DecodingError(f"{name}: stream: {request['stream']!r}; allowed: a streamer of transformers")
-    if request["stream"] is not None and request["rows"] > 1:
-        raise DecodingError(f"{name}: stream with {request['rows']} rows; allowed: one")
-    draft_model = request["draft_model"]
+    if stream is not None and not (hasattr(stream, "put") and hasattr(stream, "end")):
+        raise DecodingError(f"{name}: stream: {stream!r}; allowed: a streamer of transformers")
+    if stream is not None and len(request.input_ids) > 1:
+        raise DecodingError(f"{name}: stream with {len(request.input_ids)} rows; allowed: one")
     if (draft_model is not None) != (name in DRAFTED) or not isinstance(draft_model, torch.nn.Module | None):
         allowed = "draft_model=, a causal model of the same vocabulary" if name in DRAFTED else "none"
         raise DecodingError(f"{name}: draft_model {type(draft_model).__name__}; allowed: {allowed}")
@@ -343,17 +357,10 @@ class Result:
     def take(self, step: Any) -> bool:
         """Add one step of a decoder: write its tokens, note its nodes, and ask the stopping criteria about each column
         that all rows have now reached. Returns whether all rows have stopped."""
-        slots = torch.arange(step.tokens.shape[1], device=self.ids.device)
-        positions = step.positions
-        if positions.ndim == 1:
-            positions = torch.where(slots < step.kept[:, None], positions[:, None] + slots, self.length)
-        positions = positions.clamp(max=self.length)
+        positions = step.find_places(self.length)
         self.drafts.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
         self.filled.scatter_(1, positions, True)
-        evaluated = (positions < self.length).sum(1) if step.nodes is None else step.nodes
-        if step.nodes is None and step.positions.ndim == 1:
-            evaluated = (self.length - step.positions).clamp(0, step.tokens.shape[1])
-        self.evaluated.append(evaluated.cpu())
+        self.evaluated.append(step.count_nodes(self.length).cpu())
         frontier = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
         self.frontiers.append(frontier)
         while None in self.end and self.asked < min(
@@ -448,13 +455,10 @@ def wrap_decoder(decoder: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
             defaults["window"] = TEXT_WINDOW
         chosen = {name: keywords.pop(name, default) for name, default in defaults.items()}
         chosen = convert_options(method, decoder, chosen)
-        request = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
+        named = {key: keywords.pop(key, default) for key, default in KEYWORDS.items()}
         # the mask may not be in the signature, because `generate` would pass it twice
-        request["attention_mask"] = keywords.pop("attention_mask", None)
-        request["unread"] = keywords
-        request["input_ids_given"] = input_ids.shape[1] > 0
-        request["rows"], request["device"] = len(input_ids), input_ids.device
-        return run_decoder(decoder, model, input_ids, chosen, request)
+        mask = keywords.pop("attention_mask", None)
+        return run_decoder(decoder, model, chosen, Request(input_ids, mask, keywords, **named))
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("model", "input_ids")]
@@ -479,17 +483,6 @@ def generate(
         arguments.pop(key, None)
     # a model that was loaded from such a folder has this function as its own `generate`
     return type(model).generate(model, custom_generate=make_custom_generate(method), **arguments)
-
-
-KEYWORDS: dict[str, Any] = {
-    "logits_processor": None,
-    "stopping_criteria": None,
-    "generation_config": None,
-    "seed": None,
-    "width": 1,
-    "stream": None,
-    "draft_model": None,
-}
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -71,6 +71,13 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return (p - q).clamp_(min=0).add_(p, alpha=SHARE * torch.finfo(p.dtype).eps)
 
 
+def draw_correction(p: Tensor, q: Tensor, exponential: Tensor, slot: Tensor) -> Tensor:
+    """Draw the token [B, 1] that replaces the draft of one slot [B, 1] of each row, from the residual of p and q [B, W,
+    V]."""
+    rows = slot[..., None].expand(-1, -1, p.shape[-1])
+    return race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))
+
+
 def verify(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float = 0.0
 ) -> Verified:
@@ -107,8 +114,7 @@ def finish(
     accepted_prefix = accepted.cumprod(-1)  # 1 before the first rejected draft
     # the slot of the first rejected draft, or the last slot if all are accepted
     first = accepted_prefix.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)
-    rows = first[..., None].expand(-1, -1, p.shape[-1])
-    corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
+    corrected = draw_correction(p, q, exponential, first)
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
     tokens = torch.where(accepted_prefix > 0, draft, fresh.scatter(1, first, corrected))
     return Verified(tokens, first[:, 0] + 1)

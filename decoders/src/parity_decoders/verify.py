@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from parity_decoders import transformers
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.processors import Law, split_processors
+from parity_decoders.processors import GenerateLaw, split_processors
 from parity_decoders.races import (
     LEVEL,
     Draws,
@@ -97,7 +97,7 @@ class OwnLaws:
         self.mask = torch.ones_like(input_ids).bool() if unpadded is None else unpadded.bool()
         self.padding = (~self.mask).sum(1)
         guidance, processors = split_processors(logits_processor)
-        self.law = Law(processors, guidance, greedy=not generation_config.do_sample)
+        self.law = GenerateLaw(processors, guidance, greedy=not generation_config.do_sample)
         if guidance:
             self.ids, self.mask, self.padding = transformers.add_unconditional(self.ids, self.mask, guidance)
         ends = generation_config.eos_token_id

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.continuous import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
+from parity_decoders.protocols.continuous import Chain, ContinuousModel, Pair, PathNoise, Start, TokenLaws, draw_order
 from parity_decoders.steps import Draw
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from parity.experiment.options import needs
 
 
 @dataclass
-class Drawn:
+class DrawnImages:
     """A batch of decoded images and their cost. A place is a position's turn in the order of decoding."""
 
     tokens: Tensor  # [B, L, D] in raster order of the grid
@@ -36,7 +36,7 @@ class Drawn:
     seconds: float  # wall time of the batch
 
 
-def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
+def record(model: Pair, start: Start, steps: Iterator[Draw]) -> DrawnImages:
     """Run a decoder to its end and record its tokens and their cost.
 
     Raises ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a
@@ -71,7 +71,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     lost = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, (accepted >= 0) & log_ratio.isnan())
     canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
     step = canvas.step.gather(1, order).to(torch.int16)
-    return Drawn(
+    return DrawnImages(
         canvas.tokens.to(dtype), steps_of_row, step, accepted, tries, gave_up, drafts, log_ratio, distance, order,
         seconds,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def parameters(loaded: Any) -> dict[str, int]:
     return {network: count_parameters(net) for network, net in loaded.nets.items()}
 
 
-def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, drawn: Drawn) -> dict[str, Any]:
+def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, drawn: DrawnImages) -> dict[str, Any]:
     """Make the columns of a shard by name: the fields of `drawn`, an image's share of each network's counts and seconds
     (target_passes, draft_head_seconds, ...), and the passes, depth and seconds of the batch."""
     counts = {name: network.counts for name, network in model._asdict().items() if network is not None}
@@ -130,10 +130,10 @@ def add_time(counts: dict[str, float], name: str, device: torch.device) -> Itera
 
 
 @dataclass
-class ClockedLaw:
+class ClockedLaws:
     """Laws that time what a test of drafts asks of them: densities, and the draws of its residual."""
 
-    law: Law
+    law: TokenLaws
     counts: dict[str, float]
 
     def __getattr__(self, name: str) -> Any:
@@ -147,8 +147,8 @@ class ClockedLaw:
         with add_time(self.counts, "density_seconds", x.device):
             return self.law.log_density(x, inner)
 
-    def rows(self, which: Tensor) -> "ClockedLaw":
-        return ClockedLaw(self.law.rows(which), self.counts)
+    def rows(self, which: Tensor) -> "ClockedLaws":
+        return ClockedLaws(self.law.rows(which), self.counts)
 
 
 @dataclass
@@ -180,14 +180,14 @@ class Clocked:
         self.depth[self.row] += 1
         return condition
 
-    def law(self, condition: Any, path: PathNoise) -> Law:
+    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
         """Compute the model's laws, clocked; add the time and a call of the head for each of its steps to counts."""
         with add_time(self.counts, "head_seconds", self.depth.device):
             law = self.model.law(condition, path)
         self.counts["head_calls"] += self.model.steps
         self.counts["head_rows"] += self.model.steps * len(law.log_sigma)
         self.depth[self.row] += self.model.steps
-        return ClockedLaw(law, self.counts)
+        return ClockedLaws(law, self.counts)
 
     def chain(self, condition: Any) -> "ClockedChain":
         chain = self.model.chain(condition)

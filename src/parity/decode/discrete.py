@@ -42,16 +42,10 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     all_rows = torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # by pass: rows, numbers of final and of evaluated tokens, each [B]
-    i = torch.arange(0, device=device)
     end = find_end(model.forced)
-    for new, n_kept, positions, evaluated in steps:
-        if len(i) != new.shape[1]:
-            i = torch.arange(new.shape[1], device=device)
-        written = positions if positions.ndim == 2 else torch.where(i < n_kept[:, None], positions[:, None] + i, L)
-        canvas.write(written.clamp(max=L), new, None if queue is None else queue.of)
-        if evaluated is None:
-            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (end - positions).clamp_(0, new.shape[1])
-        by_step.append((all_rows if queue is None else queue.of, n_kept, evaluated))
+    for new in steps:
+        canvas.write(new.find_places(L), new.tokens, None if queue is None else queue.of)
+        by_step.append((all_rows if queue is None else queue.of, new.kept, new.count_nodes(end)))
     seconds = canvas.finish((model.forced < 0).expand(N, L))
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")

@@ -22,7 +22,7 @@ from parity_decoders.continuous.mar import mar, write
 from parity_decoders.counts import Counts
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.continuous import ContinuousModel, Law, Pair, Start, make_path_noise
+from parity_decoders.protocols.continuous import ContinuousModel, Pair, Start, TokenLaws, make_path_noise
 from parity_decoders.steps import Draw
 from parity_decoders.verification import count_leading
 
@@ -35,7 +35,7 @@ SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 def propose(
     draft: ContinuousModel, tokens: Tensor, order: Tensor, ranks: Tensor, noise: Noise, use: str
-) -> tuple[Tensor, list[Law]]:
+) -> tuple[Tensor, list[TokenLaws]]:
     """Draw the tokens of ranks [N, W] from the draft model one by one, each given those before it. Returns drafts [N,
     W, D] and their laws, a list of W with N rows each. use: the noise that they are drawn with."""
     drafts, laws = [], []
@@ -48,7 +48,7 @@ def propose(
 
 
 def sample_residual(
-    p: Law, q: Law, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, tries: int, inner: float
+    p: TokenLaws, q: TokenLaws, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sample max(0, p - q) by acceptance-rejection with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
 
@@ -88,7 +88,7 @@ def sample_residual(
 
 def judge(
     target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor, noise: Noise
-) -> tuple[Tensor, list[Law]]:
+) -> tuple[Tensor, list[TokenLaws]]:
     """Evaluate the target at ranks [N, S], given the drafts [N, W, D] of the first W ranks, of which each rank sees
     those below n_known [N, S], or [N, 1] for all. Returns the target's draws [N, S, D], and its laws, S of N rows each.
     """
@@ -104,8 +104,8 @@ def judge(
 class Laws(NamedTuple):
     """Laws of W drafts in each of N rows, as lists of W."""
 
-    p: list[Law]  # the target's laws, W of N rows each
-    q: list[Law]  # the draft model's laws, likewise
+    p: list[TokenLaws]  # the target's laws, W of N rows each
+    q: list[TokenLaws]  # the draft model's laws, likewise
     log_sigma: Tensor  # [N, W] the path's share of the log-ratio, eq. 8
 
     def log_ratio(self, drafts: Tensor, inner: float) -> Tensor:

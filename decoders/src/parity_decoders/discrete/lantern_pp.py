@@ -9,7 +9,7 @@ from annotated_types import Interval
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from parity_decoders.candidates import Drawn, draw_tree, list_levels, make_harmonic_shape, read_tokens
+from parity_decoders.candidates import DrawnTree, draw_tree, list_levels, make_harmonic_shape, read_tokens
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
@@ -26,7 +26,7 @@ SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not publ
 
 
 def accept_candidates(
-    p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
+    p: Tensor, drafts: DrawnTree, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Descend the tree as long as a candidate is accepted. Returns the path [B, at most D + 2] of nodes, padded with
     -1, and the tokens [B, D + 1] after node 0: those of the path, then one drawn, then arbitrary ones.

@@ -13,7 +13,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import FINAL, TokenModel
 from parity_decoders.sequence_buffer import find_end
 from parity_decoders.steps import Step
-from parity_decoders.verification import make_law, probability, race, residual
+from parity_decoders.verification import draw_correction, make_law, probability, race
 
 CLAIM = "lossless"
 ORIGIN = "account"
@@ -157,21 +157,13 @@ def verify(
     if u is None:
         return fresh, p, final, n_done
     correction = final & ~run
-    fresh = torch.where(correction, correct_draft(fresh, correction.long().argmax(1), p, q, e), fresh)
+    fresh = torch.where(correction, draw_correction(p, q, e, correction.long().argmax(1, keepdim=True)), fresh)
     stays = run
     if reuse:
         likely = probability(p, draft) > probability(q, draft) / 2
         stays = run | likely & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
     laws = torch.where((stays & ~run)[..., None], q, p)
     return torch.where(stays, draft, fresh), laws, final | run, n_done
-
-
-def correct_draft(fresh: Tensor, slot: Tensor, p: Tensor, q: Tensor, e: Tensor) -> Tensor:
-    """Replace the fresh token [B, S] in one slot [B] by a draw from the residual of p and q [B, S, V], by exponentials
-    e."""
-    rows = slot[:, None, None].expand(-1, -1, p.shape[-1])
-    corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), e.gather(1, rows))
-    return fresh.scatter(1, slot[:, None], corrected)
 
 
 @torch.inference_mode()

@@ -21,7 +21,7 @@ LOG_2PI = math.log(2 * math.pi)
 PathNoise = Callable[[int], Tensor]
 
 
-class Law(Protocol):
+class TokenLaws(Protocol):
     """Laws of N tokens."""
 
     @property
@@ -42,7 +42,7 @@ class Law(Protocol):
         (released code has 42; a closed form allows only 1 and raises DecodingError for others)."""
         ...
 
-    def rows(self, which: Tensor) -> "Law":
+    def rows(self, which: Tensor) -> "TokenLaws":
         """Select the laws of the tokens `which` [M], indices."""
         ...
 
@@ -115,7 +115,7 @@ class ContinuousModel(Protocol):
         the n ranks of a row are drawn together."""
         ...
 
-    def law(self, condition: Any, path: PathNoise) -> Law:
+    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
         """Compute the laws of what `conditions` gave, in one batch."""
         ...
 

@@ -54,14 +54,14 @@ class Target:
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> decode.Drawn:
+    ) -> decode.DrawnImages:
         """Decode n images. threads and strict belong to the signature of all kinds: nothing has probability zero."""
         start = Start(torch.arange(self.length).expand(n, -1))
         pair = Pair(*(TabularMixture(law, n, raster=False, steps=self.steps) for law in (self.law, self.draft)))
         with prefix_errors(f"{self.name},"):
             return decode.record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
 
-    def make_rows(self, drawn: decode.Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+    def make_rows(self, drawn: decode.DrawnImages, layer: str, seed: int, draws: int) -> list[Row]:
         """Make the rows of `make_continuous_rows`; the last one also has how often the residual sampler gave up."""
         rng = np.random.default_rng([seed, self.law.means.shape[2]])
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
@@ -198,7 +198,7 @@ class LongTarget(Long):
     def make_start(self, seed: int) -> Start:
         return Start(torch.arange(self.length).expand(self.n, -1))
 
-    def record(self, decoder: Decoder, start: Start, options: dict[str, Any]) -> decode.Drawn:
+    def record(self, decoder: Decoder, start: Start, options: dict[str, Any]) -> decode.DrawnImages:
         pair = Pair(LongMixture(self.rule, self.length, self.steps), LongMixture(self.draft, self.length, self.steps))
         return decode.record(pair, start, decoder(pair, start, **options))
 

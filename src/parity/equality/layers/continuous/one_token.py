@@ -16,12 +16,20 @@ from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 from parity_decoders.continuous.mar import mar
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.protocols.continuous import Chain, ContinuousModel, Law, Pair, PathNoise, Start, make_path_noise
+from parity_decoders.protocols.continuous import (
+    Chain,
+    ContinuousModel,
+    Pair,
+    PathNoise,
+    Start,
+    TokenLaws,
+    make_path_noise,
+)
 from scipy import stats
 from torch import Tensor
 
 from parity.base.command import note
-from parity.decode.continuous import Drawn, record
+from parity.decode.continuous import DrawnImages, record
 from parity.equality.layers import CellFiles
 from parity.equality.targets.continuous import compute_energy_p
 from parity.experiment.options import needs
@@ -101,7 +109,7 @@ class OneRank:
         rank = rank.expand(n, 1)
         return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), rank, rank)
 
-    def law(self, condition: Any, path: PathNoise) -> Law:
+    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
         return self.model.law(condition, path)
 
     def chain(self, condition: Any) -> Chain:
@@ -118,7 +126,7 @@ def cut_pair(pair: Pair, cut: Cut, rows: int) -> Pair:
     return Pair(*models)  # type: ignore[arg-type]
 
 
-def draw(pair: Pair, decoder: Any, options: dict[str, Any], cut: Cut, noise: Noise) -> Drawn:
+def draw(pair: Pair, decoder: Any, options: dict[str, Any], cut: Cut, noise: Noise) -> DrawnImages:
     """Draw the token at the rank of `cut` by a decoder, once for each row of the noise, as images of one token."""
     models = cut_pair(pair, cut, len(noise.keys))
     start = Start(torch.zeros_like(noise.keys)[:, None])
