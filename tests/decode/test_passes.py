@@ -146,6 +146,26 @@ def test_a_buffer_that_moves_is_noticed(as_on_a_gpu, monkeypatch):
     assert not torch.equal(record(model, begun, repeat_a_pass(passes)).tokens, expected.tokens)
 
 
+@torch.inference_mode()
+def read_late(passes, every):
+    """Yield the steps of a decoder, of which is read after `every` passes whether rows are done."""
+    while not passes.line.is_done():
+        for _ in range(every):
+            yield passes.run()
+        passes.line.take_waiting_rows()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_passes_of_rows_that_are_done_change_nothing(as_on_a_gpu, method):
+    waiting = 4 if method in REFILLING else 0
+    expected = record(*start(method, {}, 3, waiting))
+    model, begun, passes = start(method, {}, 3, waiting)
+    late = record(model, begun, read_late(passes, 8))
+    assert late.passes > expected.passes
+    for name in SAME:
+        assert torch.equal(getattr(late, name), getattr(expected, name)), name
+
+
 def test_only_these_decoders_are_generators():
     for method in options.methods("discrete"):
         assert isinstance(start(method, {}, 1)[2], Passes) == (method not in GENERATORS), method
