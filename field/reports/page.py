@@ -50,8 +50,8 @@ def is_found(row: dict[str, Any]) -> bool:
 
 
 def list_controls(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """List the rows that must not be rejected: controls, and mistaken reports."""
-    return [row for one in reports for row in one["rows"][one["expect"] == "lossy" :]]
+    """List the rows of controls, which must not be rejected."""
+    return [row for one in reports if one["expect"] == "lossy" for row in one["rows"][1:]]
 
 
 def count_found(reports: list[dict[str, Any]]) -> str:
@@ -67,7 +67,7 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
     controls = list_controls(reports)
     rejected, again = sum(map(is_found, controls)), [row for row in controls if row["case"].endswith(AGAIN)]
     mistaken = [one for one in reports if one["rows"] and one["expect"] != "lossy"]
-    rightly = sum(not is_found(one["rows"][0]) for one in mistaken)
+    rightly = sum(not any(map(is_found, one["rows"])) for one in mistaken)
     return [
         f"- Known while the conditions were chosen: {count_found(seen)}",
         f"- Not known then, and listed before any was run: {count_found(unseen)}",

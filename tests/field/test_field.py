@@ -182,6 +182,6 @@ def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     ]
     text = page["write_document"](reports)
     assert "listed before any was run: 1 of 2 that were run. Missed: missed (no such condition)." in text
-    assert "Correct controls rejected: 1 of 3 runs of 2 controls, of which 1 on two seeds." in text
+    assert "Correct controls rejected: 1 of 2 runs of 1 controls, of which 1 on two seeds." in text
     assert "Mistaken reports that were not rejected: 1 of 1." in text
     assert "| needs a GPU |" in text
