@@ -239,8 +239,8 @@ def companion(job: Job) -> Recipe:
             prompts = embed_conditions(model, e, v, guided)
             return prompts if guided else prompts._replace(prefix=model.cls_embedding(e, dropped))
 
-        def law(logits):
-            return (guide(logits, scale) if guided else logits.float()).log_softmax(-1)
+        def law(output, features):
+            return (guide(output, features, scale) if guided else output(features).float()).log_softmax(-1)
 
         tokens = tokens.repeat(2 if guided else 1, 1)
         with torch.no_grad():

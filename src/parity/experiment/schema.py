@@ -312,7 +312,7 @@ class TrainingSpec(Strict):
     """How a companion of a model of image tokens is trained, by `parity train` and the target `companions`."""
 
     steps: int = Field(4000, ge=1, le=1_000_000, description="at most; training ends sooner once it no longer pays")
-    batch: int = Field(32, ge=1, le=4096, description="rows a step")
+    batch: int = Field(8, ge=1, le=4096, description="rows a step")
     images: int = Field(8192, ge=1, le=1_000_000, description="rows that the model draws, at most")
     drawn: int = Field(32, ge=1, le=4096, description="rows that are drawn at once")
     layers: int = Field(0, ge=0, le=1000, description="draft: of the target's; 0: a quarter of them")

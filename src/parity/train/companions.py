@@ -25,15 +25,16 @@ from parity.models.discrete import load as models
 from parity.models.discrete.cached import Prompts, compute_features
 from parity.models.discrete.llamagen import Transformer, make_companion
 from parity.train.loop import Job, Recipe, reduce_precision
-from parity.train.losses import make_laws, measure_companion
+from parity.train.losses import make_laws, measure_companion, measure_heads_at
 from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
 HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
-SEEN = 4  # a row is read about so often before further ones are drawn: to draw one costs as much as six readings
+SEEN = 2  # a row is read about so often: further readings teach less than the drawing of another row, at four readings
 KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most so many
 ROOM = 8  # laws that are held at once for each row, in training
-PEAK = 0.4  # learning rate at its peak times the width of the network: 2e-3 for the embedded one's 192
+# The learning rate at its peak times the width of the network: 8e-3 for heads of the embedded one's 192
+PEAK = {"heads": 1.6, "draft": 0.4, "drafter": 0.4}
 PATIENCE, LEAST = 3, 0.005  # training goes on if the last evaluations saved at least this share of passes
 FIGURES = ("step", "loss", "minutes", "passes", "passes_without", "equal", "gain")  # of a log, all but nats
 TIMED, WARM = 8, 2  # passes of plain decoding that are timed, and passes before that
@@ -130,7 +131,10 @@ class Lesson:
         self.evaluated: tuple[int, dict[str, float]] = (-1, {})  # after so many steps, these figures
         self.free = model.forced.clone() < 0 if (model.forced >= 0).any() else None
         self.copies = 2 if self.sampling.guidance != 1 else 1  # of a row: with its prompt, and without
-        self.features: list[Tensor] = []  # of batches of rows, each [copies, rows, L, dim] float16, if they are kept
+        self.features: Tensor | None = None  # float16 [copies, rows, L, dim] of rows to learn from, if they are kept
+        self.tokens = torch.zeros(0)  # of these rows, [rows, L]
+        self.computed = 0  # rows of which they are there
+        self.table: Tensor | None = None  # the target's embeddings of the picture's tokens
 
     def embed_prompts(self, inputs: dict[str, Tensor], net: Any) -> Prompts:
         """Embed the prompts of rows for a network."""
@@ -146,13 +150,27 @@ class Lesson:
         return features.half().unflatten(0, (self.copies, -1))
 
     def recall_features(self, rows: Sequence[int]) -> Tensor:
-        """Return the target's features of rows to learn from, as `compute_features`; those of a whole batch are
-        computed when it is first read."""
+        """Return the target's features of rows to learn from, as `compute_features`, which computes them unless they
+        are kept."""
+        if self.features is None:
+            return self.compute_features(self.rows, rows)
+        return self.features[:, rows].to(self.generator.device)
+
+    def keep_features(self, count: int, most: int) -> None:
+        """Compute the target's features of rows to learn from, until there are those of `count`; there will be `most`
+        rows at most."""
         n = self.rows.at_once
-        for batch in range(len(self.features), max(rows) // n + 1):
-            parts = [self.compute_features(self.rows, part) for part in self.split(range(batch * n, (batch + 1) * n))]
-            self.features.append(torch.cat(parts, 1).cpu())
-        return torch.stack([self.features[i // n][:, i % n] for i in rows], 1).to(self.generator.device)
+        if self.features is None:
+            rows = -(-most // n) * n
+            shape = self.copies, rows, self.length, len(self.target.norm.weight)
+            self.features = torch.empty(shape, dtype=torch.float16)
+            self.tokens = torch.zeros(rows, self.length, dtype=torch.int64)
+        while self.computed < count:
+            batch = range(self.computed, self.computed + n)
+            for part in self.split(batch):
+                self.features[:, part.start : part.stop] = self.compute_features(self.rows, part).cpu()
+            self.tokens[batch.start : batch.stop] = self.rows.select(batch)[1].cpu()
+            self.computed += n
 
     def measure(self, samples: Samples, rows: Sequence[int], features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Measure the companion on rows with these features of the target: what it is trained on beside its
@@ -173,25 +191,59 @@ class Lesson:
                 self.free,
             )
 
-    def split(self, rows: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Split rows into as many at a time as their laws leave room for."""
-        at_once = machine.limit_rows(len(rows), self.length, ROOM * self.vocab)
+    def measure_places(self, rows: np.ndarray, places: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
+        """Measure heads from a place of each of some rows, as `measure`."""
+        assert self.features is not None
+        device, kept, chosen = self.generator.device, self.features, torch.from_numpy(rows)
+        if self.table is None:
+            self.table = self.embed_prompts(self.rows.select([0])[0], self.target).embeddings
+
+        def select_features(places: Tensor) -> Tensor:
+            return kept[:, chosen, places.cpu()].to(device)
+
+        with reduce_precision(device):
+            nats = measure_heads_at(
+                self.net,
+                self.target.output,
+                self.table,
+                select_features,
+                self.tokens[chosen].to(device),
+                torch.from_numpy(places).to(device),
+                self.laws,
+                self.loaded.width,
+                self.free,
+            )
+        return torch.zeros((), device=device), nats
+
+    def split(self, rows: range, length: int = 0) -> Iterator[range]:
+        """Split rows of so many laws, by default a picture's, into as many at a time as their laws leave room for."""
+        at_once = machine.limit_rows(len(rows), length or self.length, ROOM * self.vocab)
         yield from (rows[i : i + at_once] for i in range(0, len(rows), at_once))
 
     def learn(self, job: Job, step: int, rng: np.random.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Compute the loss of a step's random rows, and its gradient but for that of the last rows, which is left to
-        the caller; draw further rows first if those that there are were read often enough."""
+        """Compute the loss of a step's random rows, and its gradient but for that of the last part, which is left to
+        the caller; draw further rows first if those that there are were read often enough. Heads, which read a place
+        alone, learn from as many places of as many rows."""
         self.step = step + 1
         self.rows.take(n := count_rows(job, step + 1))
-        chosen = rng.integers(0, n, job.batch).tolist()
-        keeps = 2 * self.copies * self.length * len(self.target.norm.weight) * count_rows(job, job.steps) <= KEPT
+        most = count_rows(job, job.steps)
+        keeps = 2 * self.copies * self.length * len(self.target.norm.weight) * most <= KEPT
+        if keeps:
+            self.keep_features(n, most)
+        is_spread = keeps and self.kind == "heads"
+        count = job.batch * self.length if is_spread else job.batch
+        rows = rng.integers(0, n, count)
+        places = rng.integers(0, self.length - 1, count)
         total, done = torch.zeros((), device=self.generator.device), 0
-        for part in self.split(chosen):
-            features = self.recall_features(part) if keeps else self.compute_features(self.rows, part)
-            error, nats = self.measure(self.rows, part, features)
-            value = (error + torch.stack(list(nats.values())).sum()) * (len(part) / job.batch)
+        for part in self.split(range(count), 2 if is_spread else 0):
+            chosen = rows[part.start : part.stop]
+            if is_spread:
+                error, nats = self.measure_places(chosen, places[part.start : part.stop])
+            else:
+                error, nats = self.measure(self.rows, chosen.tolist(), self.recall_features(chosen.tolist()))
+            value = (error + torch.stack(list(nats.values())).sum()) * (len(part) / count)
             done += len(part)
-            if done < job.batch:
+            if done < count:
                 value.backward()
                 value = value.detach()
             total = total + value
@@ -237,7 +289,7 @@ class Lesson:
             lambda step, rng: self.learn(job, step, rng),
             lambda: (self.evaluate(), header),
             (STREAM[self.kind],),
-            peak=PEAK / max(dim, 64),
+            peak=PEAK[self.kind] / max(dim, 64),
             hidden=HIDDEN[self.kind],
             warmup=min(100, max(1, job.steps // 20)),
             held_out=self.evaluate,
@@ -248,8 +300,10 @@ class Lesson:
 
 
 def count_rows(job: Job, steps: int) -> int:
-    """Count the rows that so many steps read from."""
-    return min(job.examples, max(job.batch, -(-steps * job.batch // SEEN)))
+    """Count the rows that there are after so many steps. They grow as the root of steps: with as many as were read so
+    far, or fewer, a companion soon knows the first ones by heart."""
+    most = min(job.examples, max(job.batch, job.steps * job.batch // SEEN))
+    return max(min(job.batch, most), math.ceil(most * (steps / job.steps) ** 0.5))
 
 
 def is_gaining(log: list[dict[str, float]]) -> bool:

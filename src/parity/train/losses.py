@@ -1,7 +1,7 @@
 """What the companions of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
 
 The target's `features` [R, L, dim] are its hidden states, s of which predicts token s; `p` [B, L, V] are its
-log-probabilities. An `Adapter` turns logits into log-probabilities, and R rows into B if it guides.
+log-probabilities. A `Law` computes log-probabilities by an output layer from features, and B rows from R if it guides.
 """
 
 from collections.abc import Callable
@@ -10,36 +10,41 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from parity_decoders.sampling import TokenSampling, top_k_filter, top_p_filter
-from torch import Tensor
+from torch import Tensor, nn
 
 from parity.models.discrete.cached import Prompts, compute_features
 
-Adapter = Callable[[Tensor], Tensor]  # logits [R, n, V] -> log-probabilities [B, n, V]
+Law = Callable[[nn.Module, Tensor], Tensor]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
 UNROLLED = 2  # calls of a drafter in a step: all but the first read its own features, as in a draft tree
 
 
-def guide(logits: Tensor, scale: Tensor | float) -> Tensor:
-    """Guide logits [2B, n, V], conditional first, by a scale, a number or [B, 1, 1]: [B, n, V] float32."""
-    conditional, unconditional = logits.float().chunk(2)
+def guide(output: nn.Module, features: Tensor, scale: Tensor | float) -> Tensor:
+    """Compute logits of features [2B, n, dim], conditional first, guided by a scale, a number or [B, 1, 1]: [B, n, V]
+    float32. A linear output is computed of guided features, which is half of the work and takes half of the memory."""
+    if isinstance(output, nn.Linear):
+        conditional, unconditional = features.float().chunk(2)
+        guided: Tensor = output(torch.lerp(unconditional, conditional, scale).to(output.weight.dtype))
+        return guided.float()
+    conditional, unconditional = output(features).float().chunk(2)
     return torch.lerp(unconditional, conditional, scale)
 
 
-def make_laws(sampling: TokenSampling) -> tuple[Adapter, Adapter]:
+def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
     """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
     alone, so that a companion learns of all."""
 
-    def scale(logits: Tensor) -> Tensor:
-        guided = logits.float() if sampling.guidance == 1 else guide(logits, sampling.guidance)
+    def scale(output: nn.Module, features: Tensor) -> Tensor:
+        guided = output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
         return guided / sampling.temperature
 
-    def compute_target_law(logits: Tensor) -> Tensor:
-        scaled = scale(logits)
+    def compute_target_law(output: nn.Module, features: Tensor) -> Tensor:
+        scaled = scale(output, features)
         scaled = top_k_filter(scaled, sampling.top_k) if sampling.top_k else scaled
         scaled = top_p_filter(scaled, sampling.top_p) if sampling.top_p < 1 else scaled
         return scaled.log_softmax(-1).clamp(min=FLOOR)
 
-    return compute_target_law, lambda logits: scale(logits).log_softmax(-1)
+    return compute_target_law, lambda output, features: scale(output, features).log_softmax(-1)
 
 
 def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tensor:
@@ -59,7 +64,7 @@ def measure_companion(
     embed: Callable[[Any], Prompts],
     tokens: Tensor,
     features: Tensor,
-    laws: tuple[Adapter, Adapter],
+    laws: tuple[Law, Law],
     width: int,
     free: Tensor | None = None,
     run: Callable[[Any, Prompts, Tensor], Tensor] = compute_features,
@@ -79,30 +84,28 @@ def measure_companion(
     nothing = torch.zeros((), device=x.device)
     with torch.no_grad():
         prompts = embed(target)
-        p = target_law(target.output(features.to(dtype)))
+        p = target_law(target.output, features.to(dtype))
         embeddings = F.embedding(x, prompts.embeddings).float()
         features = features.float()
     if kind == "draft":
-        return nothing, {"nats": measure_divergence(law(net.output(run(net, embed(net), x))), p, free)}
+        return nothing, {"nats": measure_divergence(law(net.output, run(net, embed(net), x)), p, free)}
 
-    def output(guess: Tensor) -> Tensor:
-        logits: Tensor = target.output(guess.to(dtype))
-        return logits
+    def guess_law(guess: Tensor) -> Tensor:
+        return law(target.output, guess.to(dtype))
 
     if kind == "heads":
-        return nothing, measure_heads(net, output, features, embeddings, p, width, law, free)
+        return nothing, measure_heads(net, guess_law, features, embeddings, p, width, free)
     places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.shift[:, None]
-    return measure_drafter(net, output, features, embeddings, p, target.table[places.clamp(min=0)], law, free)
+    return measure_drafter(net, guess_law, features, embeddings, p, target.table[places.clamp(min=0)], free)
 
 
 def measure_heads(
     net: Any,
-    output: Adapter,
+    law: Callable[[Tensor], Tensor],
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
     width: int,
-    law: Adapter,
     free: Any = None,
 ) -> dict[str, Tensor]:
     """Compute the divergences of `Heads`: `right` of the head to the right behind the target's feature, `right_twice`
@@ -116,17 +119,62 @@ def measure_heads(
         "below": below,
         "right_below": net.right(below[:, :-1], embeddings[:, width:]),
     }  # each ends at the last token
-    return {name: measure_divergence(law(output(guess)), p, free) for name, guess in guesses.items()}
+    return {name: measure_divergence(law(guess), p, free) for name, guess in guesses.items()}
+
+
+def measure_heads_at(
+    net: Any,
+    output: nn.Module,
+    table: Tensor,
+    features: Callable[[Tensor], Tensor],
+    tokens: Tensor,
+    places: Tensor,
+    laws: tuple[Law, Law],
+    width: int,
+    free: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Compute the divergences of `measure_heads` from one place of each row alone, which may be of many rows.
+
+    output      the target's
+    table       embeddings of the picture's tokens [V, dim]
+    features    gives the target's features at a place of each row, [copies, N, dim]; tokens [N, L]; places [N]
+    laws, width, free  as of `measure_companion`
+    """
+    target_law, law = laws
+    last = tokens.shape[1] - 1
+    dtype = next(output.parameters()).dtype
+
+    def embed(places: Tensor) -> Tensor:
+        chosen = tokens.gather(1, places.clamp(max=last)[:, None])[:, 0]
+        return F.embedding(chosen, table).float().expand(len(read), -1, -1)
+
+    read = features(places).float()
+    right, below = net.right(read, embed(places)), net.below(read)
+    after = (places > 0, places + width - 1)  # of the head downwards, which reads the feature after a token
+    guesses = {
+        "right": (right, (places >= 0, places + 1)),
+        "right_twice": (net.right(right, embed(places + 1)), (places >= 0, places + 2)),
+        "below": (below, after),
+        "right_below": (net.right(below, embed(after[1])), (after[0], after[1] + 1)),
+    }
+    nats = {}
+    for name, (guess, (counted, ends)) in guesses.items():
+        ends, counted = ends.clamp(max=last), counted & (ends <= last)
+        with torch.no_grad():
+            p = target_law(output, features(ends).to(dtype))
+        counted = counted if free is None else counted & free[ends]
+        divergence = (p.exp() * (p - law(output, guess.to(dtype)))).sum(-1)[0]
+        nats[name] = (divergence * counted).sum() / counted.sum().clamp(min=1)
+    return nats
 
 
 def measure_drafter(
     net: Any,
-    output: Adapter,
+    law: Callable[[Tensor], Tensor],
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
     table: Tensor,
-    law: Adapter,
     free: Any = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute a drafter's error of features, summed over UNROLLED calls, and its divergences by how many of its own
@@ -136,7 +184,7 @@ def measure_drafter(
     read, error, nats = features[:, :-1], torch.zeros((), device=features.device), {}
     for call in range(UNROLLED):
         guessed = net(embeddings, read, table, mask)
-        nats[f"nats_{call}"] = measure_divergence(law(output(guessed)), p, free)
+        nats[f"nats_{call}"] = measure_divergence(law(guessed), p, free)
         error = error + F.smooth_l1_loss(guessed.float(), features[:, 1:].float())
         read = torch.cat([features[:, :1], guessed[:, :-1].detach().to(features.dtype)], 1)
     return error, nats
