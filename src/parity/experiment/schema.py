@@ -379,7 +379,7 @@ class TimingSpec(Strict):
         [], description="methods that are timed beside the lossless ones predicted to be fastest"
     )
     seconds: float = Field(
-        120, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows, at most"
+        60, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows, at most"
     )
 
 

@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--named", type=json.loads, default=[], help="JSON: methods that are timed in any case, or all")
-    parser.add_argument("--seconds", type=float, default=120, help="that duels take at a batch, about (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="that duels take at a batch, about (%(default)s)")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--capture", choices=["auto", "off"], default="auto")
     add_arguments(parser, "cells+", "inputs?", "checkpoint", "out", "batch", "threads", "device")
