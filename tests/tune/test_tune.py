@@ -161,6 +161,18 @@ def test_a_method_beyond_the_memory_is_left_out_in_a_line(capsys):
         command.measure(Fake({"ar": None}), piloted[:1], 2, time.time() + 60)
 
 
+@pytest.mark.parametrize("left", [0.0, 60.0])
+def test_the_best_prediction_is_timed_however_little_time_is_left(left, monkeypatch):
+    fake = Fake({"ar": 1.0, "sjd": 0.5, "mtj": 0.8})
+    fake.compiles = True
+    monkeypatch.setattr(
+        fake, "predict", lambda v, _: fake.seconds[v.method] / (2 if v.fast and v.method == "ar" else 1)
+    )
+    turns = command.measure(fake, [bench.Variant(m, {}) for m in ("ar", "mtj", "sjd")], 2, time.time() + left)
+    assert {v.method for v in turns} == {"ar", "sjd"}
+    assert command.choose(turns).method == "sjd"
+
+
 def test_nothing_is_written_if_timings_jump(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     busy = [bench.Variant("ar", {}, seconds=[1.0, 1.4]), bench.Variant("sjd", {}, seconds=[0.5, 0.5])]

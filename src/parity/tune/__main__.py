@@ -100,7 +100,8 @@ def run_pilots(bench: Bench, variants: list[Variant], batches: list[int], until:
 
 def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> list[Variant]:
     """Time variants in turns with plain decoding until about the time `until`; returns them, plain decoding first. They
-    are those predicted to be fastest, as many as there is time for, also with compiled passes."""
+    are those predicted to be fastest, also with compiled passes: the first however little time there is, for without it
+    plain decoding would be chosen untried, and as many more as there is time for."""
     eager = [replace(variant, seconds=[]) for variant in piloted]
     compiled = [replace(variant, fast=True, seconds=[]) for variant in eager] if bench.compiles else []
     for variant in (*eager, *compiled):
@@ -110,7 +111,8 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
     remaining = until - time.time()
     for variant in [*compiled[:1], *sorted([*rest, *compiled[1:]], key=lambda v: v.predicted)[:BEST]]:
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
-        if variant.predicted < NEAR * plain.predicted and (needed < remaining or len(turns) == 1):
+        is_first = all(v.method == plain.method for v in turns)
+        if variant.predicted < NEAR * plain.predicted and (needed < remaining or is_first):
             turns.append(variant)
     return run_duels(bench, turns, batch, until - time.time())
 
