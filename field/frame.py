@@ -31,6 +31,7 @@ KEYS = {
 }  # fmt: skip
 LEVELS = ("sampler", "verifier", "speculation", "texts", "design")
 CLAIMS = ("lossless", "lossy")
+LARGEST = 0.1  # a larger bound is called consistent on the pages, whatever the margin of its case
 INSTALLING = 3600  # seconds that an installation may take
 CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found by PYTHONPATH
 

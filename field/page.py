@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from frame import CLAIMS, LEVELS, FieldError, read_field
+from frame import CLAIMS, LARGEST, LEVELS, FieldError, read_field
 from parity_certify.page import COLOURS, draw_badge
 from parity_certify.verdict import Kind
 
@@ -22,7 +22,6 @@ FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
 RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
 FILTERS = {"verdict": ORDER, "level": LEVELS, "claim": CLAIMS}
-LARGEST = 0.1  # a larger bound is called consistent here, whatever the margin of its case
 COPIED = "the last `gt_logits`"  # where the fault of a function lies that several projects copied
 NOT_SAID = (
     "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "

@@ -10,12 +10,18 @@ case `default` is the report's version; any other is a correct control, on a sec
 
 import argparse
 import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from frame import LARGEST  # noqa: E402
+
 PAGE = HERE.parents[1] / "docs/results/reports.md"
 KEPT = ("case", "verdict", "controls", "seconds", "n", "drafted", "accepted", "error")
 AGAIN = ", second seed"
@@ -32,8 +38,8 @@ def keep_verdict(file: Path) -> None:
 
 
 def read_reports(results: Path) -> list[dict[str, Any]]:
-    """Read the reports, each with the rows of its verdict.json in a folder ([] for one that was not run), and why it
-    was not run."""
+    """Read the reports, each with the rows of its verdict.json in a folder ([] for one that was not run), which say
+    whether field.yaml sets their sequences, and why it was not run."""
     reports = yaml.safe_load((HERE / "reports.yaml").read_text(encoding="utf-8"))
     for one in reports:
         file = results / one["name"] / "verdict.json"
@@ -41,6 +47,10 @@ def read_reports(results: Path) -> list[dict[str, Any]]:
         if one["rows"] and (error := one["rows"][0].get("error")):
             one |= {"rows": [], "why": error.partition(";")[0]}
         one.setdefault("expect", "lossy")
+        about = HERE / one["name"] / "field.yaml"
+        cases = yaml.safe_load(about.read_text(encoding="utf-8"))["cases"] if one["rows"] else {}
+        for row in one["rows"]:
+            row["is_set"] = "n" in (cases[row["case"]] or {})
     return reports
 
 
@@ -75,6 +85,7 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
         f"which {len(again)} on two seeds. A control is the same code without drafts, or without the fault.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
         "- A control with few sequences ran on a busy machine, whose time was used up: it says little.",
+        "- (set): the row's field.yaml names the sequences, since a call is slow; it names no condition.",
         f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
     ]
 
@@ -87,7 +98,11 @@ def describe_row(one: dict[str, Any], row: dict[str, Any]) -> str:
         words, condition = v["words"], v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
         if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # laws were compared
             words, condition = "lossy", v["reason"]
-        n = " + ".join(map(str, row["n"]))
+        elif v["kind"] == "certified" and v["bound"] > LARGEST:
+            words = "consistent"
+        if v["kind"] != "lossy" and v["bound"] is not None:
+            words += f", TV ≤ {math.ceil(1000 * v['bound']) / 1000:.3f}"
+        n = " + ".join(map(str, row["n"])) + " (set)" * bool(row.get("is_set"))
     case = "" if row["case"] == "default" else f", {row['case'].removeprefix('default, ')}"
     kind = "control" if case else one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
     return f"| [{one['name']}]({one['report']}){case} | {one['version']} | {kind} | {words} | {condition} | {n} |"
