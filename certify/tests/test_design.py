@@ -32,8 +32,8 @@ def enumerate_law(options, *, prompts, end, **settings):
 LAW = enumerate_law({}, prompts=np.zeros((1, 1), int), end=None, vocab=V, length=2)
 
 
-def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, **options):
-    """Draw plainly under any options; rows: those of each row."""
+def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, engine="transformers", **options):
+    """Draw plainly under any options of an engine; rows: those of each row."""
     rng, out = np.random.default_rng(seed), np.array(prompts)
     each = [options | {k: v for k, v in row.items() if k != "seed"} for row in rows or [{}]]
     groups = {str(own): (own, [i for i, one in enumerate(each) if one == own]) for own in each}
@@ -41,7 +41,7 @@ def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, **options):
         p = np.empty((len(out), V))
         for own, members in groups.values():
             chosen = members if rows else slice(None)
-            p[chosen] = shape_law(compute_logits, own, "transformers", prompts.shape[1], end)(out[chosen])
+            p[chosen] = shape_law(compute_logits, own, engine, prompts.shape[1], end)(out[chosen])
         token = (rng.random(len(out))[:, None] >= p.cumsum(1)).sum(1).clip(max=V - 1)
         if end is not None and t:
             token = np.where((out[:, prompts.shape[1] :] == end).any(1), end, token)
@@ -52,10 +52,37 @@ def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, **options):
 def test_a_correct_sampler_is_certified_under_all_conditions():
     """Each is covered at the margin, and none is left out."""
     c = certify_design(sample, compute_logits, **QUICK)
-    assert c.verdict.kind == "certified" and "in each of 5 conditions" in c.verdict.reason, str(c)
+    assert c.verdict.kind == "certified" and f"in each of {len(D.DESIGN)} conditions" in c.verdict.reason, str(c)
     assert len(c.verdict.tested) == len(D.DESIGN) == len(c.details["conditions"])
     assert all("finds a TV of 0.0" in text or "0.100" in text for text in c.verdict.tested), c.verdict.tested
     assert not any("no such option" in text for text in c.verdict.untested)
+    assert c.verdict.bound < c.details["joint_bound"] < 1.5 * c.verdict.bound
+
+
+OTHER_ORDER = ["repetition_penalty", "temperature", "top_p", "top_k", "min_p"]
+
+
+def sample_in_other_order(prompts, seed, **options):
+    """Draw with top-p of all tokens, then top-k."""
+    return sample(prompts, seed, engine=OTHER_ORDER, **options)
+
+
+def test_the_order_of_filters_is_the_engines():
+    """One that is not its own is found, and named; an engine may say that it has another."""
+    c = certify_design(sample_in_other_order, compute_logits, **QUICK)
+    assert c.exit_code == 1 and c.verdict.where.startswith("top_k 3, top_p 0.8"), str(c)
+    assert "diagnosis: top_p before top_k; if the engine defines them so, name it" in str(c), str(c)
+    c = certify_design(sample_in_other_order, compute_logits, engine=OTHER_ORDER, **QUICK)
+    assert c.verdict.kind == "certified" and len(c.verdict.tested) == len(D.DESIGN), str(c)
+
+
+def test_what_an_engine_has_no_option_for_is_told():
+    """Also an option of a row; a pair of filters is left out whole."""
+    conditions, missing = D.make_conditions(sample, compute_logits, vocab=V, engine=["temperature", "top_p", "min_p"])
+    assert missing == dict.fromkeys(("repetition_penalty", "rows", "top_k"), "the engine has no such option")
+    assert not any("top_k" in one.name or "repetition" in one.name for one in conditions) and len(conditions) == 4
+    conditions, missing = D.make_conditions(sample, compute_logits, vocab=V, engine="llama.cpp")
+    assert not missing and len(conditions) == len(D.DESIGN)
 
 
 @pytest.mark.parametrize("fault", ["temperature", "top_k", "repetition_penalty", "top_p", "min_p", "prompt", "rows"])
@@ -73,6 +100,7 @@ def test_a_fault_of_one_condition_is_found_and_named(fault):
     c = certify_design(faulty, compute_logits, **QUICK)
     assert c.exit_code == 1, str(c)
     assert fault in c.verdict.where or fault == "prompt", c.verdict.where
+    assert f"diagnosis: {fault} is not applied" in str(c) or fault in ("prompt", "rows"), str(c)
 
 
 def test_what_a_sampler_has_no_option_for_is_told():

@@ -5,7 +5,7 @@ import pytest
 
 from parity_certify import law
 from parity_certify.errors import ParityError
-from parity_certify.processors import ENGINES, shape_law, softmax
+from parity_certify.processors import ENGINES, shape_law, softmax, swap_filters
 
 V, P = 5, 3
 RNG = np.random.default_rng(0)
@@ -45,8 +45,9 @@ def test_laws_are_those_of_transformers_own_processors(options):
     assert np.allclose(ours[rows], PLAIN[rows]) == (options == {"min_new_tokens": 3})
 
 
-def test_penalties_are_those_of_vllm_and_llama_cpp():
-    """By hand, of one prefix: vLLM's presence and frequency read the output, llama.cpp's all read its window."""
+def test_penalties_are_those_of_other_engines():
+    """By hand, of one prefix: vLLM's presence and frequency and SGLang's all read the output, those of llama.cpp and
+    mlx-lm a window."""
     x, prefix = np.array([[1.0, -1.0, 0.5, 2.0, 0.0]]), np.array([[0, 1, 2, 3, 3]])  # the prompt is 0 1 2
 
     def draw(engine, **options):
@@ -61,6 +62,8 @@ def test_penalties_are_those_of_vllm_and_llama_cpp():
         (draw("llama.cpp", repeat_penalty=2.0, repeat_last_n=0), [1.0, -1.0, 0.5, 2.0, 0.0]),
         (draw("llama.cpp", frequency_penalty=0.5, repeat_last_n=-1), [0.5, -1.5, 0.0, 1.0, 0.0]),
         (draw("llama.cpp", logit_bias={"4": 1.0}), [1.0, -1.0, 0.5, 2.0, 1.0]),
+        (draw("sglang", repetition_penalty=2.0), [1.0, -1.0, 0.5, 1.0, 0.0]),
+        (draw("mlx-lm", repetition_penalty=2.0), [0.5, -2.0, 0.25, 1.0, 0.0]),
     ]
     for p, logits in cases:
         assert np.allclose(p, softmax(np.array([logits]))), (p, logits)
@@ -70,9 +73,23 @@ def test_the_order_of_filters_and_temperature_is_the_engines():
     """At a high temperature top-p keeps more where it comes last; at 0 every engine draws the likeliest token."""
     hot = {"temperature": 3.0, "top_p": 0.6}
     kept = {engine: (apply(engine, **hot) > 0).sum() for engine in ENGINES}
-    assert kept["llama.cpp"] < kept["vllm"] == kept["transformers"]
+    assert kept["llama.cpp"] == kept["mlx-lm"] < kept["vllm"] == kept["transformers"] == kept["sglang"]
     assert all((apply(engine, temperature=0.0).argmax(-1) == LOGITS.argmax(-1)).all() for engine in ENGINES)
     assert all((apply(engine, temperature=0.0).max(-1) == 1).all() for engine in ENGINES)
+
+
+def test_top_p_is_of_what_top_k_left_or_of_all_tokens():
+    """By hand: the likeliest token has .46 of all, and .53 of the first two."""
+    p = np.array([[0.46, 0.4, 0.1, 0.04]])
+    kept = {
+        str(engine): shape_law(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, engine, 1)(np.zeros((1, 1), int))
+        for engine in (*ENGINES, ["top_k", "top_p"], ["top_p", "top_k"])
+    }
+    both = [engine for engine, law in kept.items() if np.allclose(law, [[0.46 / 0.86, 0.4 / 0.86, 0, 0]])]
+    first = [engine for engine, law in kept.items() if np.allclose(law, [[1, 0, 0, 0]])]
+    assert both == ["sglang", "mlx-lm", "['top_p', 'top_k']"], kept
+    assert first == ["transformers", "vllm", "llama.cpp", "['top_k', 'top_p']"], kept
+    assert (shape_law(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, swap_filters("vllm"), 1)(p) > 0).sum() == 2
 
 
 def test_a_law_with_memory_is_enumerated():
@@ -92,7 +109,13 @@ def test_a_law_with_memory_is_enumerated():
         ("vllm", {"top_p": 0}, "top_p 0: allowed: above 0, up to 1"),
         ("vllm", {"top_k": "a"}, "top_k 'a': allowed: -1 or more"),
         ("vllm", {"logit_bias": 3}, "bias 3: allowed: pairs of one token and a number"),
-        ("sglang", {}, "engine 'sglang': allowed: transformers, vllm, llama.cpp"),
+        ("exllama", {}, "engine 'exllama': allowed: transformers, vllm, llama.cpp"),
+        (
+            ["top_k", "top_a"],
+            {},
+            "engine 'top_a': allowed: transformers, .*, or its options in order, of sequence_bias",
+        ),
+        (["top_k"], {"top_p": 0.9}, "top_p: this engine has no such option of sampling; allowed: top_k"),
     ],
 )
 def test_an_option_that_the_engine_does_not_have_is_named(engine, options, message):

@@ -178,10 +178,10 @@ def test_conditions_that_a_server_ignores_are_left_out_or_faults(fake):
         return sampler
 
     conditions, missing = make_conditions(connect_more, compute_logits, 3, "")
-    assert [one.name for one in conditions] == ["length 3, prompt 8"] and len(missing) == 2 + 4
+    assert [one.name for one in conditions] == ["length 3, prompt 8"] and len(missing) == 2 + 5
     assert any("top_k: the server ignores it" in why for why in missing.values()), missing
     conditions, missing = make_conditions(connect_more, compute_logits, 3, "vllm")
-    assert len(conditions) == 5 and set(missing) == {"drafts", "end"}
+    assert len(conditions) == 6 and set(missing) == {"drafts", "end"}
     faults = [one for one in conditions if "top_k 2" in one.name and "rows" not in one.name]
     assert certify_sampler(faults[0].sample, faults[0].law, n=200, margin=0.4, draws=299).exit_code == 1
     rows = conditions[-1].sample

@@ -29,7 +29,7 @@ rule field_models:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        code=digest_code("parity_certify.models"),
+        code=digest_code("parity_certify.models", "parity_certify.design"),
     message:
         "make the tiny models of the field"
     shell:

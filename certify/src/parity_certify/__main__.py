@@ -39,7 +39,7 @@ from parity_certify.files import digest
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
 from parity_certify.laws import check_prompts, random_law, read_law, write_law
 from parity_certify.laws import law as law_of
-from parity_certify.processors import ENGINES
+from parity_certify.processors import ENGINES, parse_engine
 from parity_certify.sampler import certify_sampler
 from parity_certify.samples import certify_samples
 from parity_certify.verifier import SHAPES, certify_verifier
@@ -273,7 +273,7 @@ def run_sampler(a: Arguments) -> int:
         raise ParityError("--target, --logits, --law: none given; allowed: one of them")
     keywords = list_keywords(sample)
     if a.logits or (not is_one and (keywords is None or keywords & list_names())):
-        conditions = make_conditions(sample, logits, vocab=V, length=a.length)
+        conditions = make_conditions(sample, logits, vocab=V, length=a.length, engine=a.engine)
         return judge_conditions(a, *conditions, spec, sample.__name__)
     return judge_sampler(a, sample, compute_model_law(a, options), spec, sample.__name__)
 
@@ -362,7 +362,12 @@ FLAGS: dict[str, dict[str, Any]] = {
     "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
     "hidden-size": {"type": int, "help": "width of the model (16); some engines take multiples of 32, 64 or 256"},
     "url": {"required": True, "help": "of the server"},
-    "engine": {"choices": tuple(ENGINES), "help": "whose options these are (asked of the server)"},
+    "engine": {
+        "type": parse_engine,
+        "default": "transformers",
+        "help": f"whose law it is: {', '.join(ENGINES)}, or its options in the order in which it applies them, as"
+        " temperature,top_p,top_k (%(default)s)",
+    },
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
     "law": {"required": True, "help": "a file of `law`"},
@@ -417,10 +422,11 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
         one[flag] = {"default": None, "help": FLAGS[flag]["help"].replace("%(default)s", str(default))}
     add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional, **one)
     served = ("url", "target", "model", "engine", "timeout", *ENUMERATED)
-    add_command(run_server, *served, margin=wide, target={"required": True}, **one)
+    asked = {"default": None, "help": FLAGS["engine"]["help"].replace("%(default)s", "asked of the server")}
+    add_command(run_server, *served, margin=wide, target={"required": True}, engine=asked, **one)
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
     own = one | {"law": function, "vocab": {"default": 0}}
-    p = add_command(run_sampler, "target", "logits", "law", "vocab", *ENUMERATED, **own)
+    p = add_command(run_sampler, "target", "logits", "law", "vocab", "engine", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
     add_command(run_command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})

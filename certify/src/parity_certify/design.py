@@ -7,9 +7,11 @@ Most public faults show only under a temperature, a filter or a penalty, after a
 `DESIGN` has a few conditions that have each of these at least once. A sampler is called with the options of a condition
 that its signature has; the certificate names the others. Each of K conditions has alpha / K, so a correct sampler is
 rejected in any with probability alpha at most. A pilot measures how fast each is, and the time is shared so that all
-come as near to the margin as any. The first that is lossy ends the run.
+come as near to the margin as any. The first that is lossy ends the run. The bound of each condition holds with 95 %
+confidence; the certificate has the larger one that holds for all of them at once, each with a K-th of the 5 %.
 """
 
+import functools
 import inspect
 import math
 import time
@@ -23,10 +25,12 @@ import numpy as np
 from parity_certify import evidence
 from parity_certify.calls import Sample, draw_batch
 from parity_certify.certificate import Certificate
+from parity_certify.diagnosis import Suspect, diagnose_counts
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.import_by_name import get_function_name
+from parity_certify.joint_tests import bound_tv
 from parity_certify.laws import Law, law
-from parity_certify.processors import Logits, shape_law
+from parity_certify.processors import Engine, Logits, list_options, rename_options, shape_law, swap_filters
 from parity_certify.result_rows import ALPHA, describe_confidence
 from parity_certify.sampler import certify_sampler, check_settings
 
@@ -38,10 +42,12 @@ DESIGN: tuple[dict[str, Any], ...] = (
     {"repetition_penalty": 1.5, "top_p": 0.7, "drafts": 4, "length": 4, "prompt": 2},
     {"drafts": 3, "length": 3, "prompt": 8},
     {"min_p": 0.2, "end": 1, "drafts": 1, "length": 3, "prompt": 4},
+    {"top_k": 3, "top_p": 0.8, "drafts": 2, "length": 4, "prompt": 2},  # engines apply them in one order or the other
     {"rows": ({"temperature": 0.5}, {"top_k": 2, "seed": None}), "drafts": 2, "length": 3, "prompt": 2},
 )
 OF_PROMPTS = ("prompt", "prompts")
 OF_OUTPUT = ("drafts", "length", "end", "rows")  # options of the sampler that are none of the engine's law
+PAIR = {"top_k", "top_p"}  # a condition with both says nothing new without one of them
 BUDGET = 115.0  # seconds
 LENGTH = 3  # tokens of the output where no filter leaves out tokens
 PILOT = 2, 30  # sequences of a condition's pilot: of a first call, which may load or compile, and of one that is timed
@@ -51,12 +57,14 @@ WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that oc
 
 @dataclass(frozen=True)
 class Condition:
-    """A sampler under fixed options, its law, and further settings of `certify_sampler`, as `batch` or `vary`."""
+    """A sampler under fixed options, its law, further settings of `certify_sampler`, as `batch` or `vary`, and the laws
+    of samplers that misread the options, of which a lossy verdict names the one that fits."""
 
     name: str
     sample: Sample
     law: Law
     settings: Mapping[str, Any] = field(default_factory=dict)
+    suspects: Sequence[Suspect] = ()
 
     @property
     def folder(self) -> str:
@@ -160,10 +168,34 @@ def report_conditions(
     untested += [f"{name}: {why}" for name, why in missing.items()]
     v = replace(result.verdict, tested=tuple(covered), untested=(*untested, *found[0].verdict.untested))
     if v.kind == "certified":
-        v = replace(v, reason=f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions")
+        together = describe_joint_bound(found)
+        words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions{together}"
+        v = replace(v, reason=words)
     result.verdict = v
     result.details["conditions"] = {c.rows[0]["model"]: c.verdict.json() for c in found}
+    suspects = conditions[len(found) - 1].suspects
+    if v.kind == "lossy" and not v.dependent and suspects and result.counts is not None:
+        diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].law, suspects)
+        if diagnosis["name"] is not None:
+            result.details["diagnosis"] = diagnosis
     return result
+
+
+def compute_joint_bound(certificates: Sequence[Certificate]) -> float:
+    """Compute the bound on the TV that holds for all of K certificates at once with 95 % confidence: the largest of
+    theirs at a K-th of each one's error. 1 if a sample was stopped, which has no bound."""
+    bounds = []
+    for c in certificates:
+        row = [row for row in c.rows if row["test"] == "TV certificate"][-1]
+        if c.counts is None or c.law is None or row["effect"] >= 1:
+            return 1.0
+        bounds.append(bound_tv(c.counts, c.law.cells, row["alpha"] / len(certificates)))
+    return min(1.0, max(bounds))
+
+
+def describe_joint_bound(certificates: Sequence[Certificate]) -> str:
+    """Say what holds for all certificates at once, to go behind what holds for each; "" for one."""
+    return f", <= {compute_joint_bound(certificates):.4f} in all at once" if len(certificates) > 1 else ""
 
 
 def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
@@ -175,7 +207,8 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     v = replace(v, alpha=alpha, bound=bound, tested=tested, untested=tuple(names[len(certificates) :]))
     v = replace(v, n=min(min(c.details["n"]) for c in certificates))
     if v.kind == "certified":
-        v = replace(v, reason=f"TV <= {bound:.4f} ({describe_confidence(ALPHA)}) on each of: {', '.join(tested)}")
+        words = f"TV <= {bound:.4f} ({describe_confidence(ALPHA)}) on each of: {', '.join(tested)}"
+        v = replace(v, reason=words + describe_joint_bound(certificates))
     elif v.kind != "lossy":
         v = replace(v, reason=f"on {worst.rows[0]['model']}: {v.reason}")
     else:
@@ -183,8 +216,9 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     counts = {key: [c.details[key] for c in certificates] for key in ("drafted", "accepted")}
     drafts: dict[str, Any] = {key: None if None in values else sum(values) for key, values in counts.items()}
     warnings = {text: None for c in certificates for text in c.warnings}
+    drafts |= {"warnings": list(warnings), "joint_bound": compute_joint_bound(certificates)}
     rows = [row for c in certificates for row in c.rows]
-    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts | {"warnings": list(warnings)})
+    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)
 
 
 def list_names(design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:
@@ -208,6 +242,8 @@ def choose_options(keywords: set[str] | None, design: Sequence[Mapping[str, Any]
     for options in design:
         lacking = [name for name in options if keywords is not None and name not in {*keywords, *OF_PROMPTS}]
         missing |= dict.fromkeys(lacking, "the sampler has no such option")
+        if set(options) >= PAIR and PAIR & set(lacking):
+            continue
         kept = {name: value for name, value in options.items() if name not in lacking}
         if "length" in kept and not {"top_k", "top_p"} & set(kept):  # more tokens of all kinds are too many sequences
             kept["length"] = min(LENGTH, kept["length"])
@@ -256,29 +292,68 @@ def make_law(compute: Callable[..., Law], options: Mapping[str, Any], vocab: int
     return Law("", prompts, np.concatenate(tables), settings["length"], settings["end"])
 
 
+def list_lacking(engine: Engine, design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:
+    """List the options of the conditions that an engine's law does not have; `rows` where it lacks one of a row's."""
+    known = set(list_options(engine))
+
+    def find(options: Mapping[str, Any]) -> set[str]:
+        """Find those of one condition, or of a row."""
+        of_law = [name for name in options if name not in (*OF_PROMPTS, *OF_OUTPUT, "seed")]
+        return {name for name in of_law if not set(rename_options({name: 0}, engine)) <= known}
+
+    rows = [row for options in design for row in options.get("rows", ())]
+    return set().union(*map(find, design)) | ({"rows"} if any(map(find, rows)) else set())
+
+
+def list_suspects(compute: Callable[..., Law], options: Mapping[str, Any], vocab: int, engine: Engine) -> list[Suspect]:
+    """List the laws of samplers that misread a condition: each of its options is not applied, or top-k and top-p are in
+    the other order. compute(..., engine=...): as for `make_law`."""
+
+    def suspect(name: str, compute: Callable[..., Law], without: str = "") -> Suspect:
+        """Make the suspect of one misreading."""
+        return Suspect(name, lambda: make_law(compute, options, vocab, without).joint)
+
+    given = {name for one in (options, *options.get("rows", ())) for name in one}
+    of_law = sorted(given - {*OF_PROMPTS, *OF_OUTPUT, "seed"})
+    found = []
+    if engine and given >= PAIR:  # in front: of laws that are equal here the first is named
+        first, second = (name for name in list_options(engine) if name in PAIR)
+        words = f"{second} before {first}; if the engine defines them so, name it: engine=, --engine"
+        found.append(suspect(words, functools.partial(compute, engine=swap_filters(engine))))
+    return found + [suspect(f"{name} is not applied", compute, name) for name in of_law]
+
+
 def make_conditions(
     sample: Callable,
     logits: Logits,
     *,
     vocab: int,
     length: int = 3,
-    engine: str = "transformers",
+    engine: Engine = "transformers",
     design: Sequence[Mapping[str, Any]] = DESIGN,
 ) -> tuple[list[Condition], dict[str, str]]:
-    """Make the conditions of `design` whose options a sampler takes, and tell why others are missing. Arguments: see
-    `certify_design`."""
+    """Make the conditions of `design` whose options a sampler and its engine take, and tell why others are missing.
+    Arguments: see `certify_design`."""
 
-    def compute(options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, **settings: Any) -> Law:
+    def compute(
+        options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, engine: Engine = engine, **settings: Any
+    ) -> Law:
         """Enumerate the engine's law with these options."""
-        source = shape_law(logits, options, engine, prompts.shape[1], end)
+        source = shape_law(logits, rename_options(options, engine), engine, prompts.shape[1], end)
         return law(source, prompts=prompts, end=end, **settings)
 
-    chosen, missing = choose_options(list_keywords(sample), design)
+    keywords, lacking = list_keywords(sample), list_lacking(engine, design)
+    keywords = (list_names(design) if keywords is None else keywords) - lacking
+    chosen, missing = choose_options(keywords, design)
+    missing |= dict.fromkeys(sorted(lacking), "the engine has no such option")
     conditions = []
     for options in chosen:
         given = {name: value for name, value in options.items() if name not in OF_PROMPTS}
-        known = make_law(compute, {"length": length} | options, vocab)
-        conditions.append(Condition(name_options(options), Bound(sample, given, known.prompts), known))
+        full = {"length": length} | options
+        known = make_law(compute, full, vocab)
+        suspects = list_suspects(compute, full, vocab, engine)
+        name = name_options(options)
+        conditions.append(Condition(name, Bound(sample, given, known.prompts), known, suspects=suspects))
     return conditions, missing
 
 
@@ -288,14 +363,16 @@ def certify_design(
     *,
     vocab: int,
     length: int = 3,
-    engine: str = "transformers",
+    engine: Engine = "transformers",
     design: Sequence[Mapping[str, Any]] = DESIGN,
     **settings: Any,
 ) -> Certificate:
     """Certify a sampler under the conditions of `DESIGN` whose options it takes.
 
     sample    sample(prompts [n, P], seed, **options) -> tokens, as for `certify_sampler`; options: see `DESIGN`
-    logits    the target's, as for `shape_law`; engine: whose options these are
+    logits    the target's, as for `shape_law`
+    engine    whose law it is: a name of `processors.ENGINES`, or the options in the order in which they are applied,
+              ["temperature", "top_p", "top_k"]. A sampler is called by transformers' names, whatever its engine
     length    of the output, if the sampler has no such option
     settings  of `certify_conditions`
     """

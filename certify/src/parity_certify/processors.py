@@ -5,14 +5,19 @@
 
 `ENGINES` has each engine's options, by its own names, in the order in which it applies them. What differs:
 
-    repetition     transformers, vLLM: of prompt and output; llama.cpp: of the last `repeat_last_n` of these
-    presence, frequency     vLLM: of the output alone; llama.cpp: of the same window as repetition
-    filters        llama.cpp filters before it applies the temperature, the others afterwards
+    repetition     transformers, vLLM: of prompt and output; SGLang: of the output; llama.cpp, mlx-lm: of the last
+                   `repeat_last_n` (64), or 20, of prompt and output
+    presence, frequency     vLLM, SGLang: of the output alone; llama.cpp, mlx-lm: of the same window as repetition
+    temperature    llama.cpp and mlx-lm filter before they apply it, the others afterwards
+    top-k, top-p   transformers, vLLM, llama.cpp: top-p of what top-k left, scaled to a sum of one; SGLang, mlx-lm:
+                   top-p of all tokens, then top-k
+
+Another engine is given as the list of its options, by transformers' names, in the order in which it applies them.
 """
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +35,7 @@ def count_tokens(tokens: np.ndarray, vocab: int) -> np.ndarray:
 
 class Prefixes(NamedTuple):
     """What a processor reads: tokens [n, P + t], where the output starts (P), the end token, and how many of the last
-    tokens llama.cpp's penalties read (-1: all)."""
+    tokens the penalties of llama.cpp and mlx-lm read (-1: all)."""
 
     tokens: np.ndarray
     start: int
@@ -168,8 +173,23 @@ ENGINES: dict[str, dict[str, Processor]] = {
         "presence_penalty": make_presence_penalty(Prefixes.count_window), "top_k": apply_top_k, "top_p": apply_top_p,
         "min_p": apply_min_p, "temperature": apply_temperature,
     },
+    "sglang": {
+        "frequency_penalty": make_frequency_penalty(Prefixes.count_output),
+        "presence_penalty": make_presence_penalty(Prefixes.count_output),
+        "repetition_penalty": make_repetition_penalty(Prefixes.count_output), "logit_bias": add_bias,
+        "temperature": apply_temperature, "top_p": apply_top_p, "top_k": apply_top_k, "min_p": apply_min_p,
+    },
+    "mlx-lm": {
+        "logit_bias": add_bias, "repetition_penalty": make_repetition_penalty(Prefixes.count_window),
+        "presence_penalty": make_presence_penalty(Prefixes.count_window),
+        "frequency_penalty": make_frequency_penalty(Prefixes.count_window), "top_p": apply_top_p,
+        "min_p": apply_min_p, "top_k": apply_top_k, "temperature": apply_temperature,
+    },
 }  # fmt: skip
-WINDOW = "repeat_last_n"  # llama.cpp's option for all its penalties; 64 unless given
+WINDOW = "repeat_last_n"  # llama.cpp's option for all its penalties
+WINDOWS = {"llama.cpp": 64, "mlx-lm": 20}  # tokens that the penalties read unless given
+NAMES = {"llama.cpp": {"repetition_penalty": "repeat_penalty"}}  # an engine's names that are not transformers'
+Engine = str | Sequence[str] | Mapping[str, Processor]  # of `ENGINES`, a list of options in order, or these processors
 LIMITS: dict[str, tuple[float, float]] = {
     "temperature": (0, math.inf), "top_k": (-1, math.inf), "top_p": (1e-9, 1), "min_p": (0, 1),
     "repetition_penalty": (1e-9, math.inf), "repeat_penalty": (1e-9, math.inf), "frequency_penalty": (-2, 2),
@@ -178,19 +198,52 @@ LIMITS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-def list_options(engine: str) -> list[str]:
-    """List the options of an engine that change its law. Raises ParityError for an engine that is not in `ENGINES`."""
-    if engine not in ENGINES:
-        raise ParityError(f"engine {engine!r}: allowed: {', '.join(ENGINES)}")
-    return [*ENGINES[engine], *([WINDOW] if engine == "llama.cpp" else [])]
+def get_processors(engine: Engine) -> Mapping[str, Processor]:
+    """Return the processors of an engine by its options, in its order. Raises ParityError for an engine that is not in
+    `ENGINES`, and for a list with an option that transformers does not have."""
+    if isinstance(engine, Mapping):
+        return engine
+    known = ENGINES if isinstance(engine, str) else ENGINES["transformers"]
+    unknown = [engine] if isinstance(engine, str) else list(engine)
+    if unknown := [name for name in unknown if name not in known]:
+        allowed = f"{', '.join(ENGINES)}, or its options in order, of {', '.join(ENGINES['transformers'])}"
+        raise ParityError(f"engine {', '.join(map(repr, unknown))}: allowed: {allowed}")
+    return ENGINES[engine] if isinstance(engine, str) else {name: ENGINES["transformers"][name] for name in engine}
 
 
-def check_options(options: Mapping[str, Any], engine: str) -> None:
+def parse_engine(text: str) -> Engine:
+    """Parse an engine's name, or its options in order, "temperature,top_p,top_k". Raises ParityError: see
+    `get_processors`."""
+    engine: Engine = text if text in ENGINES else text.split(",")
+    get_processors(engine)
+    return engine
+
+
+def swap_filters(engine: Engine) -> Mapping[str, Processor]:
+    """Return the processors of an engine with top-k and top-p in the other order."""
+    swapped = {"top_k": "top_p", "top_p": "top_k"}
+    processors = get_processors(engine)
+    return {swapped.get(name, name): processors[swapped.get(name, name)] for name in processors}
+
+
+def rename_options(options: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+    """Rename options, named as in transformers, to those of an engine."""
+    names = NAMES.get(engine, {}) if isinstance(engine, str) else {}
+    return {names.get(name, name): value for name, value in options.items()}
+
+
+def list_options(engine: Engine) -> list[str]:
+    """List the options of an engine that change its law. Raises ParityError: see `get_processors`."""
+    return [*get_processors(engine), *([WINDOW] if engine == "llama.cpp" else [])]
+
+
+def check_options(options: Mapping[str, Any], engine: Engine) -> None:
     """Raise ParityError for an option that the engine does not have, or a value outside its limits."""
     known = list_options(engine)
     for name, value in options.items():
         if name not in known:
-            raise ParityError(f"{name}: {engine} has no such option of sampling; allowed: {', '.join(known)}")
+            what = engine if isinstance(engine, str) else "this engine"
+            raise ParityError(f"{name}: {what} has no such option of sampling; allowed: {', '.join(known)}")
         if name not in LIMITS:  # a bias is read where it is applied
             continue
         low, high = LIMITS[name]
@@ -200,17 +253,19 @@ def check_options(options: Mapping[str, Any], engine: str) -> None:
 
 
 def shape_law(
-    logits: Logits, options: Mapping[str, Any], engine: str, prompt_length: int, end: int | None = None
+    logits: Logits, options: Mapping[str, Any], engine: Engine, prompt_length: int, end: int | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Make the function from prefixes [n, P + t] to probabilities [n, V] of an engine with these options, for `law`.
     prompt_length: P. Raises ParityError for an option that the engine does not have."""
     check_options(options, engine)
+    processors = get_processors(engine)
+    window = int(options.get(WINDOW, WINDOWS.get(engine, -1) if isinstance(engine, str) else -1))
 
     def compute_probabilities(tokens: np.ndarray) -> np.ndarray:
         """Apply the engine's processors to the logits, in its order."""
-        prefixes = Prefixes(tokens, prompt_length, end, int(options.get(WINDOW, 64)))
+        prefixes = Prefixes(tokens, prompt_length, end, window)
         x = convert_to_array(logits(tokens)).astype(float)
-        for name, process in ENGINES[engine].items():
+        for name, process in processors.items():
             if name in options:
                 x = process(x, prefixes, options[name])
         return softmax(x)

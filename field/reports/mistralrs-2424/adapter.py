@@ -11,6 +11,7 @@ from case import load_logits
 from parity_certify.design import make_conditions
 
 END = "e"  # mistral.rs needs an end token: one that the model does not have
+ORDER = ["temperature", "top_p", "top_k"]  # top-p is of all tokens
 
 
 def rewrite(folder):
@@ -52,4 +53,4 @@ def design(models, drafted=True):
             rows.append(["abcd".index(letter) for letter in answer][:length])  # speculation goes past `max_tokens`
         return rows
 
-    return make_conditions(sample, load_logits(models, name="square"), vocab=4)
+    return make_conditions(sample, load_logits(models, name="square"), vocab=4, engine=ORDER)

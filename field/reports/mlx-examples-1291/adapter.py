@@ -6,7 +6,7 @@ import mlx.core as mx
 from case import load_logits
 from mlx_lm import utils
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
-from parity_certify.design import make_conditions
+from parity_certify.design import DESIGN, PAIR, make_conditions
 
 
 def design(models, drafted=True):
@@ -29,4 +29,6 @@ def design(models, drafted=True):
 
         return [[int(token) for token, _ in step(mx.array(prompt))] for prompt in prompts]
 
-    return make_conditions(sample, load_logits(models), vocab=4)
+    apart = [options for options in DESIGN if not set(options) >= PAIR]  # where there is a top-p it has no top-k
+    conditions, missing = make_conditions(sample, load_logits(models), vocab=4, engine="mlx-lm", design=apart)
+    return conditions, missing | {"top_k with top_p": "the engine applies one of them"}

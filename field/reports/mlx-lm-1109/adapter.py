@@ -27,4 +27,4 @@ def design(models, drafted=True):
 
         return [[int(token) for token, *_ in step(mx.array(prompt))] for prompt in prompts]
 
-    return make_conditions(sample, load_logits(models, name="mamba"), vocab=4)
+    return make_conditions(sample, load_logits(models, name="mamba"), vocab=4, engine="mlx-lm")

@@ -13,6 +13,7 @@ from parity_certify.design import make_conditions
 from transformers import PreTrainedTokenizerFast
 
 PRECISE = {"INFERENCE_PRECISION_HINT": "f32"}
+ORDER = ["repetition_penalty", "temperature", "top_p", "top_k"]
 
 
 def convert(folder):
@@ -60,4 +61,4 @@ def design(models, drafting="model"):
         answers = pipe.generate(tokens, requests)
         return [answer.m_generation_ids[0] for answer in answers]
 
-    return make_conditions(sample, load_logits(models, name="square"), vocab=4)
+    return make_conditions(sample, load_logits(models, name="square"), vocab=4, engine=ORDER)

@@ -1,4 +1,4 @@
-"""Sample from an OpenAI-compatible server over loopback (vLLM, SGLang, llama.cpp): completions with a seed.
+"""Sample from an OpenAI-compatible server over loopback (vLLM, SGLang, llama.cpp, mlx-lm): completions with a seed.
 
 A prompt is text, a token a letter (the tiny checkpoints' tokenizers), or token numbers with `prompt_as=ids`. Requests
 run side by side. Drafts are counted where the engine tells them: `timings` of llama.cpp's answers, `/metrics` of vLLM.
@@ -10,7 +10,7 @@ import math
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,15 @@ import numpy as np
 from parity_certify import design, laws
 from parity_certify.calls import Drawn, Sampled, draw_batch
 from parity_certify.errors import ParityError
-from parity_certify.processors import ENGINES, Logits, check_options, list_options, shape_law
+from parity_certify.processors import (
+    ENGINES,
+    Engine,
+    Logits,
+    check_options,
+    list_options,
+    rename_options,
+    shape_law,
+)
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
 WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: return all letters, or numbers
@@ -152,11 +160,12 @@ def select_law_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if k not in NOT_OF_LAW and not k.startswith("speculative")}
 
 
-def compute_law(logits: Logits, options: dict[str, Any], engine: str, **settings: Any) -> laws.Law:
+def compute_law(logits: Logits, options: dict[str, Any], engine: Engine, **settings: Any) -> laws.Law:
     """Enumerate the law of a server's engine with these options; settings: vocab, length, prompts, end of `laws.law`.
     With the engine "", that of every engine that has the options. Raises ParityError for an option that no engine has,
     and if the engines' laws differ."""
-    names = [engine] if engine else [name for name in ENGINES if set(options) <= set(list_options(name))]
+    known_to = [name for name in ENGINES if set(options) <= set(list_options(name))]
+    names: Sequence[Engine] = [engine] if engine else known_to
     if not names:
         known = sorted({option for name in ENGINES for option in list_options(name)})
         unknown = [name for name in options if name not in known]
@@ -171,12 +180,12 @@ def compute_law(logits: Logits, options: dict[str, Any], engine: str, **settings
         found.append(laws.law(shape_law(logits, options, name, length, end), **settings, name="model"))
     if any(not np.allclose(one.cells, found[0].cells, atol=1e-9) for one in found):
         problem = "the law depends on the engine, which the server does not name"
-        raise ParityError(f"options: {problem}; allowed: --engine {' or '.join(names)}")
+        raise ParityError(f"options: {problem}; allowed: --engine {' or '.join(known_to)}")
     return found[0]
 
 
 def make_conditions(
-    connect: Callable[..., Server], logits: Logits, vocab: int, engine: str
+    connect: Callable[..., Server], logits: Logits, vocab: int, engine: Engine
 ) -> tuple[list[design.Condition], dict[str, str]]:
     """Make the conditions of `design.DESIGN` for a server, and tell what they leave out. connect(length, options=...,
     by_prompt=...) makes its sampler. Of an engine that is not known, options that it ignores are left out; one that is
@@ -187,6 +196,8 @@ def make_conditions(
     compute = functools.partial(compute_law, logits, engine=engine)
     for chosen in design.choose_options(names)[0]:
         chosen = rename_options(chosen, engine)
+        if "rows" in chosen:
+            chosen["rows"] = tuple(rename_options(row, engine) for row in chosen["rows"])
         prompts = design.make_prompts(chosen, vocab).tolist()
         fields = {k: v for k, v in chosen.items() if k not in (*design.OF_PROMPTS, *design.OF_OUTPUT)}
         rows: tuple[dict[str, Any], ...] = chosen.get("rows") or ({},) * len(prompts)
@@ -201,19 +212,9 @@ def make_conditions(
         except ParityError as error:
             missing[name] = str(error).partition(";")[0]
             continue
-        conditions.append(design.Condition(name, sampler, law))
+        suspects = design.list_suspects(compute, chosen, vocab, engine)
+        conditions.append(design.Condition(name, sampler, law, suspects=suspects))
     return conditions, missing
-
-
-def rename_options(options: Any, engine: str) -> Any:
-    """Rename the options of a condition, which are named as in transformers, to those of an engine."""
-    if engine != "llama.cpp":
-        return options
-    names = {"repetition_penalty": "repeat_penalty"}
-    renamed = {names.get(k, k): v for k, v in options.items()}
-    return renamed | (
-        {"rows": tuple(rename_options(row, engine) for row in options["rows"])} if "rows" in options else {}
-    )
 
 
 def check_options_heeded(sample: Server, law: laws.Law, without: dict[str, laws.Law]) -> None:
