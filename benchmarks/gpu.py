@@ -16,35 +16,28 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
-from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.passes import Passes
-from parity_decoders.sampling import Sampled, TokenSampling, top_k_filter
+from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.steps import Step
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
-from parity.decode import captured, loop
+from parity.decode import loop
 from parity.decode.captured import REACHES, Captured, run_captured
-from parity.decode.discrete import record
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -55,12 +48,6 @@ Row = dict[str, Any]
 FIGURES = Path("docs/figures")
 DECODERS: dict[str, Any] = {"ar": ar, "sjd_coupled": sjd_coupled, "mtj": mtj}
 LENGTHS = (1, 32, 64)  # tokens of a pass that is timed
-KERNELS: dict[str, Callable[[], Any]] = {  # which kernels torch may choose for attention
-    "any": nullcontext,
-    "efficient": partial(sdpa_kernel, [SDPBackend.EFFICIENT_ATTENTION]),
-    "cudnn": partial(sdpa_kernel, [SDPBackend.CUDNN_ATTENTION]),
-    "math": partial(sdpa_kernel, [SDPBackend.MATH]),
-}
 PROMPT = 64  # words of a prompt of a language model
 
 
@@ -99,7 +86,6 @@ class Bench:
         self.dtype = torch.float32 if cpu else torch.bfloat16
         self.sizes = SMALL_SIZES if cpu else SIZES
         self.network = cache(self.make_network)
-        self.reaches = True  # whether compiled passes are timed for each of REACHES
         self.compiled: set[str] = set()  # networks whose layers are compiled
 
     def make_network(self, name: str) -> Any:
@@ -273,18 +259,18 @@ def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
             bench.wait()
             looped = 1000 * (time.monotonic() - start)
             row = {"network": name, "method": method, "length": passes.line.model.length, "eager ms": eager}
-            row |= {} if bench.cpu else time_reaches(bench, passes, not compiled or bench.reaches)
+            row |= {} if bench.cpu else time_reaches(bench, passes)
             row |= {"captured, in its loop, ms": looped / number} if number else {}
             yield row | {"steps equal": equal}
 
 
-def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
+def time_reaches(bench: Bench, passes: Passes) -> Row:
     """Time the captured pass by the positions that it attends to, or where it attends to all alone; "captured ms" is
     the mean over a picture."""
     row: Row = {}
     model: Any = passes.line.model
     length, before, total = model.length, 0, 0.0
-    for reach in (*(n for n in REACHES if n < length and all_reaches), length):
+    for reach in (*(n for n in REACHES if n < length), length):
         model.attend(reach)
         passes.run()
         bench.wait()
@@ -297,29 +283,6 @@ def time_reaches(bench: Bench, passes: Passes, all_reaches: bool) -> Row:
         before = reach
         row[f"captured, {'all' if reach == length else reach} positions, ms"] = ms
     return row | {"captured ms": total / length}
-
-
-def compare_reaches(bench: Bench) -> Iterator[Row]:
-    """Count the steps that are equal with and without capture, layers compiled, by dtype, where both attend to all
-    positions and where captured passes attend to those that are written. If only the latter differ, and only in coarse
-    dtypes, the cause is rounding: other shapes take other kernels."""
-    name = list(bench.sizes)[-1]
-    for dtype in (torch.bfloat16, torch.float32, torch.float64):
-        torch._dynamo.reset()
-        other = Bench(bench.cpu)
-        other.dtype = dtype
-        compile_layers(other, name)
-        for method, reaches in product(("mtj", "sjd_coupled"), ((), (16,) if bench.cpu else REACHES)):
-            found = []
-            for run in (iter, partial(run_passes, bench)):
-                torch.manual_seed(1)
-                with patch.object(captured, "REACHES", reaches):
-                    found.append(list(islice(run(other.start(name, method)), 12)))
-            equal = [is_equal(a, b) for a, b in zip(*found, strict=False)]
-            row = {"network": name, "method": method, "dtype": str(dtype).removeprefix("torch.")}
-            row |= {"captured passes attend to": "positions that are written" if reaches else "all positions"}
-            yield row | {"steps": len(equal), "equal before one differs": [*equal, False].index(False)}
-        del other
 
 
 class Job:
@@ -365,16 +328,6 @@ def measure_jobs(bench: Bench) -> Iterator[Row]:
             yield row | {"times sooner": off / on, "tokens that differ": differ}
 
 
-def measure_steps_by_kernel(bench: Bench) -> Iterator[Row]:
-    """Time whole passes as `measure_steps`, compiled and attending to all positions, where attention must not take
-    cudnn's kernel."""
-    torch._dynamo.reset()  # compiled layers keep the kernel that they were compiled with
-    bench.reaches = False
-    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        yield from measure_steps(bench, compiled=True)
-    torch._dynamo.reset()
-
-
 def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
     """Yield the steps of a decoder, captured on a GPU."""
     return iter(passes) if bench.cpu else run_captured(passes)
@@ -383,134 +336,6 @@ def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
 def is_equal(a: Step, b: Step) -> bool:
     """Return whether two steps have the same tokens, of which the same number is final, at the same places."""
     return all(torch.equal(x, y) for x, y in zip(a[:3], b[:3], strict=True))
-
-
-def measure_attention(bench: Bench) -> Iterator[Row]:
-    """Time the attention of 32 layers of a pass, captured, by width of a head, slots read, queries and the kernel that
-    is chosen, and compare it with the time in which its keys and values are copied. 2,417 slots are not aligned."""
-    heads, layers = (2, 2) if bench.cpu else (32, 32)
-    gb_s = measure_bandwidth(bench.device)
-    for width, slots in ((128, 512), (128, 1024), (128, 2432), (128, 2417), (100, 704), (64, 384), (64, 2432)):
-        k = torch.randn(2, slots, heads, width, device=bench.device, dtype=bench.dtype).transpose(1, 2)
-        v = torch.randn_like(k)
-        for n in (1, 3, 32, 64):
-            q = torch.randn(2, heads, n, width, device=bench.device, dtype=bench.dtype)
-            mask = torch.zeros(2, 1, n, slots, device=bench.device, dtype=bench.dtype)
-
-            def attend(q: Tensor = q, k: Tensor = k, v: Tensor = v, mask: Tensor = mask) -> None:
-                """Attend once in each layer."""
-                for _ in range(layers):
-                    F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-            row: Row = {"width": width, "slots": slots, "queries": n}
-            for kernel, choice in KERNELS.items():
-                with choice():
-                    try:
-                        row[f"{kernel}, ms"] = bench.time_captured(attend)
-                    except RuntimeError:  # it refuses these shapes
-                        row[f"{kernel}, ms"] = None
-                        bench.wait()
-            yield row | {"ms at the bandwidth of a copy": layers * 2 * k.numel() * k.itemsize / gb_s / 1e6}
-
-
-def measure_sampling(bench: Bench) -> Iterator[Row]:
-    """Time what leads from logits to tokens (guidance, top-k, softmax, noise, race) by vocabulary and slots: eager,
-    captured, and compiled and captured."""
-    sizes = ((8194, 1), (8194, 64), (16384, 32), (16384, 64), (65536, 64), (8194, 512))
-    for v, n in ((256, 4),) if bench.cpu else sizes:
-        logits = torch.randn(2, n, v, device=bench.device, dtype=bench.dtype)
-        keys = torch.zeros(1, dtype=torch.int64, device=bench.device)
-        index = torch.arange(n, device=bench.device)[None]
-        top_k = min(1000, v // 2)
-
-        def draw(logits: Tensor, keys: Tensor, index: Tensor, v: int = v, top_k: int = top_k) -> Tensor:
-            """Draw a token for each slot."""
-            conditional, unconditional = logits.chunk(2)
-            p = top_k_filter(torch.lerp(unconditional, conditional, 3.0).float(), top_k).softmax(-1)
-            noise = Noise(keys, torch.float32)
-            noise.array = False
-            return (p / noise.exponential("sample", index, v)).argmax(-1)
-
-        inputs = (logits, keys, index)
-        row = {"vocabulary": v, "slots": n, "eager ms": bench.time(partial(draw, *inputs), 5)}
-        row |= {"captured ms": bench.time_captured(partial(draw, *inputs))}
-        row |= {"captured, top-k alone, ms": bench.time_captured(partial(logits[:1].float().topk, top_k))}
-        fast = torch.compile(draw, dynamic=False, backend="eager" if bench.cpu else "inductor")
-        start = time.monotonic()
-        tokens = fast(*inputs)
-        bench.wait()
-        row |= {"seconds to compile": time.monotonic() - start}
-        row |= {"compiled, captured ms": bench.time_captured(partial(fast, *inputs))}
-        yield row | {"tokens that differ": int((tokens != draw(*inputs)).sum())}
-
-
-def compare_tokens(bench: Bench) -> Iterator[Row]:
-    """Decode captions in float64 on the embedded model, on the CPU as always and captured on the GPU, in batches and
-    with rows that join; count what differs."""
-    import numpy as np
-
-    grid = 8 if bench.cpu else 16
-    manifest = fetch.make_manifest("discrete", "scenes", {"family": "llamagen", "grid": grid}, Path("results"))
-    rows = {"ids": np.array(CAPTIONS), "captions": np.array(CAPTIONS), **encode(manifest, CAPTIONS)}
-    for method in DECODERS:
-        chosen = options("discrete", method, {})
-        chosen = cap_small("discrete", method, chosen) if bench.cpu else chosen
-        spec = {"method": method, "options": chosen, "sampling": TOKENS, "seed": 0, "dtype": "float64"}
-        expected = decode(manifest, spec, rows, "cpu", len(CAPTIONS), iter)
-        for at_once in (len(CAPTIONS), 2) if method != "ar" else (len(CAPTIONS),):
-            bench.wait()
-            start = time.monotonic()
-            found = decode(manifest, spec, rows, bench.device, at_once, partial(run_passes, bench))
-            row = {"method": method, "rows at once": at_once, "passes": found.passes}
-            row |= {f"{name} that differ": count_unequal(found, expected, name) for name in ("tokens", "step", "nodes")}
-            yield row | {"seconds with loading": time.monotonic() - start}
-
-
-def decode(manifest: Any, spec: Any, rows: Any, device: str, at_once: int, run: Callable[[Any], Any]) -> Any:
-    """Decode rows on a device, `at_once` of them at a time, whose steps `run` makes of the decoder's."""
-    loaded = loop.load("discrete", manifest, spec, device)
-    noise = batch_noise(0, CAPTIONS[:at_once], device, torch.float64)
-    model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
-    return record(model, start, run(steps))
-
-
-def compare_noise(bench: Bench) -> Iterator[Row]:
-    """Draw the numbers of a real vocabulary on the CPU and on the GPU, and compare them."""
-    index = torch.arange(16)[None]
-    for dtype in (torch.float32, torch.float64):
-        cpu, gpu = (counted_noise(3, range(2), dtype, device) for device in ("cpu", bench.device))
-        for kind in ("exponential", "normal"):
-            a, b = (
-                getattr(noise, kind)("sample", index.to(noise.keys.device), 65_536).cpu().double()
-                for noise in (cpu, gpu)
-            )
-            row = {"numbers": kind, "dtype": str(dtype).removeprefix("torch."), "drawn": a.numel()}
-            apart = (a - b).abs() / a.abs() / torch.finfo(dtype).eps
-            yield row | {"that differ": int((a != b).sum()), "most, in eps of the number": apart.max().item()}
-
-
-def count_unequal(a: Any, b: Any, name: str) -> int:
-    """Count the places in which two decoded batches differ in a column."""
-    return int((getattr(a, name).cpu() != getattr(b, name).cpu()).sum())
-
-
-def list_kernels(bench: Bench) -> Iterator[Row]:
-    """List the kernels of one captured pass of each decoder on the first network that take longest."""
-    if bench.cpu:
-        return
-    name = next(iter(bench.sizes))
-    for method in DECODERS:
-        recording = Captured(bench.start(name, method).run)
-        recording.graph.replay()
-        bench.wait()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            recording.graph.replay()
-            bench.wait()
-        kernels = [e for e in profile.key_averages() if e.device_time_total]
-        total = sum(e.device_time_total for e in kernels) / 1000
-        yield {"method": method, "kernel": "all", "number": sum(e.count for e in kernels), "ms": total}
-        for e in sorted(kernels, key=lambda e: -e.device_time_total)[:12]:
-            yield {"method": method, "kernel": e.key[:70], "number": e.count, "ms": e.device_time_total / 1000}
 
 
 @dataclass(frozen=True)
@@ -528,13 +353,8 @@ PARTS = {
     "limit": Part(measure_limit, 30, "The limit: a copy, and the matrix products of a pass alone"),
     "networks": Part(measure_networks, 40, "A pass of a network, both guidance rows"),
     "steps": Part(measure_steps, 60, "A whole pass of a decoder, batch 1, default options"),
-    "tokens": Part(compare_tokens, 60, "Captured tokens against the CPU's, float64, embedded model"),
-    "noise": Part(compare_noise, 10, "Random numbers against the CPU's"),
-    "attention": Part(measure_attention, 40, "Attention of 32 layers of 32 heads, by kernel"),
-    "sampling": Part(measure_sampling, 60, "From logits to tokens"),
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
     "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
-    "compiled steps, no cudnn": Part(measure_steps_by_kernel, 80, "The same without cudnn's kernel of attention"),
     "jobs": Part(
         measure_jobs,
         40,
@@ -542,8 +362,6 @@ PARTS = {
         "Passes are not compiled here, seconds have all that a job does, its captures too, and passes are those that"
         " the random network takes: no figure to compare with the predictions at the top of this page.",
     ),
-    "reaches": Part(compare_reaches, 40, "Captured steps against uncaptured ones, by dtype and positions attended to"),
-    "kernels": Part(list_kernels, 20, "Kernels of a captured pass"),
 }
 
 
@@ -643,43 +461,45 @@ def keep_seconds(rows: list[Row], device: str, file: Path) -> None:
             table.writerow((f"{r['network']}, {r['method']}", device, *values))
 
 
+CAPTURED = (
+    "A pass is captured as a CUDA graph and repeated. It attends to as many positions as are written: 512, 1,024,"
+    ' 2,048 or all, a graph each. Of a decoder\'s pass, "captured ms" is the mean over a picture. "In its loop" is the'
+    " mean of at most 50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass"
+    ' as it is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 steps'
+    " with those of passes that are not captured. Tokens of 18 decoders were the CPU's in float64 on an H100, and"
+    " captured ones of `ar`, `sjd_coupled` and `mtj` on an H200; `tests/decode/test_cuda.py` compares those of every"
+    " decoder."
+)
+PREDICTED = (
+    "Passes were counted on the embedded model, at the same options and the commit named; where commits differ, the"
+    " embedded models do. Compilation, captures and what the host does between passes are left out. Plain decoding"
+    " (`ar`) of Lumina-mGPT reads three tokens a pass, since it reads those that the grammar forces once more; a pass"
+    " over one would be faster. So the last column compares with the compiled network alone over one token, without any"
+    " work beside it; it attended to all positions, and to fewer it takes less."
+)
+
+
 def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> str:
     """Format the page: what was captured, then the runs of `gpu_passes.py`."""
     text = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`. "
     text += "Weights are random: the time of a pass depends on shapes alone.\n"
     if results is not None:
-        text += "\n## Captured passes\n\nA pass is captured as a CUDA graph and repeated. "
-        text += "It attends to as many positions as are written: 512, 1,024, 2,048 or all, a graph each. "
-        text += 'Of a decoder\'s pass, "captured ms" is the mean over a picture. "In its loop" is the mean of at most '
-        text += "50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass "
-        text += (
-            'as it is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 '
-        )
-        text += "steps with those of passes that are not captured.\n"
+        text += f"\n## Captured passes\n\n{CAPTURED}\n"
         parts = results["parts"]
         if predicted := predict_rows(parts):
-            text += "\n### Seconds of an image, predicted, against captured plain decoding\n\n"
-            text += (
-                "Passes were counted on the embedded model, at the same options and the commit named; where commits "
-            )
-            text += "differ, the embedded models do. Compilation, captures and what the host does between passes are "
-            text += "left out. Plain decoding (`ar`) of Lumina-mGPT reads three "
-            text += "tokens a pass, since it reads those that the grammar forces once more; a pass over one would be "
-            text += "faster. So the last column compares with the compiled network alone over one token, without any "
-            text += "work beside it; it attended to all positions, and to fewer it takes less.\n\n"
-            text += format_table(predicted)
+            title = "Seconds of an image, predicted, against captured plain decoding"
+            text += f"\n### {title}\n\n{PREDICTED}\n\n{format_table(predicted)}"
         for name, part in parts.items():
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
-            of_dtype = f", {how['dtype']}" if name not in ("tokens", "noise", "reaches") else ""
-            text += f"{how['device']}, torch {how['versions']['torch']}{of_dtype}, commit {how['commit'][:8]}.\n"
+            text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"Not all was measured: {part['error']}.\n" if "error" in part else ""
             if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
                 text += (
                     f"Captured steps of {', '.join(unequal)} were not equal: in bfloat16 that differs from commit to"
                 )
-                text += " commit. See the steps by dtype.\n"
+                text += " commit, and in float64 they are (`tests/decode/test_cuda.py`).\n"
             text += f"{PARTS[name].note}\n" if PARTS[name].note else ""
             text += "\n" + format_table(part["rows"]) if part["rows"] else ""
     return text + format_runs(runs)
@@ -703,7 +523,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.page:
         captured = json.loads(a.out.read_text()) if a.out.is_file() else None
-        files = [FIGURES / f"gpu-{name}.json" for name in ("tokens", "passes", "compiled")]
+        files = [FIGURES / f"gpu-{name}.json" for name in ("passes", "compiled")]
         a.page.write_text(format_page(captured, [json.loads(file.read_text()) for file in files]))
         if captured is not None:
             device = captured["parts"]["steps"]["how"]["device"]

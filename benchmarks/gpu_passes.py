@@ -3,11 +3,10 @@
     python benchmarks/gpu_passes.py [--device cuda] [--seconds 540] [--out gpu.json]
     python benchmarks/gpu_passes.py --parts others compiled    some parts alone
 
-In turn, as long as the seconds last: the copy bandwidth, then the parts. `tokens`: those of every discrete decoder
-against the CPU's, in float64 on the embedded model; `others`: networks of other kinds; `passes`: a forward of random
-networks of published sizes over batch x window x context, and every decoder on them for some passes; `compiled`: the
-same compiled; `tuned`: what `parity tune` measures. Each part is written as it ends. On a CPU the same runs small
-networks. `benchmarks/gpu.py` makes the page of the results.
+In turn, as long as the seconds last: the copy bandwidth, then the parts. `others`: networks of other kinds; `passes`: a
+forward of random networks of published sizes over batch x window x context, and every decoder on them for some passes;
+`compiled`: the same compiled. Each part is written as it ends. On a CPU the same runs small networks.
+`benchmarks/gpu.py` makes the page of the results.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
 shapes alone. Emu3 is left out: its attention has fewer keys than queries, which `models.discrete.llamagen` lacks.
@@ -33,18 +32,13 @@ from torch import Tensor, nn
 from parity.base.command import add_arguments, pin_threads, provenance, run_command
 from parity.base.devices import check, is_out_of_memory
 from parity.base.row_noise import batch_noise
-from parity.decode import loop
-from parity.decode.discrete import record
 from parity.decode.output_buffer import now
-from parity.experiment import checks, tuned
-from parity.experiment.options import cap_small, declaration, methods, needs, options
-from parity.models import fetch
+from parity.experiment.options import cap_small, methods, needs, options
 from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import Cached, add_companions, logits_pass
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
-from parity.tune.__main__ import make_bench, time_cases
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
@@ -66,7 +60,7 @@ TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3
 # These networks and methods are timed compiled, too, as many as there is time for.
 COMPILED_NETWORKS = ("LlamaGen-XL", "Lumina-mGPT 7B at 768")
 COMPILED_METHODS = ("ar", "mtj", "sjd_coupled", "sjd")
-PARTS = ("tokens", "others", "passes", "compiled", "tuned")  # what a run measures, in this order
+PARTS = ("others", "passes", "compiled")  # what a run measures, in this order
 # A CPU runs these small networks in place of the large ones, only to show that the command works.
 SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
 SMALL_CONTINUOUS = {
@@ -176,54 +170,6 @@ def measure_bandwidth(device: str) -> float:
     source = torch.zeros(n, dtype=torch.uint8, device=device)
     copy = torch.empty_like(source)
     return 2 * n / measure_ms(lambda: copy.copy_(source), device) / 1e6
-
-
-def compare_tokens(device: str) -> list[Row]:
-    """Decode captions on the CPU and on the device by each discrete decoder, in float64 on the embedded model; return a
-    row for each with its passes and how many tokens differ. Methods that can refill a batch do so on the device. On a
-    CPU two captions are decoded once at small options, and nothing is compared."""
-    import numpy as np
-
-    from parity.inputs.prompts import encode
-
-    cpu = device == "cpu"
-    texts = CAPTIONS[: 2 if cpu else 3]
-    model = {"family": "llamagen", "grid": 8 if cpu else 16}
-    manifest = fetch.make_manifest("discrete", "scenes", model, Path("results"))
-    rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
-    results = []
-    for method in methods("discrete"):
-        if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
-            continue  # the embedded model of the small grid has no companion
-        chosen = options("discrete", method, {})
-        chosen = cap_small("discrete", method, chosen) if cpu else chosen
-        spec = {"method": method, "options": chosen, "sampling": TOKENS, "seed": 0, "dtype": "float64"}
-        runs = []
-        for run_device in ["cpu"] if cpu else ["cpu", device]:
-            slots = len(texts) - (run_device == device and declaration("discrete", method).REFILLS)
-            noise = batch_noise(0, texts[:slots], run_device, torch.float64)
-            loaded = loop.load("discrete", manifest, spec, run_device)
-            runs.append(record(*loop.start_decoding("discrete", loaded, spec)(rows, noise)))
-        differing: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
-        passes = int(runs[-1].nfe.max())
-        share = passes / runs[-1].tokens.shape[1]
-        results.append({"method": method, "passes": passes, "passes a token": share, "tokens that differ": differing})
-    return results
-
-
-def find_fastest(cuda: bool) -> list[Row]:
-    """List what `parity tune` measures on the embedded model at batches 1 and 32; on a CPU at 1 on a smaller model."""
-    raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
-    config = checks.make_config({**raw, "compile": "auto" if cuda else "off"})
-    (case,) = tuned.list_cases(config, "discrete")
-    cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
-    manifest = fetch.make_manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
-    deadline = time.time() + (90 if cuda else 1)
-    return [
-        {"batch": tuned_case.batch, **{name: "" if value is None else value for name, value in row.items()}}
-        for tuned_case, _, rows in time_cases(make_bench(case, manifest, config), cases, deadline)
-        for row in rows
-    ]
 
 
 def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[], bool]) -> Iterator[Row]:
@@ -372,7 +318,7 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
     if not any(run["measured"] for run in runs):
         head += (
             "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
-            " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
+            " that it runs; the figures say nothing about any GPU.\n\n"
         )
     head += (
         "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
@@ -394,15 +340,14 @@ def format_run(run: dict[str, Any]) -> str:
     text += ".\n"
     if run["left out"]:
         text += f"Left out: {'; '.join(run['left out'])}.\n"
-    sections = {"Tokens against the CPU's, float64, embedded model": run["tokens"]}
-    if run["measured"]:
-        sections |= {
-            "What more tokens cost": list_costs_of_nodes(run["forwards"]),
-            "A forward, both guidance rows": run["forwards"],
-            "Every decoder, batch 1": run["decoders"],
-            "Continuous models and text, batch 1": run["others"],
-            "The fastest lossless method, `parity tune`": run["tuned"],
-        }
+    sections = {
+        "What more tokens cost": list_costs_of_nodes(run["forwards"]),
+        "A forward, both guidance rows": run["forwards"],
+        "Every decoder, batch 1": run["decoders"],
+        "Continuous models and text, batch 1": run["others"],
+    }
+    if not run["measured"]:
+        return text
     return text + "".join(f"\n#### {title}\n\n{format_table(rows)}" for title, rows in sections.items() if rows)
 
 
@@ -438,7 +383,7 @@ def main() -> None:
         return time.monotonic() - start < 0.9 * a.seconds
 
     results: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
-    results |= {"tokens": [], "forwards": [], "decoders": [], "others": [], "tuned": []}
+    results |= {"forwards": [], "decoders": [], "others": []}
     results["bandwidth GB/s"] = measure_bandwidth(a.device)
 
     def save() -> None:
@@ -454,9 +399,6 @@ def main() -> None:
                 results["decoders"] += time_decoders(name, nets, has_time)
             save()
 
-    if "tokens" in a.parts:
-        results["tokens"] = compare_tokens(a.device)
-        save()
     if "others" in a.parts:
         results["others"] += time_other_kinds(cuda, a.device, has_time)
         save()
@@ -464,8 +406,6 @@ def main() -> None:
         time_networks(DISCRETE if cuda else SMALL_DISCRETE, False)
     if "compiled" in a.parts and cuda:
         time_networks({name: DISCRETE[name] for name in COMPILED_NETWORKS}, True)
-    if "tuned" in a.parts and (has_time() or not cuda):
-        results["tuned"] = find_fastest(cuda)
     if not has_time():
         results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
     save()
