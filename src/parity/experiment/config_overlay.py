@@ -129,14 +129,17 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
 
 def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
-    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. The configuration itself if the scale is 1.
-    """
-    if config.scale == 1:
+    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two. The
+    configuration itself if nothing is left out."""
+    is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
+    if config.scale == 1 and not is_trial:
         return config
-    update: dict[str, Any] = {"scale": 1.0, "experiment": f"{config.experiment}-x{config.scale:g}"}
+    update: dict[str, Any] = {"scale": 1.0}
+    if config.scale != 1:
+        update["experiment"] = f"{config.experiment}-x{config.scale:g}"
 
     def share(n: int) -> int:
-        return min(n, max(FEWEST, math.ceil(n * config.scale)))
+        return min(n, max(FEWEST, 0 if is_trial else math.ceil(n * config.scale)))
 
     if config.image is not None:
         prompts = config.image.prompts

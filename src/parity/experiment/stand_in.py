@@ -2,8 +2,9 @@
 ones. It shows that everything runs; its figures say nothing of a model. `stand_in: {size: published}`: with random
 networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
-Embedded networks stay. Prompts and data that are missing are replaced by a few of the workflow's own. Length options
-such as `window` are capped at the length of the small networks, and tests are as small as possible.
+Embedded networks stay. Prompts and data that are missing are replaced (`absent_data`). With small networks, length
+options such as `window` are capped at their length, tests are as small as possible, and `config_overlay.scale_config`
+takes as few prompts, texts and images as it can.
 """
 
 import copy
@@ -17,6 +18,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
 from parity.experiment.absent_data import replace_absent_data
+from parity.experiment.config_overlay import FEWEST
 from parity.experiment.module_metadata import modules, read_constant
 from parity.experiment.options import KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
@@ -24,8 +26,6 @@ from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small
-PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
-FEW = 2  # number of prompts, texts or images of a trial run
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 BANNER = "Stand-ins: random networks in the published formats. No figure here says anything of the models."
 
@@ -100,49 +100,21 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
     stand_ins = {name: make_entry(spec, entries) for name, spec in published.items()}
     raw["models"] = {**models, **stand_ins}
+    raw, _ = replace_absent_data(raw)
     specs = [ModelSpec(**entry) for entry in stand_ins.values()]
-    if published_sizes:
-        return replace_absent_data(raw)[0]
-    for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
+    for kind, section in KINDS.items() if not published_sizes else ():
         if isinstance(raw.get(section), dict):
-            shrink(raw[section], [spec for spec in specs if KINDS[weights.find_kind(spec.family)] == section])
+            shrink(kind, raw[section], [spec for spec in specs if weights.find_kind(spec.family) == kind])
     return raw
 
 
-def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Shrink the section `image` in place: few prompts, a small batch, options capped for the stand-ins `models`."""
-    section["prompts"] = shrink_prompts(
-        section.get("prompts") or {}, any(spec.network.get("classes") for spec in models)
-    )
+def shrink(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
+    """Shrink a section in place: one batch size, no pictures to compare with, no one-token tests, and options that fit
+    the stand-ins `models`."""
     section.pop("reference", None)
-    section["batch"] = FEW
-    cap_options("discrete", section, models)
-
-
-def shrink_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
-    """Make settings of few prompts; if the file does not exist, of the workflow's, which are labels if `numbers`."""
-    smaller = {"limit": min(FEW, section.get("limit", FEW))}
-    if Path(section.get("file", "")).is_file():
-        return {**section, **smaller, "repeats": 1, "shards": 1}
-    return {"file": CLASSES if numbers else PROMPTS, **smaller}
-
-
-def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Shrink the section `text` in place: few rows, a small batch, embedded data where a task's file does not exist."""
-    for tasks in (section.get("tasks") or {}).values():
-        for task in tasks:
-            task["rows"] = FEW
-            if not Path(task.get("data", "")).is_file():
-                task.pop("data", None)
-    section["batch"] = FEW
-
-
-def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Shrink the section `continuous` in place: few images and captions, no one-token tests, options capped."""
-    if models and section.get("captions"):
-        section["captions"] = shrink_prompts(section["captions"], False)
-    cap_options("continuous", section, models)
-    section |= {"images": FEW, "forced": 0, "batch": [FEW]}
+    if kind == "continuous":
+        section |= {"forced": 0, "batch": [FEWEST]}
+    cap_options(kind, section, models)
 
 
 def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
