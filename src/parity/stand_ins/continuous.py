@@ -77,7 +77,7 @@ def xar(
 ) -> dict[str, str]:
     """Write a target and a draft as bare tensors, with the buffers that the released network computes, and the
     autoencoder. Return their paths in `folder` by part. An image has four cells of 8 x 8 tokens, as released."""
-    files = write_kl16(folder)
+    files = write_kl16(folder, kl)
     for component, name, sizes, seed in (("target", "xAR-H", target, 3), ("draft", "xAR-B", draft, 4)):
         state = draw_state(XARNet(sizes), seed)
         computed = {"mask": torch.ones(1, 1, 256, 256), "rope.freqs_cos": torch.ones(256, 64)}
