@@ -1,9 +1,8 @@
-"""What any-subset decoding costs on the embedded model: passes per token, and a batch against one row at a time.
+"""What any-subset decoding costs on the embedded model: passes per token, and what keeping keys and values saves.
 
     python benchmarks/text.py passes --rows 256     decoders against sequential decoding; --batch 1: row by row;
                                                     --task stories: three of five sentences hidden;
                                                     --decoders 'assd: {k: 4}' assd_quadratic: these alone
-    python benchmarks/text.py batch --alone 8       rows at once against rows one by one, seconds per row, assd at k = 5
     python benchmarks/text.py cache --rows 4        seconds per pass with keys and values kept, and without
 
 Of 128 words 95 % are hidden, if no other task is named. One thread, float32. Writes benchmarks/text-<what>.json.
@@ -75,19 +74,6 @@ def measure_passes(models: Loaded, a: Namespace) -> dict:
     return results
 
 
-def measure_batch(models: Loaded, a: Namespace) -> dict:
-    """Measure seconds a row of `assd` in one batch and one by one, their ratio, and whether the tokens are the same."""
-    rows = build_infilling(models, a.rows)
-    first = {k: v[: a.alone] for k, v in rows.items()}
-    decode_texts(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in rows.items()}, 1)  # warm
-    batched = decode_texts(models, "assd: {k: 5}", 2, rows, a.rows)
-    single = decode_texts(models, "assd: {k: 5}", 2, first, 1)
-    seconds = {"seconds_alone": float(single.seconds.mean()), "seconds_in_batch": float(batched.seconds[0]) / a.rows}
-    is_same = bool((single.tokens == batched.tokens[: a.alone]).all())
-    ratio = seconds["seconds_alone"] / seconds["seconds_in_batch"]
-    return seconds | {"ratio": ratio, "same_tokens": is_same}
-
-
 def measure_cache(models: Loaded, a: Namespace) -> dict:
     """Measure seconds a pass of `assd` with keys and values cached and without, at lengths 128 and 512."""
     results = {}
@@ -102,8 +88,8 @@ def measure_cache(models: Loaded, a: Namespace) -> dict:
 
 def main() -> None:
     """Run the named measurements, print what each finds and write it to benchmarks/text-NAME.json."""
-    measurements = {"passes": measure_passes, "batch": measure_batch, "cache": measure_cache}
-    a = parse_flags(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"), decoders=DECODERS)
+    measurements = {"passes": measure_passes, "cache": measure_cache}
+    a = parse_flags(__doc__, ["passes"], rows=64, batch=64, task=("infilling", "stories"), decoders=DECODERS)
     if unknown := set(a.variants) - set(measurements):
         raise SystemExit(f"{min(unknown)}: allowed: {', '.join(measurements)}")
     models = load(make_manifest("anysubset", "xlnet"))
