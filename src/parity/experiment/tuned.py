@@ -19,7 +19,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.experiment import model_checks, weights
 from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, options
+from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, needs, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
@@ -79,23 +79,25 @@ def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> d
     model of `spec`."""
     if method not in methods(kind):
         raise ConfigError(f"{method!r}: unknown method")
-    chosen = options(kind, method, values, method)
+    chosen = complete_runnable(kind, method, values, "", spec)
     declared = declaration(kind, method)
     if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":
         raise ConfigError(f"{method}: not lossless with {values}")
-    if kind == "discrete":
-        model_checks.check_needs(method, "", spec)
-    elif kind == "continuous":
-        model_checks.check_pair("", bool(declared.NEEDS), spec)
-    check_bounds(kind, method, chosen, spec)
     return chosen
 
 
-def check_bounds(kind: str, method: str, chosen: dict[str, Any], spec: ModelSpec) -> None:
-    """Raise ConfigError for an option that counts more positions or tokens than a model has."""
+def complete_runnable(kind: str, method: str, values: Any, model: str, spec: ModelSpec) -> dict[str, Any]:
+    """Return a method's options, completed with defaults. Raises ConfigError for a wrong option, one that counts more
+    positions or tokens than the model of `spec` has, and a method that this model, `model` in messages, cannot run."""
+    chosen = options(kind, method, values, method)
+    if kind == "discrete":
+        model_checks.check_needs(method, model, spec)
+    elif kind == "continuous":
+        model_checks.check_pair(model, bool(needs(kind, method)), spec)
     for name, bound in list_bounds(kind, method, weights.list_option_sizes(spec)).items():
         if chosen[name] > bound:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {bound}")
+    return chosen
 
 
 def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:

@@ -25,10 +25,10 @@ from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.embedded.scenes import WORDS
-from parity.experiment import model_checks, tuned, weights
+from parity.experiment import tuned, weights
 from parity.experiment.cells import dump_model, kinds
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import methods, needs, options
+from parity.experiment.options import methods, needs
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
 from parity.generate.animation import mask_open
@@ -112,13 +112,7 @@ class Generator:
             method = tuned.UNTUNED[self.kind]
         if method not in methods(self.kind):
             raise ConfigError(f"method {method!r}: allowed: {', '.join(methods(self.kind))}, {tuned.AUTO}")
-        chosen = options(self.kind, method, dict(given), method)
-        if self.kind == "discrete":
-            model_checks.check_needs(method, self.case.model, self.case.spec)
-        elif self.kind == "continuous":
-            model_checks.check_pair(self.case.model, bool(needs(self.kind, method)), self.case.spec)
-        tuned.check_bounds(self.kind, method, chosen, self.case.spec)
-        return method, chosen
+        return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
     def load_networks(self, method: str) -> Any:
         """Load the networks that a method needs; those loaded before are used again."""
