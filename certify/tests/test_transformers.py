@@ -59,6 +59,33 @@ def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
     assert T.load_tokenizer(tmp_path).encode("dab") == [3, 0, 1]
 
 
+def test_tokens_and_text_are_the_same(pair, tmp_path):
+    """Every row of tokens is its letters, special tokens left out, and comes back from them. The end token, which engines
+    ask for, is behind the model's vocabulary; none finds another one, at which its drawing would end."""
+    tokenizer = T.load_tokenizer(models.save_model(pair[0], tmp_path))
+    for row in np.random.default_rng(0).integers(4, size=(20, 6)).tolist():
+        text = tokenizer.decode(row, skip_special_tokens=True)
+        assert text == "".join("abcd"[token] for token in row) and tokenizer.encode(text) == row
+    assert tokenizer.eos_token_id == 4 == pair[0].config.vocab_size
+    assert tokenizer.decode([4, 0], skip_special_tokens=True) == "a"
+    loaded = T.load_model(tmp_path)
+    assert loaded.config.eos_token_id is None and loaded.generation_config.eos_token_id is None
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["rope_theta"] == loaded.config.rope_parameters["rope_theta"]
+
+
+def test_a_gguf_file_holds_the_same_weights(pair, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    from parity_certify.gguf_files import write_gguf
+
+    models.save_model(pair[0], tmp_path)
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(write_gguf(tmp_path)).tensors}
+    weights = pair[0].state_dict()
+    assert np.array_equal(tensors["output.weight"], weights["lm_head.weight"].numpy())
+    q = weights["model.layers.0.self_attn.q_proj.weight"].numpy()
+    assert np.array_equal(tensors["blk.0.attn_q.weight"][::2], q.reshape(2, 2, 4, 16)[:, 0].reshape(8, 16))
+
+
 def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
     """A candidate generator that records another law than it drew from is rejected, and named."""
     target, assistant = pair
@@ -199,6 +226,7 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         (["transformers", "--target", "nowhere"], "error: nowhere: no config.json"),
         (["transformers", "--target", "nowhere", "--", "four"], "error: options: 'four': expected key=value"),
         (["sampler", "json:dumps"], "error: --target, --logits, --law: none given"),
+        (["models", "--kind", "gpt2", "--gguf", "--out", "m"], "error: --gguf: --kind gpt2; allowed: llama"),
     ],
 )
 def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, arguments, message):

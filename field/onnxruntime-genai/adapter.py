@@ -19,9 +19,7 @@ def export(models, way):
     or "ngram". Returns the folder."""
     for name in ("llama", "llama-assistant"):
         if not (WORK / name / "genai_config.json").is_file():
-            ended = Path(shutil.copytree(models / name, f"ended/{name}", dirs_exist_ok=True)) / "config.json"
-            ended.write_text(json.dumps(json.loads(ended.read_text()) | {"eos_token_id": END}))
-            command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", f"ended/{name}", "-m", name]
+            command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(models / name), "-m", name]
             subprocess.run([*command, "-o", str(WORK / name), "-p", "fp32", "-e", "cpu", "-c", "cache"], check=True)
     folder = WORK / way
     shutil.rmtree(folder, ignore_errors=True)

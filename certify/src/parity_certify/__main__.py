@@ -325,6 +325,10 @@ def run_models(a: Arguments) -> int:
 
     if a.out is None:
         raise ParityError("--out: needed: the folder to write to")
+    if a.gguf and a.kind != "llama":
+        raise ParityError(f"--gguf: --kind {a.kind}; allowed: llama")
+    if a.gguf:
+        from parity_certify.gguf_files import write_gguf
     sizes = {"head_dim": a.head_dim, "hidden_size": a.hidden_size}
     changes = {key: size for key, size in sizes.items() if size is not None}
     tools.check_changes(a.kind, changes)
@@ -333,7 +337,8 @@ def run_models(a: Arguments) -> int:
     else:
         target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
         folders = [target, *tools.write_companions(target, a.out, a.tv)]
-    print(*folders, sep="\n")
+    files = [write_gguf(folder) for folder in folders] if a.gguf else []
+    print(*folders, *files, sep="\n")
     return 0
 
 
@@ -361,6 +366,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "tv": {"type": float, "default": 0.3, "help": "of the draft models that are made (%(default)s)"},
     "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
     "hidden-size": {"type": int, "help": "width of the model (16); some engines take multiples of 32, 64 or 256"},
+    "gguf": {"action": "store_true", "help": "a file for llama.cpp in each folder, too (llama alone)"},
     "url": {"required": True, "help": "of the server"},
     "engine": {
         "type": parse_engine,
@@ -385,7 +391,7 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "command": "parity-certify command --law law.json -- ./engine law.json",
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
-EXTRA = ("torch", "transformers", "tokenizers", "safetensors")  # packages of the extra "transformers"
+EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "transformers") | {"gguf": "gguf"}
 JUDGING = ("margin", "alpha")
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
 ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
@@ -434,7 +440,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
     add_command(run_texts, "target", "texts", "alpha", "minutes", "budget", target=optional)
-    add_command(run_models, *tiny, "head-dim", "hidden-size")
+    add_command(run_models, *tiny, "head-dim", "hidden-size", "gguf")
     for extend in extensions:
         extend(add_command)
     return main
@@ -467,7 +473,7 @@ def main(*extensions: Callable[[Any], None]) -> None:
     except Exception as error:  # exit code 1 of an uncaught error would mean lossy
         message = describe_error(error)
         if isinstance(error, ModuleNotFoundError) and error.name in EXTRA:
-            message = f'needs {error.name}: pip install "parity-certify[transformers]"'
+            message = f'needs {error.name}: pip install "parity-certify[{EXTRA[error.name]}]"'
     if message:
         print(f"error: {message}", file=sys.stderr)
         discard_output()

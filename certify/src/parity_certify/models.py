@@ -8,6 +8,7 @@ Weights are random, scaled until the entropy of the next token, over all prefixe
 """
 
 import copy
+import json
 import math
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from parity_certify.files import replace_whole
 SPREAD = 0.75
 EMBEDDING, MATRIX = 0.3, 0.5  # scales of weights at which the first token moves the law as much as the last one
 LETTERS = "abcdefgh"
+END = "</s>"  # the tokenizers' end token: its number is the first behind the model's vocabulary, so it is never drawn
 SIZES: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 64,
@@ -180,26 +182,47 @@ def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
     raise ParityError(f"tv {tv:g}: no companion that far away (nearest {distance:.3f}); allowed: a smaller one")
 
 
-def save_model(model: Any, folder: Path, letters: str | None = None) -> Path:
+def save_model(model: Any, folder: Path, letters: str | None = None, end: str | None = END) -> Path:
     """Save a model with a tokenizer of one letter a token, so that text and tokens are the same; return the folder. Its
-    files are put there when all are written, config.json last, by which a whole checkpoint is known."""
-    import tokenizers as tk
-    import transformers
+    files are put there when all are written, config.json last, by which a whole checkpoint is known.
 
+    end: the tokenizer's end token, for engines that need one; None: it has none.
+    """
     letters = letters or LETTERS[: get_vocab_size(model)]
-    model.generation_config.pad_token_id = 0
-    model.generation_config.eos_token_id = None
-    tokenizer = tk.Tokenizer(tk.models.WordLevel({c: i for i, c in enumerate(letters)}, unk_token=letters[0]))
-    tokenizer.normalizer = tk.normalizers.Replace(" ", "")  # otherwise a space would be read as the unknown token
-    tokenizer.pre_tokenizer = tk.pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = tk.decoders.Fuse()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as written:
         model.save_pretrained(written)
-        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=letters[0]).save_pretrained(written)
+        Path(written, "generation_config.json").unlink(missing_ok=True)  # config.json says all, and some demand an end
+        add_rope_theta(Path(written, "config.json"))
+        write_tokenizer(letters, end, Path(written))
         for file in sorted(Path(written).iterdir(), key=lambda file: file.name == "config.json"):
             file.replace(folder / file.name)
     return folder
+
+
+def add_rope_theta(file: Path) -> None:
+    """Add `rope_theta` to a config.json, where engines look for it that do not know `rope_parameters`."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    theta = (config.get("rope_parameters") or {}).get("rope_theta")
+    if theta is not None:
+        file.write_text(json.dumps(config | {"rope_theta": theta}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def write_tokenizer(letters: str, end: str | None, folder: Path) -> None:
+    """Write a byte-level tokenizer whose tokens are letters and perhaps an end token. No letter is special, or it would
+    be left out of texts; other characters, such as spaces, are read as nothing."""
+    import tokenizers as tk
+
+    tokenizer = tk.Tokenizer(tk.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tk.decoders.ByteLevel()
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    if end is not None:
+        tokenizer.add_special_tokens([end])
+        settings["eos_token"] = end
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def write_model(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **changes: int) -> Path:
@@ -214,13 +237,14 @@ def write_companion(target: Path, folder: Path, tv: float = 0.3) -> Path:
 
 def write_companions(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
     """Write two assistants of a target: one `tv` away, and one with another tokenizer. That tokenizer has the target's
-    letters in another order, and two more. Returns both folders."""
+    letters in another order, and two more; it has no end token, which universal assisted decoding would look up in the
+    model. Returns both folders."""
     assistant = write_companion(target, out / f"{target.name}-assistant", tv)
     model = load_model(target)
     V = get_vocab_size(model)
-    assistant_model = make_model(str(model.config.model_type), min(8, V + 2), seed=1)
+    assistant_model = make_model(model.config.model_type.removesuffix("_text"), min(8, V + 2), seed=1)
     letters = LETTERS[:V][::-1] + "yz"[: min(8, V + 2) - V]
-    return [assistant, save_model(assistant_model, out / f"{target.name}-other-tokenizer", letters)]
+    return [assistant, save_model(assistant_model, out / f"{target.name}-other-tokenizer", letters, end=None)]
 
 
 def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:

@@ -1,40 +1,22 @@
 """mistral.rs 0.6.0: a runner with a draft model, on a tiny Llama; one without, for plain sampling."""
 
 import functools
-import json
-import tempfile
-from pathlib import Path
 
 import mistralrs
 import numpy as np
 from case import load_logits
 from parity_certify.design import make_conditions
 
-END = "e"  # mistral.rs needs an end token: one that the model does not have
 ORDER = ["temperature", "top_p", "top_k"]  # top-p is of all tokens
 
-
-def rewrite(folder):
-    """Copy a checkpoint with what mistral.rs reads: `rope_theta` in its old place, and an end token."""
-    out = Path(tempfile.mkdtemp())
-    for file in folder.iterdir():
-        (out / file.name).write_bytes(file.read_bytes())
-    config = json.loads((out / "config.json").read_text())
-    config |= {"rope_theta": config.pop("rope_parameters")["rope_theta"], "eos_token_id": 4, "torch_dtype": "float32"}
-    (out / "config.json").write_text(json.dumps(config))
-    tokenizer = json.loads((out / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"][END] = 4
-    tokenizer["decoder"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    (out / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"eos_token": END, "bos_token": "a", "unk_token": "a", "chat_template": "{{ messages[0]['content'] }}"}
-    (out / "tokenizer_config.json").write_text(json.dumps(settings))
-    (out / "generation_config.json").unlink(missing_ok=True)
-    return mistralrs.Which.Plain(str(out), arch=mistralrs.Architecture.Llama, dtype=mistralrs.ModelDType.F32)
+def load(folder):
+    """Name a checkpoint, of float32."""
+    return mistralrs.Which.Plain(str(folder), arch=mistralrs.Architecture.Llama, dtype=mistralrs.ModelDType.F32)
 
 
-def design(models, drafted=True):
-    """Make the conditions of the default design. The server draws its seeds itself."""
-    target, assistant = (rewrite(models / name) for name in ("square", "square-assistant"))
+def make_sample(models, drafted):
+    """Make a function that draws from runners with a draft model, or without. They draw their seeds themselves."""
+    target, assistant = (load(models / name) for name in ("square", "square-assistant"))
 
     @functools.cache
     def start(drafts):
@@ -53,4 +35,14 @@ def design(models, drafted=True):
             rows.append(["abcd".index(letter) for letter in answer][:length])  # speculation goes past `max_tokens`
         return rows
 
-    return make_conditions(sample, load_logits(models, name="square"), vocab=4, engine=ORDER)
+    return sample
+
+
+def design(models, drafted=True):
+    """Make the conditions of the default design."""
+    return make_conditions(make_sample(models, drafted), load_logits(models, name="square"), vocab=4, engine=ORDER)
+
+
+def sampler(law, models, drafted=True):
+    """Make a sampler with two drafts a round, which are not counted, or without drafts."""
+    return functools.partial(make_sample(models, drafted), length=law.length, drafts=2)

@@ -1,5 +1,6 @@
 """openvino-genai: a pipeline with a draft model or look-up, on the tiny Llamas, which optimum-intel converts."""
 
+import functools
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from case import load_logits
 from openvino_tokenizers import convert_tokenizer
 from optimum.intel import OVModelForCausalLM
 from parity_certify.design import make_conditions
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 PRECISE = {"INFERENCE_PRECISION_HINT": "f32"}
 ORDER = ["repetition_penalty", "temperature", "top_p", "top_k"]
@@ -21,16 +22,14 @@ def convert(folder):
     out = Path(tempfile.mkdtemp())
     OVModelForCausalLM.from_pretrained(folder, export=True, stateful=True, load_in_8bit=False).save_pretrained(out)
     names = "openvino_tokenizer", "openvino_detokenizer"
-    made = convert_tokenizer(
-        PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")), with_detokenizer=True
-    )
+    made = convert_tokenizer(AutoTokenizer.from_pretrained(folder), with_detokenizer=True)
     for name, model in zip(names, made, strict=True):
         openvino.save_model(model, out / f"{name}.xml")
     return out
 
 
-def design(models, drafting="model"):
-    """Make the conditions of the default design; drafting: by a "model", by look-up in the "prompt", or "none"."""
+def make_sample(models, drafting):
+    """Make a function that draws from a pipeline; drafting: by a "model", by look-up in the "prompt", or "none"."""
     settings = dict(PRECISE)
     if drafting == "model":
         settings["draft_model"] = genai.draft_model(convert(models / "square-assistant"), "CPU", **PRECISE)
@@ -61,4 +60,14 @@ def design(models, drafting="model"):
         answers = pipe.generate(tokens, requests)
         return [answer.m_generation_ids[0] for answer in answers]
 
-    return make_conditions(sample, load_logits(models, name="square"), vocab=4, engine=ORDER)
+    return sample
+
+
+def design(models, drafting="model"):
+    """Make the conditions of the default design."""
+    return make_conditions(make_sample(models, drafting), load_logits(models, name="square"), vocab=4, engine=ORDER)
+
+
+def sampler(law, models, drafting="model"):
+    """Make a sampler with three drafts a round, which are not counted."""
+    return functools.partial(make_sample(models, drafting), length=law.length, drafts=3)

@@ -64,7 +64,7 @@ class Server:
         self.ids, self.parallel = fields.pop("prompt_as", "text") == "ids", int(fields.pop("parallel", 8))
         if tokenizer is None:
             raise ParityError("--target: has no tokenizer.json; needed to read the server's text")
-        self.letters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        self.letters = [token for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer))) if len(token) == 1]
         self.body = {"max_tokens": length, **PLAIN, **WHOLE, **fields} | ({"model": model} if model else {})
         self.by_prompt = by_prompt or {}
         self.__name__ = "server"

@@ -1,18 +1,16 @@
-"""Write a tiny Llama of `parity certify models` as a GGUF file for llama.cpp; needs the packages gguf and safetensors.
-
-    python docs/example_gguf.py m/llama llama.gguf
+"""Write a tiny Llama as a GGUF file for llama.cpp; needs the packages gguf and safetensors.
 
 The vocabulary is written as RWKV's: each token is a letter, and there is no beginning, end or unknown token that
 llama.cpp would add to prompts or stop at.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
+from gguf import GGUFWriter
+from safetensors.numpy import load_file
 
-LETTERS = "abcdefgh"
 LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
@@ -26,13 +24,12 @@ def interleave(weights: np.ndarray, heads: int) -> np.ndarray:
     return weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape)
 
 
-def write_gguf(folder: Path, file: Path) -> None:
-    """Write the Llama in a folder as a GGUF file."""
-    from gguf import GGUFWriter
-    from safetensors.numpy import load_file
-
+def write_gguf(folder: Path) -> Path:
+    """Write the Llama in a folder as folder/model.gguf, and return that."""
     c = json.loads((folder / "config.json").read_text())
-    assert c["model_type"] == "llama", "a folder of --kind llama"
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    letters = sorted(vocabulary, key=lambda letter: vocabulary[letter])[: c["vocab_size"]]
+    file = folder / "model.gguf"
     heads = {"self_attn.q_proj": c["num_attention_heads"], "self_attn.k_proj": c["num_key_value_heads"]}
     out = GGUFWriter(file, "llama")
     out.add_name(folder.name)
@@ -49,7 +46,7 @@ def write_gguf(folder: Path, file: Path) -> None:
     out.add_rope_dimension_count(c["head_dim"])
     out.add_rope_freq_base(c["rope_parameters"]["rope_theta"])
     out.add_tokenizer_model("rwkv")
-    out.add_token_list(list(LETTERS[: c["vocab_size"]]))
+    out.add_token_list(letters)
     out.add_token_types([1] * c["vocab_size"])
     for name, weights in load_file(folder / "model.safetensors").items():
         stem = name.removesuffix(".weight")
@@ -63,7 +60,4 @@ def write_gguf(folder: Path, file: Path) -> None:
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
-
-
-if __name__ == "__main__":
-    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]))
+    return file
