@@ -65,13 +65,15 @@ def truncate_laws(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, 
 
 
 def make_law(case: dict[str, Any], models: Path) -> Law:
-    """Make the law to judge a sampler by, with the case's options: the tiny Llama's or a table's (`model: table`)."""
+    """Make the law to judge a sampler by, with the case's options: the tiny Llama's, that of
+    `model: square`, or a table's (`model: table`)."""
     sampling = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
-    if case.get("model", "llama") == "table":
+    if (model := case.get("model", "llama")) == "table":
         law = random_law(case.get("vocab", 4), case.get("length", 3))
         prompts, tables = law.prompts, law.tables
     else:
-        law, saved = Law("tiny Llama", *np.zeros((2, 0)), 3), np.load(models / f"law-{case.get('prompt', 3)}.npz")
+        law = Law("tiny Llama", *np.zeros((2, 0)), 3)
+        saved = np.load(models / f"{model}-law-{case.get('prompt', 3)}.npz")
         prompts, tables = saved["prompts"], saved["tables"]
     end = case.get("end")
     tables = np.stack([absorb_end(table, law.length, end) for table in truncate_laws(tables, **sampling)])

@@ -217,8 +217,8 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 def write_models(out: Path) -> None:
     """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's law of 3
-    tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers, and
-    "mamba", which has a recurrent state."""
+    tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers, with
+    its law, and "mamba", which has a recurrent state."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers
@@ -229,11 +229,12 @@ def write_models(out: Path) -> None:
             models.write_model("mamba" if name == "mamba" else "llama", out / name, **sizes)
             models.write_companions(out / name, out)
         write_logits(out, name)
-    model, prompts = transformers.load_model(out / "llama"), np.random.default_rng(0)
+    prompts = np.random.default_rng(0)
     for length in (3, 10):
         chosen = prompts.integers(4, size=(2, length))
-        law = transformers.compute_law(model, chosen, 3)
-        np.savez(out / f"law-{length}.npz", prompts=chosen, tables=law.tables)
+        for name in ("llama", "square"):
+            law = transformers.compute_law(transformers.load_model(out / name), chosen, 3)
+            np.savez(out / f"{name}-law-{length}.npz", prompts=chosen, tables=law.tables)
 
 
 def write_logits(out: Path, name: str) -> None:

@@ -60,7 +60,7 @@ def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
 
 
 def test_tokens_and_text_are_the_same(pair, tmp_path):
-    """Every row of tokens is its letters, special tokens left out, and comes back from them. The end token, which engines
+    """A row of tokens is its letters, special tokens left out, and comes back from them. The end token, which engines
     ask for, is behind the model's vocabulary; none finds another one, at which its drawing would end."""
     tokenizer = T.load_tokenizer(models.save_model(pair[0], tmp_path))
     for row in np.random.default_rng(0).integers(4, size=(20, 6)).tolist():

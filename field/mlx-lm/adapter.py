@@ -14,7 +14,7 @@ def law(case, models):
     """Compute the tiny Llama's law; a penalty divides positive logits of earlier tokens, multiplies negative ones."""
     penalty, temperature = case["options"].get("penalty", 1.0), case["options"].get("temperature", 1.0)
     model, _ = load_model(models / "llama")
-    with np.load(models / "law-3.npz") as saved:
+    with np.load(models / "llama-law-3.npz") as saved:
         prompts, tables = saved["prompts"], saved["tables"]
     if penalty == 1:
         tables = tables ** (1 / temperature)

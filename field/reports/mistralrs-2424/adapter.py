@@ -9,6 +9,7 @@ from parity_certify.design import make_conditions
 
 ORDER = ["temperature", "top_p", "top_k"]  # top-p is of all tokens
 
+
 def load(folder):
     """Name a checkpoint, of float32."""
     return mistralrs.Which.Plain(str(folder), arch=mistralrs.Architecture.Llama, dtype=mistralrs.ModelDType.F32)

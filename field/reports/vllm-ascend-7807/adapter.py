@@ -17,12 +17,13 @@ def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
     return torch.rand(num_tokens, dtype=torch.float64)
 
 
-def verifier(ngram=False, logits=True, names=NAMES, replaced=("pin_memory=True", "pin_memory=False")):
+def verifier(ngram=False, logits=True, names=NAMES, replaced=("pin_memory=True", "pin_memory=False"), **scope):
     """Make the verifier; ngram: drafts are certain, and their laws are not handed over; logits: the target's laws are
-    handed over as logits, else as probabilities."""
+    handed over as logits, else as probabilities; scope: more that a version's functions find as globals."""
     file = "vllm_ascend/sample/rejection_sampler.py"
     replace = dict([replaced] if replaced else [])
-    sample = borrowed.functions(file, *names, replace=replace, generate_uniform_probs=draw_uniforms, **SCOPE)[-1]
+    scope = SCOPE | {"generate_uniform_probs": draw_uniforms} | scope
+    sample = borrowed.functions(file, *names, replace=replace, **scope)[-1]
 
     def verify(tokens, q, p):
         n, K, V = q.shape
