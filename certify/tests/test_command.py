@@ -26,11 +26,65 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 def test_the_example_in_c(tmp_path, flags, kind):
     write_law(random_law(4, 3), tmp_path / "law.json")
     engine = tmp_path / "engine"
-    subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE], check=True)
+    subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE, "-lm"], check=True)
     law = read_law(tmp_path / "law.json")
     certificate = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
     assert certificate.verdict.kind == kind, str(certificate)
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"]
+
+
+TABLE_ENGINE = """
+import json, random, sys
+law = json.load(open(sys.argv[1]))
+T, k = float(sys.argv[2]), int(sys.argv[3].removeprefix("--top-k="))
+for line in sys.stdin:
+    r = json.loads(line)
+    random.seed(r["seed"])
+    rows = []
+    for prompt in r["prompts"]:
+        tokens, row = [], 0
+        for t in range(r["length"]):
+            p = [float(x) ** (1 / (T + FAULT * (T == 0.7))) for x in law["target"][t][row]]
+            p = [x if sum(y > x for y in p) < (k or 9) else 0 for x in p]
+            tokens.append(random.choices(range(len(p)), p)[0])
+            row = row * len(p) + tokens[-1]
+        rows.append(tokens)
+    print(json.dumps({"id": r["id"], "tokens": rows}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("fault", "code"), [(0, 0), (0.4, 1)])
+def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, code):
+    """A fault at temperature .7 alone is found, and named; what the command cannot vary is told."""
+    write_law(random_law(3, 3), tmp_path / "law.json")
+    (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", str(fault)))
+    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "{temperature}"]
+    settings = {"margin": 0.1, "draws": 999, "budget": 60, **QUIET}
+    c = certify_command([*command, "--top-k={top_k}"], read_law(tmp_path / "law.json"), **settings)
+    assert c.exit_code == code, str(c)
+    missing = ["top_p", "min_p", "repetition_penalty", "drafts", "end"]
+    assert {f"{name}: the command has no {{{name}}}" for name in missing} <= set(c.verdict.untested), str(c)
+    if code:
+        assert c.verdict.where.startswith("temperature 0.7, top_k 2"), c.verdict.where
+        return
+    assert c.verdict.kind == "certified" and len(c.details["conditions"]) == 4, str(c)
+    assert "prompt 8" in str(c) and "rows: a request has no options" in c.verdict.untested
+
+
+def test_a_fault_that_one_condition_shows_is_not_found_in_another(tmp_path):
+    """At the neutral values, which a command without placeholders has, the certificate says what was not varied."""
+    write_law(random_law(3, 3), tmp_path / "law.json")
+    (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", "0.4"))
+    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "1.0", "0"]
+    c = certify_command(command, read_law(tmp_path / "law.json"), margin=0.1, draws=999, **QUIET)
+    assert c.verdict.kind == "certified" and "temperature: the command has no {temperature}" in c.verdict.untested
+
+
+def test_a_placeholder_that_is_none_is_one_line():
+    with pytest.raises(
+        ParityError, match=r"command: \{temprature\}: no such option; allowed: \{temperature\}, .*\{end\}"
+    ):
+        certify_command(["./engine", "--t={temprature}"], make_coin_law())
 
 
 ENGINE = """

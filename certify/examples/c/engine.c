@@ -1,11 +1,14 @@
 /* A table model and a speculative sampler, certified over stdin and stdout.
  *
  *     parity-certify law --out law.json
- *     cc -O2 -o engine engine.c
+ *     cc -O2 -o engine engine.c -lm
  *     parity-certify command --law law.json -- ./engine law.json
+ *     parity-certify command --law law.json -- ./engine law.json {temperature} {top_k}
  *
  * -DFAULT plants a fault: after a rejection the token is drawn from the target, not from the residual.
+ * -DFAULT_Q plants one that no test at temperature 1 finds: drafts are judged by their law before temperature and top-k.
  */
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +17,7 @@
 enum { K = 2, MOST_VOCAB = 16, MOST_LENGTH = 8 };
 
 static int V, L;
-static double *target, *draft; /* rows of V, by prefix: the empty one, those of one token, ... */
+static double *target, *draft, *recorded; /* rows of V, by prefix: the empty one, those of one token, ... */
 
 static void fail(const char *what) {
     fprintf(stderr, "engine: %s\n", what);
@@ -59,7 +62,7 @@ static void sample(int *tokens, long *drafted, long *accepted) {
         for (i = 0; i < k; i++) tokens[n + i] = draw(law_at(draft, tokens, n + i));
         *drafted += k;
         for (i = 0; i < k; i++, n++) {
-            const double *p = law_at(target, tokens, n), *q = law_at(draft, tokens, n);
+            const double *p = law_at(target, tokens, n), *q = law_at(recorded, tokens, n);
             double rest[MOST_VOCAB];
             if (uniform() * q[tokens[n]] < p[tokens[n]]) {
                 ++*accepted;
@@ -100,7 +103,25 @@ static double *read_table(const char *at, long rows) {
     return table;
 }
 
-static void read_law(const char *name) {
+/* a table under a temperature and top-k (0: all tokens) */
+static double *shape(const double *table, long rows, double temperature, int top_k) {
+    double *shaped = malloc(sizeof(double) * (size_t)(rows * V));
+    if (!shaped) fail("memory");
+    for (long r = 0; r < rows; r++) {
+        const double *p = table + r * V;
+        double total = 0;
+        for (int x = 0; x < V; x++) {
+            int likelier = 0;
+            for (int y = 0; y < V; y++) likelier += p[y] > p[x];
+            shaped[r * V + x] = top_k && likelier >= top_k ? 0 : pow(p[x], 1 / temperature);
+            total += shaped[r * V + x];
+        }
+        for (int x = 0; x < V; x++) shaped[r * V + x] /= total;
+    }
+    return shaped;
+}
+
+static void read_law(const char *name, double temperature, int top_k) {
     FILE *file = fopen(name, "rb");
     long size, rows = 0, power = 1;
     char *text;
@@ -115,8 +136,12 @@ static void read_law(const char *name) {
     L = atoi(behind(text, "\"length\":"));
     if (V < 2 || V > MOST_VOCAB || L < 1 || L > MOST_LENGTH) fail("law: vocab up to 16, length up to 8");
     for (int i = 0; i < L; i++, power *= V) rows += power;
-    target = read_table(behind(text, "\"target\":"), rows);
-    draft = read_table(behind(text, "\"draft\":"), rows);
+    target = shape(read_table(behind(text, "\"target\":"), rows), rows, temperature, top_k);
+    recorded = read_table(behind(text, "\"draft\":"), rows);
+    draft = shape(recorded, rows, temperature, top_k);
+#ifndef FAULT_Q
+    recorded = draft;
+#endif
     free(text);
 }
 
@@ -136,8 +161,8 @@ static char *read_line(void) {
 
 int main(int argc, char **argv) {
     char *line;
-    if (argc != 2) fail("usage: engine law.json");
-    read_law(argv[1]);
+    if (argc < 2 || argc > 4) fail("usage: engine law.json [temperature [top_k]]");
+    read_law(argv[1], argc > 2 ? atof(argv[2]) : 1, argc > 3 ? atoi(argv[3]) : 0);
     while ((line = read_line())) {
         /* {"id": 0, "prompts": [[0], [0]], "length": 3, "seed": 17} */
         long id = atol(behind(line, "\"id\":")), prompts = -1, drafted = 0, accepted = 0;

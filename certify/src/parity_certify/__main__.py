@@ -287,11 +287,11 @@ def run_verifier(a: Arguments) -> int:
 
 
 def run_command(a: Arguments) -> int:
-    """certify an engine over stdin and stdout; the command follows after --"""
+    """certify an engine over stdin and stdout; the command follows after --, with {temperature} and the like in it"""
     law = read_law(a.law)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
-    settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout")
+    settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
     c = certify_command(a.rest, law, seeds=(a.seed, a.seed + 1), folder=a.out, **settings)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
 
@@ -388,7 +388,7 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
     "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
     "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
-    "command": "parity-certify command --law law.json -- ./engine law.json",
+    "command": "parity-certify command --law law.json -- ./engine law.json --temperature {temperature}",
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
 EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "transformers") | {"gguf": "gguf"}
@@ -435,7 +435,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     p = add_command(run_sampler, "target", "logits", "law", "vocab", "engine", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    add_command(run_command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
+    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, batch={"default": 500})
     add_command(run_samples, "law", *JUDGING).add_argument("samples")
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}

@@ -7,24 +7,41 @@
 
 The engine reads a request, answers with one line, flushes, and goes on until stdin ends. `drafted`,
 `accepted` and `rounds` are optional; with them, an engine that accepts no draft is inconclusive.
+
+    certify_command(["./engine", "--temperature", "{temperature}"], read_law("law.json"))
+
+goes through the conditions of `design.DESIGN` that the placeholders of the command can set: the engine is started once
+for each, with the values in their place. Those of `NEUTRAL` are known; the certificate names what could not be set.
 """
 
 import contextlib
 import json
+import math
 import queue
+import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
 
+from parity_certify import design
 from parity_certify.calls import COUNTS, Sampled, check_tokens
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
-from parity_certify.laws import Law
+from parity_certify.laws import Law, count_prefixes
+from parity_certify.laws import law as law_of
+from parity_certify.processors import Engine as LawEngine
+from parity_certify.processors import rename_options, shape_law
 from parity_certify.sampler import certify_sampler
+
+NEUTRAL: dict[str, Any] = {  # the placeholders, and their values where a condition does not set them
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "drafts": 2, "end": -1,
+}  # fmt: skip
+PLACEHOLDER = re.compile(r"(?:^|=)\{([a-z_]+)\}$")
 
 
 def shorten(line: str) -> str:
@@ -128,9 +145,77 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
                     stream.close()  # type: ignore[union-attr]
 
 
-def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **settings: Any) -> Certificate:
+def list_placeholders(command: Sequence[str]) -> set[str]:
+    """List the placeholders of a command: words "{name}", or "--flag={name}". Raises ParityError for one that is not in
+    `NEUTRAL`."""
+    found = {match[1] for word in command if (match := PLACEHOLDER.search(word))}
+    if unknown := found - set(NEUTRAL):
+        allowed = ", ".join(f"{{{name}}}" for name in NEUTRAL)
+        raise ParityError(f"command: {{{sorted(unknown)[0]}}}: no such option; allowed: {allowed}")
+    return found
+
+
+def fill_in(command: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Put the values of options in place of a command's placeholders."""
+    values = NEUTRAL | dict(options)
+    found = [PLACEHOLDER.search(word) for word in command]
+    return [
+        word.replace(f"{{{match[1]}}}", str(values[match[1]])) if match else word
+        for word, match in zip(command, found, strict=True)
+    ]
+
+
+def look_up_logits(table: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Look up the logits [n, V], the logs of a table's probabilities [N, V], after tokens [n, t]."""
+    V, t = table.shape[1], tokens.shape[1]
+    with np.errstate(divide="ignore"):
+        rows: np.ndarray = np.log(table[count_prefixes(V, t) + tokens @ V ** np.arange(t - 1, -1, -1)])
+    return rows
+
+
+def make_conditions(
+    command: Sequence[str], law: Law, engine: LawEngine, timeout: float, stack: contextlib.ExitStack
+) -> tuple[list[design.Condition], dict[str, str]]:
+    """Make the conditions that a command's placeholders can set, each with an engine that is started on `stack`, and
+    tell why others are missing. Raises ParityError for a law that depends on the prompt."""
+    table = law.tables[0]
+    if (law.tables != table).any():
+        raise ParityError("law: its prompts have different laws; allowed with placeholders: one table, for all prompts")
+
+    def compute(
+        options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, engine: LawEngine = engine, **sizes: Any
+    ) -> Law:
+        """Enumerate the law of the table under an engine's options."""
+        P = prompts.shape[1]
+        options = rename_options(options, engine)
+        source = shape_law(lambda tokens: look_up_logits(table, tokens[:, P:]), options, engine, P, end)
+        return law_of(source, prompts=prompts, end=end, **sizes)
+
+    lacking, known = design.list_lacking(engine), list_placeholders(command)
+    chosen, missing = design.choose_options({*known, "length"} - lacking - {"rows"})
+    missing = {name: f"the command has no {{{name}}}" for name in missing} | {"rows": "a request has no options"}
+    missing |= dict.fromkeys(sorted(lacking - {"rows"}), "the engine has no such option")
+    conditions = []
+    for options in chosen:
+        options["length"] = min(options["length"], law.length)
+        own = options if law.end is None else {"end": law.end} | options
+        one = design.make_law(compute, own, law.vocab)
+        sampler = stack.enter_context(start_engine(fill_in(command, own), one, timeout))
+        suspects = design.list_suspects(compute, own, law.vocab, engine)
+        conditions.append(design.Condition(design.name_options(options), sampler, one, suspects=suspects))
+    return conditions, missing
+
+
+def certify_command(
+    command: Sequence[str], law: Law, *, timeout: float = 60, engine: LawEngine = "transformers", **settings: Any
+) -> Certificate:
     """Certify an engine that answers requests line by line; settings as in `certify_sampler`, but one process and by
-    default batches of 500. timeout: seconds for an answer. Raises ParityError for a command that fails."""
+    default batches of 500. Raises ParityError for a command that fails.
+
+    timeout   seconds for an answer
+    engine    whose options the placeholders are, as in `design.certify_design`; with placeholders, settings are those
+              of `design.certify_conditions`, and the budget is its own unless given
+    """
     if isinstance(command, str) or not command:
         raise ParityError(f'command {command!r}: allowed: a list, as ["./engine", "--flag"]')
     if not timeout > 0:
@@ -138,5 +223,14 @@ def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **
     if settings.get("processes", 1) != 1:
         raise ParityError(f"processes {settings['processes']}: allowed: 1, for a command is one process")
     common: dict[str, Any] = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
-    with start_engine(command, law, timeout) as engine:
-        return certify_sampler(engine, law, **common | settings)
+    if list_placeholders(command):
+        budget = min(60 * (settings.pop("minutes", None) or math.inf), settings.pop("budget", None) or math.inf)
+        common["budget"] = design.BUDGET if budget == math.inf else budget
+        with contextlib.ExitStack() as stack:
+            conditions, missing = make_conditions(command, law, engine, timeout, stack)
+            return design.certify_conditions(conditions, missing=missing, **common | settings)
+    with start_engine(command, law, timeout) as process:
+        result = certify_sampler(process, law, **common | settings)
+    untested = [f"{name}: the command has no {{{name}}}" for name in NEUTRAL]
+    result.verdict = replace(result.verdict, untested=(*untested, *result.verdict.untested))
+    return result
