@@ -55,6 +55,16 @@ def functions(path: str, *names: str, replace: dict[str, str] | None = None, **s
     return [scope[name] for name in names]
 
 
+def draw_rows(draw: Any, logits: Any, prompts: np.ndarray, length: int) -> np.ndarray:
+    """Draw tokens [n, length] after prompts [n, P], one for all rows by each call of draw(logits [n, V], tokens [n, t])
+    -> tokens [n]. logits: a function of prefixes [n, t]."""
+    out = np.array(prompts)
+    for _ in range(length):
+        tokens = np.asarray(draw(logits(out), out)).reshape(len(out), 1)
+        out = np.concatenate([out, tokens], 1)
+    return out[:, prompts.shape[1] :]
+
+
 def look_up_laws(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
     """Look up the laws [n, V] after prefixes [n, L] in a table by prefix: the empty one, then those of one token, of
     two, ...; uniform after prefixes that are longer than the table's."""

@@ -90,6 +90,8 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
         f"which {len(again)} on two seeds. A control is the same code without drafts, or without the fault.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
         "- A control with few sequences ran on a busy machine, whose time was used up: it says little.",
+        "- The condition with top-k and top-p together was added for mlx-lm-388. Reports known before were judged",
+        "  without it, and so were mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779.",
         "- (set): the row's field.yaml names the sequences, since a call is slow; it names no condition.",
         f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
     ]
