@@ -281,6 +281,10 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
             "prompts: .* of one length",
         ),
         (["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0.5]]"], "prompts: allowed: "),
+        (
+            ["command", "--engine", "top_k,top_a", "--law", "l"],
+            "argument --engine: engine 'top_a': allowed: .* in order",
+        ),
         (["verifier", "own.py:verify_that_exits", "--drafts", "1"], "the tested code ends the process: SystemExit: 1"),
         (["sampler", "own.py:none", "--law", "own.py:law"], "own.py: has no 'none'"),
         (["samples", "own.py", "--law", "own.py"], "own.py: no law"),
@@ -291,8 +295,9 @@ def test_what_is_no_verdict_is_one_line_and_code_2(tmp_path, monkeypatch, capsys
     settings = {"sampler": OF_OWN, "verifier": ["--vocab", "2"]}.get(words[0], [])
     assert run_main(monkeypatch, tmp_path, *words, *settings) == 2
     errors = capsys.readouterr().err
-    assert re.fullmatch(f"error: {message}.*", errors.rstrip()), errors
-    assert "\n" not in errors.rstrip()
+    line = errors.rstrip().rpartition("\n")[2] if "argument" in message else errors.rstrip()  # behind the usage
+    assert re.fullmatch(f"(parity-certify .*: )?error: {message}.*", line), errors
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:law", *OF_OWN], ["law"]])

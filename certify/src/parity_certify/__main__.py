@@ -94,6 +94,14 @@ def digest_code(name: str) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
+def read_engine(text: str) -> Any:
+    """Read --engine: see `parse_engine`. Raises ArgumentTypeError for an engine that is not known."""
+    try:
+        return parse_engine(text)
+    except ParityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def judge_sampler(
     a: Arguments,
     sample: Any,
@@ -369,7 +377,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "gguf": {"action": "store_true", "help": "a file for llama.cpp in each folder, too (llama alone)"},
     "url": {"required": True, "help": "of the server"},
     "engine": {
-        "type": parse_engine,
+        "type": read_engine,
         "default": "transformers",
         "help": f"whose law it is: {', '.join(ENGINES)}, or its options in the order in which it applies them, as"
         " temperature,top_p,top_k (%(default)s)",
