@@ -1,5 +1,6 @@
 """transformers as a black box: its laws are its own, its faults are found, what cannot be loaded is one line."""
 
+import copy
 import json
 
 import numpy as np
@@ -152,6 +153,30 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
         (tmp_path / "far.jsonl").write_text(f"{line}\n" * 40)
         with pytest.raises(ParityError, match=message):
             certify_texts(tmp_path / "target", tmp_path / "far.jsonl")
+
+
+def test_an_engine_that_rounds_moves_tokens_over_the_border_of_top_p(tmp_path):
+    """Texts drawn in bfloat16 hold tokens that the target's top-p excludes in float32, and are consistent; texts drawn
+    at a top-p between .9 and the border, and some beyond it, are lossy."""
+    torch.manual_seed(0)
+    target = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=200, **models.SIZES, **models.IDS))
+    models.randomise_weights(target)
+    models.save_model(target, tmp_path / "target", "".join(map(chr, range(300, 500))))
+    for name, top_p in (("right", 0.9), ("close", 0.94), ("far", 0.97)):
+        engine = copy.deepcopy(target).to(torch.bfloat16 if name == "right" else torch.float32)
+        settings = {"do_sample": True, "top_k": 0, "top_p": top_p, "max_new_tokens": 24, "pad_token_id": 0}
+        torch.manual_seed(5)
+        rows = engine.generate(torch.full((100, 1), 2), **settings)
+        lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    right, close, far = (
+        certify_texts(tmp_path / "target", tmp_path / f"{name}.jsonl", options={"top_k": 0, "top_p": 0.9})
+        for name in ("right", "close", "far")
+    )
+    (row,) = (r for r in right.rows if r["test"] == "border")
+    assert right.verdict.kind == "consistent" and 0 < row["effect"] < 0.01, right.rows
+    assert close.verdict.kind == "lossy" and close.verdict.reason.startswith("rejected by border")
+    assert far.verdict.kind == "lossy" and any(r["test"] == "support" for r in far.rows)
 
 
 def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special
+from scipy import special, stats
 from torch import Tensor
 
 from parity_certify import result_rows as R
@@ -36,6 +36,7 @@ PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need on
 MIN_TEXTS = 40
 CELLS = 1_600_000  # so many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
+BORDER = 0.01  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
 POSITION_GROUPS = 8  # number of groups of positions that say where the law differs
 UNTESTED = (
     "whether texts depend on each other",
@@ -99,9 +100,24 @@ class Judged:
             self.tell(f"{self.texts} of {self.total} texts, about {format_duration(remaining)} left")
 
 
+def loosen(options: dict[str, Any]) -> dict[str, Any]:
+    """Make options of sampling of which those that exclude tokens are half as strict."""
+    half = {
+        "top_k": lambda k: 2 * k,
+        **dict.fromkeys(("top_p", "typical_p"), lambda p: (1 + p) / 2),
+        **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff"), lambda p: p / 2),
+    }
+    return {key: half[key](value) if key in half else value for key, value in options.items()}
+
+
 class OfTarget:
     """The texts under the target, cut to pieces whose laws fit into memory. tokens [n, S]: of the pieces, 0 after the
-    end of a text; pieces: text and first position of each."""
+    end of a text; pieces: text and first position of each.
+
+    An engine that rounds, as in bfloat16, may draw a token that the target's top-p just excludes. Such a token is at
+    the border: options half as strict keep it. It is given probability 1, so that no test but that of their number,
+    `make_border_row`, sees it.
+    """
 
     def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged):
         """Cut the texts to pieces. Raises ParityError for a text without prompt or a token outside the vocabulary."""
@@ -120,18 +136,29 @@ class OfTarget:
         self.pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
         self.chunk = max(1, min(CHUNK, CELLS // (S * V)))
         self.cached: dict[int, Tensor] = {}  # the laws of the last text, by its number
+        self.at_border: dict[int, int] = {}  # number of tokens at the border, by text
         self.tokens = np.zeros((len(self.pieces), S), dtype=np.int64)
         for row, (i, first) in zip(self.tokens, self.pieces, strict=True):
             piece = texts[i]["tokens"][first : first + S]
             row[: len(piece)] = piece
 
     def compute_text_laws(self, i: int) -> Tensor:
-        """Compute the laws [L, V] of text i by one forward, with processors as in sampling; the last are cached."""
+        """Compute the laws [L, V] of text i by one forward, with processors as in sampling; the last are cached. A
+        second forward finds tokens at the border, if any token is excluded."""
         from parity_certify.adapters.transformers import compute_laws
 
         if i not in self.cached:
             prompt, tokens = (torch.tensor([self.texts[i][key]]) for key in ("prompt", "tokens"))
-            self.cached = {i: torch.cat(compute_laws(self.model, prompt, tokens, self.options, None))}
+            laws = torch.cat(compute_laws(self.model, prompt, tokens, self.options, None))
+            p = laws.gather(1, tokens.T)[:, 0]
+            loose = loosen(self.options)
+            if bool((p == 0).any()) and loose != self.options:
+                others = torch.cat(compute_laws(self.model, prompt, tokens, loose, None)).gather(1, tokens.T)[:, 0]
+                is_border = (p == 0) & (others > 0)
+                certain = torch.nn.functional.one_hot(tokens[0], self.vocab).to(laws.dtype)
+                laws = torch.where(is_border[:, None], certain, laws)
+                self.at_border[i] = int(is_border.sum())
+            self.cached = {i: laws}
         return self.cached[i]
 
     def compute_laws(self, a: int, b: int) -> Tensor | None:
@@ -215,6 +242,17 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
                 raise ParityError(f"texts: text {i + 1} is a copy of text {earlier + 1}; allowed: independent texts")
 
 
+def make_border_row(source: OfTarget, **columns: Any) -> Row:
+    """Make the row of the test whether more than a share BORDER of the tokens judged are at the border."""
+    n = source.judged.tokens
+    count = sum(found for i, found in source.at_border.items() if i < source.judged.texts)
+    error = (BORDER * (1 - BORDER) / max(n, 1)) ** 0.5
+    values = {"effect": count / max(n, 1), "minimum_detectable_effect": BORDER + R.compute_detectable_z(error)}
+    values["note"] = f"{count} of {n} tokens are excluded, but not by options half as strict: rounding may do that"
+    p = float(stats.binom.sf(count - 1, n, BORDER))
+    return R.make_row("teacher-forced", "border", n, p_value=p, **values, **columns)
+
+
 def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
     """Make the rows of the battery (`run_battery`) on all texts, which decide, and rows by groups of positions, which
     do not; `where` says which tokens a row is about."""
@@ -240,6 +278,9 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
             r |= {"p_holm": None, "verdict": "measured"}
     left_out = ("equals upper", *(("equals left",) if isinstance(source, OfEngine) else ()))
     rows = [r for r in rows if r["test"] not in left_out]
+    if isinstance(source, OfTarget) and loosen(source.options) != source.options:
+        about = {"model": model, "method": "sampler", "seed": seed, "where": ""}
+        rows.append(make_border_row(source, **about))
     R.adjust_family((r for r in rows if r["decides"]), alpha)
     return rows
 
