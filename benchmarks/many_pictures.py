@@ -29,10 +29,11 @@ import yaml
 from docs_figures import keep_benchmark
 
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
-from parity.decode.shard_io import is_whole, read_shard, write_shard
+from parity.decode.__main__ import split_rows
+from parity.decode.shard_io import is_whole, link, read_shard, read_shards, shard_file, write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
-from parity.experiment.cells import Cell, cells
+from parity.experiment.cells import Cell, cells, group_cells
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from parity.metrics.tables import write_table
@@ -42,6 +43,7 @@ from tests.report import made
 ROOT = Path(__file__).resolve().parents[1]
 FEW = 12  # made-up pictures that are copied
 JOBS = 200  # parts of a cell, as 30,000 pictures would be decoded in
+VOCAB = 512  # tokens of the law that stands for all
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 PARTS = ("plan", "store", "measure", "test", "report")
 
@@ -114,16 +116,21 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
     widest = max(map(len, kept))
     added = {"kept": np.stack([np.pad(row, (0, widest - len(row))) for row in kept]).astype(np.int16)}
     added |= {"nodes": 16 * shard.nfe}
+    rng = np.random.default_rng(int(new.key, 16))
     columns = {name: repeat_rows(lengthen(x, name, times), n) for name, x in (shard.columns | added).items()}
-    write_shard(target / "shards/0-of-1.npz", columns | {"ids": ids}, shard.provenance)
+    columns |= {"ids": ids, "tokens": rng.integers(VOCAB, size=columns["tokens"].shape, dtype=np.int32)}
+    write_shard(target / "shards/0-of-1.npz", columns, shard.provenance)
     laws = {"top1": read_arrays(source / "laws.npz")["top1"].astype(np.float32)}
     laws["logp"] = np.log(laws["top1"].astype(float))
     features = read_arrays(source / "features.npz") | {"logp": laws["logp"]}
     for name, arrays in (("laws", laws), ("features", features)):
         repeated = {key: repeat_rows(lengthen(x, key, times), n) for key, x in arrays.items()}
         write_arrays(target / f"{name}.npz", **repeated | {"ids": ids})
-    pixels = repeat_rows(read_arrays(source / "pictures/0-of-1.npz")["pixels"], n)
-    write_arrays(target / "pictures/0-of-1.npz", ids=ids, pixels=pixels)
+    pictures = folder / f"pictures-{n}.npz"  # cells have the same pictures
+    if not pictures.exists():
+        pixels = repeat_rows(read_arrays(source / "pictures/0-of-1.npz")["pixels"], n)
+        write_arrays(pictures, ids=ids, pixels=pixels)
+    link(pictures, target / "pictures/0-of-1.npz")
     constant = {name: np.full(n, new.spec[name]) for name in ("model", "method", "seed")}
     by_pass = [row[row > 0] for row in columns["kept"]]
     rows = {"nfe": columns["nfe"], "nodes": columns["nodes"], "kept": by_pass, "step": list(columns["step"])}
@@ -133,7 +140,10 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
 def copy_run(folder: Path, n: int, times: int) -> None:
     """Copy the run of FEW pictures to one of n, of `times` as many tokens. Earlier copies are removed."""
     _, old_cells = read_experiment(folder, FEW)
-    _, new_cells = read_experiment(folder, n)
+    settings, new_cells = read_experiment(folder, n)
+    for group in group_cells(new_cells):
+        speeds = {cell.key: made.make_speed(cell) for cell in group}
+        write_json(folder / paths.speed(settings, group), {"load": 1.0, "cells": speeds})
     for old, new in zip(old_cells, new_cells, strict=True):
         shutil.rmtree(folder / paths.folder(new), ignore_errors=True)
         copy_cell(folder, old, new, n, times)
@@ -146,13 +156,11 @@ def run_part(folder: Path, part: str, n: int) -> dict[str, Any]:
     cell, base = (next(c for c in all_cells if c.spec["method"] == method) for method in ("sjd", "ar"))
     here = Path(paths.folder(cell))
     if part == "store":
-        began = time.process_time()
-        assert is_whole(here / "shards/0-of-1.npz")
-        return {"seconds": time.process_time() - began, "bytes": (here / "shards/0-of-1.npz").stat().st_size}
+        return store_cell(cell, here)
     if part == "measure":
-        return measure_cell(settings, here, Path(paths.folder(base)), n)
+        return measure_cell(settings, here, Path(paths.folder(base)))
     if part == "test":
-        return test_cell(here, n)
+        return test_cell(here)
     out = Path(f"results/{settings.experiment}")
     command = ["report", "--config", json.dumps(make_experiment(n, 1)), "--published"]
     sys.argv = [*command, *map(str, sorted((ROOT / "workflow/published").glob("*.csv"))), "--out", str(out)]
@@ -162,7 +170,23 @@ def run_part(folder: Path, part: str, n: int) -> dict[str, Any]:
     return {"bytes": (out / "report.html").stat().st_size}
 
 
-def measure_cell(settings: Config, here: Path, base: Path, n: int) -> dict[str, Any]:
+def store_cell(cell: Cell, here: Path) -> dict[str, Any]:
+    """Store the rows of a cell in JOBS shards, look each up, and join them, as jobs of decoding do."""
+    shard = read_shard(here / "shards/0-of-1.npz")
+    began = time.process_time()
+    files = []
+    for rows in split_rows(shard.columns, min(JOBS, len(shard.ids))):
+        inputs = {"ids": rows["ids"], "captions": rows["captions"]}
+        files.append(shard_file(Path("store"), "discrete", cell.spec, "code", inputs))
+        write_shard(files[-1], rows, shard.provenance)
+    assert all(map(is_whole, files))
+    write_shard(Path("joined.npz"), read_shards(files).columns, shard.provenance)
+    size = Path("joined.npz").stat().st_size
+    shutil.rmtree("store")
+    return {"seconds": time.process_time() - began, "bytes": size}
+
+
+def measure_cell(settings: Config, here: Path, base: Path) -> dict[str, Any]:
     """Compute the metrics of a cell, and its paired tests, from laws and pictures that are there."""
     from parity.equality.layers import CellFiles, run_layer
     from parity.measure.__main__ import measure
@@ -175,6 +199,9 @@ def measure_cell(settings: Config, here: Path, base: Path, n: int) -> dict[str, 
     files = {"shards": [here / "shards/0-of-1.npz"], "pictures": [here / "pictures/0-of-1.npz"]}
     files |= {"laws": here / "laws.npz", "checkpoint": manifest, "reference": reference}
     measure("discrete", here, **files)
+    arrays = read_arrays(here / "features.npz")
+    rolled = {name: column if name == "ids" else np.roll(column, 1, 0) for name, column in arrays.items()}
+    write_arrays(base / "features.npz", **rolled)
     began = time.process_time()
     run_layer("paired", CellFiles("discrete", here, settings_of["paired"], [], [], None, base, reference))
     return {"seconds": time.process_time() - began}
@@ -187,7 +214,7 @@ def find_cell(settings: Config, here: Path) -> Cell:
     return next(c for c in found if Path(paths.folder(c)) == here)
 
 
-def test_cell(here: Path, n: int) -> dict[str, Any]:
+def test_cell(here: Path) -> dict[str, Any]:
     """Run the battery on a cell's tokens, and the test of rows that depend, under one law that stands for all."""
     import torch
     from parity_certify.teacher_forced import assign_slots, run_battery
@@ -195,8 +222,7 @@ def test_cell(here: Path, n: int) -> dict[str, Any]:
     from parity.equality.row_dependence import RowDependence
 
     shard = read_shard(here / "shards/0-of-1.npz")
-    vocab, length = 512, shard.tokens.shape[1]
-    law = torch.full((length, vocab), 1 / vocab)
+    law = torch.full((shard.tokens.shape[1], VOCAB), 1 / VOCAB)
     dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step)
 
     def compute_laws(first: int, end: int) -> torch.Tensor:
@@ -205,9 +231,8 @@ def test_cell(here: Path, n: int) -> dict[str, Any]:
         dependence.add(first, p)
         return p
 
-    tokens = shard.tokens % vocab
     rng = np.random.default_rng(0)
-    run_battery(tokens, compute_laws, 16, rng=rng, slot=assign_slots(shard.step), chunk=16, strict=False)
+    run_battery(shard.tokens, compute_laws, 16, rng=rng, slot=assign_slots(shard.step), chunk=16, strict=False)
     dependence.make_row(model="", method="", seed=0)
     return {}
 
@@ -252,11 +277,13 @@ def main() -> None:
         print("\n" + json.dumps(run_part(a.folder, a.run, a.images[0])))
         return
     kept = []
-    for row in measure_parts(a.folder.absolute(), a.images, a.times, a.only):
-        print({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        kept.append(row)
-    if a.keep:
-        keep_benchmark(a.keep, kept)
+    try:
+        for row in measure_parts(a.folder.absolute(), a.images, a.times, a.only):
+            print({k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+            kept.append(row)
+    finally:  # also what was measured before an interruption
+        if a.keep and kept:
+            keep_benchmark(a.keep, kept)
 
 
 if __name__ == "__main__":

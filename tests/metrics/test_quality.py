@@ -16,7 +16,7 @@ from torch_fidelity.metric_prc import prc_features_to_metric
 
 from parity.embedded import WEIGHTS, scenes
 from parity.metrics import caption_scores, fid, manifold, recognition
-from parity.metrics.estimates import columns_of
+from parity.metrics.estimates import columns_of, half_jackknife
 from parity.metrics.fid import fid_and_error, frechet, reference_half
 from parity.metrics.manifold import kid_and_error, precision_recall
 from parity.metrics.networks import clip as networks
@@ -84,6 +84,20 @@ def test_precision_and_recall_equal_torch_fidelitys(scale):
     prc_settings = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
     theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **prc_settings)
     assert compute_shares(x, y) == (theirs["precision"], theirs["recall"])
+
+
+@pytest.mark.parametrize("nearest", [8, 60])
+def test_errors_of_precision_and_recall_are_those_of_half_samples(nearest, monkeypatch):
+    """Of eight pictures a half-sample often has fewer than three neighbours, which are then sought among all."""
+    monkeypatch.setattr(manifold, "NEAREST", nearest)
+    x, y, groups = draw_gaussian(60, 4, 1), draw_gaussian(80, 4, 0), np.arange(60) % 6
+
+    def compute_halves(rows: np.ndarray) -> np.ndarray:
+        """Compute precision and recall of these pictures, with all distances."""
+        return np.array(compute_shares(x[rows], y))
+
+    errors = [estimate.error for estimate in precision_recall(x, y, groups, count=20)]
+    assert errors == pytest.approx(half_jackknife(compute_halves, groups, 20), rel=1e-6)
 
 
 @pytest.mark.parametrize("call", [kid_and_error, compute_shares])

@@ -92,7 +92,7 @@ def choose_reference(outputs: dict[str, np.ndarray], d: int) -> Reference:
     return reference_half(outputs["features"])
 
 
-def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
+def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 256) -> float:
     """Average the Gaussian kernel of width WIDTH over all pairs of x [n, d] and y [m, d], by blocks of rows."""
     total = 0.0
     for block in (x[i : i + rows] for i in range(0, len(x), rows)):

@@ -16,6 +16,8 @@ from parity.metrics.protocols import recipe
 
 KINDS = ("discrete",)
 MOST = 10_000  # at most so many pictures of either side are compared, each with each
+NEAREST = 32  # neighbours of a picture that are kept, among which a half-sample has its own
+BLOCK = 512  # pictures whose distances are computed at once
 FEWEST = 4  # fewer pictures have no half of two, nor three neighbours each
 MEASURES = {
     "kid": ("KID", "", "lower"),
@@ -54,9 +56,11 @@ def kid_and_error(
     return float(np.mean(values)), float(np.std(values)) * float(np.sqrt(size / (n - size)))
 
 
-def radii(distances: Tensor, k: int) -> Tensor:
-    """Find the distance [n] from each of n rows to its k-th neighbour among the others, of distances [n, n]."""
-    return distances.kthvalue(k + 1).values
+def find_nearest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find the `count` rows nearest to each of n rows x [n, d], itself among them: distances in ascending order and
+    numbers of these rows, both [n, count]. Distances are computed by blocks of rows."""
+    nearest = [torch.cdist(rows, x).topk(count, largest=False) for rows in x.split(BLOCK)]
+    return torch.cat([found.values for found in nearest]), torch.cat([found.indices for found in nearest])
 
 
 def precision_recall(
@@ -65,24 +69,39 @@ def precision_recall(
     """Compute the share of generated images [n, d] inside the reference manifold, and of reference images inside the
     generated one; their standard errors are over generated images, the reference held fixed.
 
-    Every distance is computed once; a half-sample is then a selection of rows and columns.
+    Every distance is computed once. A half-sample's k-th neighbour is sought among the NEAREST rows of all, which
+    nearly always hold it.
     """
     fewest = min(len(features), len(reference))
     if fewest <= k:
         raise ParityError(f"features: {fewest} rows on the smaller side; allowed: more than k = {k}")
     x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
-    within = torch.cdist(x, x)
     across = torch.cdist(x, y)
-    is_precise = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n]: the image lies in the ball of a reference image
+    is_precise = (across <= find_nearest(y, k + 1)[0][:, k]).any(1)  # [n]: the image lies in a reference image's ball
+    distances, neighbours = find_nearest(x, min(max(NEAREST, k + 1), len(x)))
 
-    def shares(rows: np.ndarray | slice, dtype: torch.dtype = torch.float64) -> np.ndarray:
+    def compute_radii(rows: Tensor) -> Tensor:
+        """Compute the distance [n] from each of some rows to its k-th neighbour among the others of them; NaN
+        elsewhere."""
+        chosen = torch.zeros(len(x), dtype=torch.bool)
+        chosen[rows] = True
+        n_chosen = chosen[neighbours].cumsum(1)
+        radii = distances.gather(1, (n_chosen <= k).sum(1, keepdim=True).clamp(max=distances.shape[1] - 1))[:, 0]
+        far = (n_chosen[:, -1] <= k) & chosen  # fewer than k neighbours are among the NEAREST
+        if far.any():
+            radii[far] = torch.cdist(x[far], x[rows]).kthvalue(k + 1).values
+        return radii.masked_fill(~chosen, torch.nan)
+
+    def shares(rows: np.ndarray, dtype: torch.dtype = torch.float64) -> np.ndarray:
         """Compute precision and recall of a selection of the generated images; NaN for k or fewer."""
-        if len(is_precise[rows]) <= k:
+        if len(rows) <= k:
             return np.array([np.nan, np.nan])
-        covered = (across[rows] <= radii(within[rows][:, rows], k)[:, None]).any(0)
+        radii, covered = compute_radii(torch.from_numpy(rows)), torch.zeros(len(y), dtype=torch.bool)
+        for some, reach in zip(across.split(BLOCK), radii.split(BLOCK), strict=True):
+            covered |= (some <= reach[:, None]).any(0)
         return np.array([share.to(dtype).mean().item() for share in (is_precise[rows], covered)])
 
-    values = shares(slice(None), torch.float32)  # in float32 the values are torch-fidelity's to the bit
+    values = shares(np.arange(len(x)), torch.float32)  # in float32 the values are torch-fidelity's to the bit
     errors = half_jackknife(shares, groups, count, seed)
     precision, recall = (Estimate(float(v), float(e)) for v, e in zip(values, errors, strict=True))
     return precision, recall

@@ -102,9 +102,10 @@ class Files:
         """Read a cell's pictures, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "pictures"):
-            if first is None or sum(map(len, read)) < first:
-                read.append(read_arrays(self.root / piece)["pixels"])
-        return np.concatenate(read)[:first]
+            missing = None if first is None else first - sum(map(len, read))
+            if missing != 0:
+                read.append(read_arrays(self.root / piece)["pixels"][:missing])
+        return np.concatenate(read)  # a copy, so that the other pictures of a file are not kept
 
     def read_features(self, cell: Cell) -> dict[str, np.ndarray]:
         """Read those arrays of a cell's features.npz (`parity.metrics`) that are SHOWN, a row an image or text."""

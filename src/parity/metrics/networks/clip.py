@@ -133,8 +133,13 @@ def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> n
 def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
     """Encode pixels uint8 [n, H, W, 3], enlarged if small, by CLIP as float32 [n, d], not normalised (clean-fid)."""
     device = clip.logit_scale.device
-    bytes_ = torch.from_numpy(enlarge(pixels, SIDE)).permute(0, 3, 1, 2)
-    return encode(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
+
+    def read(some: Tensor) -> Tensor:
+        """Read pictures uint8 [B, H, W, 3]."""
+        large = torch.from_numpy(enlarge(some.numpy(), SIDE)).permute(0, 3, 1, 2).contiguous().to(device)
+        return clip.encode_image(large.float() / 127.5 - 1)
+
+    return encode(read, torch.from_numpy(pixels), batch)
 
 
 def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
