@@ -5,8 +5,8 @@
 
 Writes the networks to FOLDER (4 GB). Each companion is trained for 20 steps by `parity train`, whose process is killed
 after a checkpoint, and which then goes on; `parity generate --compare ar` draws a picture with it. What was asked of
-memory and what the process took stand side by side, with the CPU-seconds of all. A picture has 8 x 8 tokens, for a pass
-over them costs a core a second or more. Rows that were measured are kept in FOLDER, and not measured again.
+memory and what the process took stand side by side, with the CPU-seconds of all. A picture has SIDES x SIDES tokens,
+for a pass over them costs a core a second or more. Rows that were measured are kept in FOLDER, and not measured again.
 """
 
 import os
@@ -37,6 +37,7 @@ FLAGS = ("--steps", "20", "--batch", "2", "--images", "8", "--drawn", "4", "--de
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}
 NODES = {"mtj_heads": {"window": 8, "branches": 8}, "mtj_draft": {"window": 8, "branches": 8, "rounds": 1}}
 NODES["eagle"] = {"total": 15, "depth": 3, "top_k": 4}
+SIDES = {"llamagen-b": 8, "janus": 4}  # of a picture, in tokens
 CASES: dict[str, tuple[str, str, str, dict[str, Any], tuple[str, ...]]] = {
     # the stand-in, dtype, prompts, sampling, companions
     "llamagen-b": ("llamagen_c2i", "float32", "classes:1000", {"guidance": 4.0, "top_k": 2000}, tuple(METHODS)),
@@ -49,7 +50,7 @@ def write_experiment(name: str, folder: Path) -> Path:
     stand_in, dtype, prompts, sampling, _ = CASES[name]
     entry = folder / "entry.json"
     if not entry.exists():
-        write_json(entry, make_entry(stand_in, folder / "network", published=True, side=8))
+        write_json(entry, make_entry(stand_in, folder / "network", published=True, side=SIDES[name]))
     model = {"source": "files", "family": stand_in.partition("_")[0], **read_json(entry)}
     image = {"prompts": {"file": prompts, "limit": 16}, "sampling": sampling, "dtype": dtype, "methods": {"ar": [{}]}}
     file = folder / "experiment.yaml"
@@ -79,7 +80,7 @@ def run(words: list[str], folder: Path, log: Path, until: Path | None = None) ->
 def measure(name: str, kind: str, folder: Path) -> dict[str, Any]:
     """Train a companion of a case, killed once, and draw a picture with it; return the row of the table."""
     file = write_experiment(name, folder)
-    out, log = folder / kind, folder / f"{kind}.log"
+    out, log = folder / "companions", folder / f"{kind}.log"  # of one folder, so they share the rows drawn
     log.unlink(missing_ok=True)
     words = [str(Path(__file__).resolve()), "--train", kind, "--configfile", str(file), "--out", str(out), *FLAGS]
     first = run(words, folder, log, out / f"{kind}.pt")
@@ -95,9 +96,9 @@ def measure(name: str, kind: str, folder: Path) -> dict[str, Any]:
     asked = re.findall(r"memory: ([\d,]+) MiB", written)[-1].replace(",", "")
     return {
         "model": name, "companion": kind, "dtype": CASES[name][1], "steps": record["steps"],
-        "share": read_share(out / f"{kind}.md"), "asked": int(asked), "taken": max(first[1], second[1]),
-        "seconds": first[0] + second[0], "method": method, "passes": passes[method], "plain": passes["ar"],
-        "equal": made == plain, "drawing": drawing[0], "drawing_taken": drawing[1],
+        "side": SIDES[name], "share": read_share(out / f"{kind}.md"), "asked": int(asked),
+        "taken": max(first[1], second[1]), "seconds": first[0] + second[0], "method": method, "passes": passes[method],
+        "plain": passes["ar"], "equal": made == plain, "drawing": drawing[0], "drawing_taken": drawing[1],
     }  # fmt: skip
 
 

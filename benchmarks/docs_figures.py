@@ -384,7 +384,7 @@ def format_length_costs(t: pd.DataFrame) -> str:
 
 GROWING = {
     "plan": "planning",
-    "store": "a shard found in the store",
+    "store": "rows of a cell stored, looked up and joined",
     "measure": "metrics and paired tests of a cell",
     "test": "teacher-forced tests of a cell, beside the network",
     "report": "the report of all cells",
@@ -408,13 +408,13 @@ def format_companion_sizes(t: pd.DataFrame) -> str:
     lines = [
         (
             "network, random", "companion", "of the target", "memory asked, MiB", "taken", "CPU-seconds",
-            "passes of 64 tokens", "tokens of `ar`",
+            "passes", "tokens of `ar`",
         )
     ]  # fmt: skip
     for r in t.itertuples():
         taken = f"{max(r.taken, r.drawing_taken):,}"
         equal = "yes" if r.equal else "no"
-        passes = f"{r.passes:.0f} by `{r.method}`"
+        passes = f"{r.passes:.0f} by `{r.method}`, of {r.side**2} tokens"
         network = f"{r.model}, {r.dtype}"
         lines.append(
             (network, f"`{r.companion}`", f"{r.share}%", f"{r.asked:,}", taken, f"{r.seconds:.0f}", passes, equal)

@@ -71,7 +71,8 @@ LAYOUTS: dict[str, tuple[str, dict[str, int], dict[str, int], str]] = {
     "emu3": ("emu3", {}, {"rows": 64, "columns": 64}, "Emu3, 512 pixels"),
 }
 LENGTHS = (576, 1024, 2353, 4096)
-ROWS = 2
+ROWS = 2  # pictures; --rows
+DTYPES = ["float64", "float32"]  # --dtypes
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep"]
 SAMPLING = TokenSampling(guidance=2.0, temperature=0.5, top_k=4)
 DISTURBED = 0.05  # a draft model's weights differ from the target's by so much of their deviation
@@ -192,7 +193,8 @@ def measure_networks(only: list[str]) -> Iterator[dict[str, Any]]:
     for layout in only or LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:
             network = Network(layout, Path(folder))
-            for dtype in (torch.float64, torch.float32):
+            for name in DTYPES:
+                dtype = getattr(torch, name)
                 network.load(dtype)
                 plain = None
                 for text in VARIANTS:
@@ -203,7 +205,7 @@ def measure_networks(only: list[str]) -> Iterator[dict[str, Any]]:
                     decoded, seconds, held = decode(network, method, chosen, dtype)
                     plain = decoded.tokens if plain is None else plain
                     result: dict[str, Any] = {"layout": layout, "model": LAYOUTS[layout][3]}
-                    result |= {"positions": decoded.tokens.shape[1], "dtype": str(dtype).removeprefix("torch.")}
+                    result |= {"positions": decoded.tokens.shape[1], "dtype": name}
                     result |= {"variant": text, "coupled": coupled, "rows": ROWS}
                     result |= compare(network, decoded.tokens, plain, dtype) if coupled else {}
                     result |= {"passes": float(decoded.nfe.double().mean()), "batch_passes": decoded.passes}
@@ -304,13 +306,17 @@ PARTS: dict[str, Callable[[list[str]], Iterator[dict[str, Any]]]] = {
 
 def main() -> None:
     """Run a part of the study; print its rows, and keep them if --keep names them."""
+    global ROWS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--only", nargs="+", default=[], help="layouts, or lengths")
     parser.add_argument("--methods", nargs="+", default=[], help="of networks and laws; all, if not given")
+    parser.add_argument("--rows", type=int, default=ROWS, choices=(1, 2), help="pictures of networks")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of networks")
     parser.add_argument("--keep", default="", help="name of the table in docs/figures")
     a = parser.parse_args()
     torch.set_num_threads(1)
+    ROWS, DTYPES[:] = a.rows, list(a.dtypes)
     VARIANTS[:] = [text for text in VARIANTS if not a.methods or text.partition(":")[0] in a.methods]
     print_and_keep(PARTS[a.part](a.only), a.keep)
 

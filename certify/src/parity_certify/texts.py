@@ -247,7 +247,10 @@ def make_border_row(source: OfTarget, **columns: Any) -> Row:
     n = source.judged.tokens
     count = sum(found for i, found in source.at_border.items() if i < source.judged.texts)
     error = (BORDER * (1 - BORDER) / max(n, 1)) ** 0.5
-    values = {"effect": count / max(n, 1), "minimum_detectable_effect": BORDER + R.compute_detectable_z(error)}
+    values: dict[str, Any] = {
+        "effect": count / max(n, 1),
+        "minimum_detectable_effect": BORDER + R.compute_detectable_z(error),
+    }
     values["note"] = f"{count} of {n} tokens are excluded, but not by options half as strict: rounding may do that"
     p = float(stats.binom.sf(count - 1, n, BORDER))
     return R.make_row("teacher-forced", "border", n, p_value=p, **values, **columns)
