@@ -23,6 +23,7 @@ sys.path.append(str(HERE.parent))
 from frame import LARGEST  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs/results/reports.md"
+COUNTS = HERE.parents[1] / "docs/figures/reports.csv"  # that other pages cite
 KEPT = ("case", "verdict", "controls", "seconds", "n", "drafted", "accepted", "error")
 AGAIN = ", second seed"
 
@@ -64,16 +65,25 @@ def list_controls(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for one in reports if one["expect"] == "lossy" for row in one["rows"][1:]]
 
 
-def count_found(reports: list[dict[str, Any]]) -> str:
-    """Say how many of the reports that were run were found, and which were not, when they were run for the first time:
-    a report that says why it was `missed` stays so."""
+def list_missed(reports: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """List the faults that were not found when they were run for the first time, and count those that were run: a
+    report that says why it was `missed` stays so."""
     faults = [one for one in reports if one["rows"] and one["expect"] == "lossy"]
-    missed = [
-        f"{one['name']} ({one.get('missed', 'unknown why')})"
-        for one in faults
-        if "missed" in one or not is_found(one["rows"][0])
-    ]
-    return f"{len(faults) - len(missed)} of {len(faults)} that were run. Missed: {', '.join(missed) or 'none'}."
+    return [one for one in faults if "missed" in one or not is_found(one["rows"][0])], len(faults)
+
+
+def count_found(reports: list[dict[str, Any]]) -> str:
+    """Say how many of the reports that were run were found, and which were not, and why."""
+    missed, run = list_missed(reports)
+    names = [f"{one['name']} ({one.get('missed', 'unknown why')})" for one in missed]
+    return f"{run - len(missed)} of {run} that were run. Missed: {', '.join(names) or 'none'}."
+
+
+def write_counts(reports: list[dict[str, Any]]) -> str:
+    """Write what other pages cite as CSV: of reports that nobody knew while conditions were chosen, and of controls."""
+    missed, run = list_missed([one for one in reports if one.get("unseen")])
+    rejected = sum(map(is_found, list_controls(reports)))
+    return f"label,count\nunseen run,{run}\nunseen found,{run - len(missed)}\ncontrols rejected,{rejected}\n"
 
 
 def write_summary(reports: list[dict[str, Any]]) -> list[str]:
@@ -146,4 +156,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     for file in arguments.keep:
         keep_verdict(file)
-    arguments.out.write_text(write_document(read_reports(arguments.results)), encoding="utf-8")
+    reports = read_reports(arguments.results)
+    arguments.out.write_text(write_document(reports), encoding="utf-8")
+    if arguments.out == PAGE:
+        COUNTS.write_text(write_counts(reports), encoding="utf-8")
