@@ -69,13 +69,13 @@ def list_verdict_files(kept_only: bool) -> list[Path]:
 
 def read_rows(files: list[Path]) -> list[dict[str, Any]]:
     """Read the row of each case, with its folder's data under "of"; faults first. "released" is "" if the verdict is of
-    another version than field.yaml's."""
+    another version than field.yaml's; "older" as there."""
     rows = []
     for file in files:
         one = json.loads(file.read_text(encoding="utf-8"))
         about = read_field(FIELD / one["name"])
         is_same = find_version(one) == find_version(about | {"versions": one["versions"]})
-        one["released"] = str(about["released"] or "") if is_same else ""
+        one |= {"released": str(about["released"] or "") if is_same else "", "older": about["older"]}
         for row in one["rows"]:
             kind = "not run" if "verdict" not in row else "inconclusive" if row["error"] else row["verdict"]["kind"]
             kind = "consistent" if kind == "certified" and row["verdict"]["bound"] > LARGEST else kind
@@ -88,6 +88,12 @@ def read_rows(files: list[Path]) -> list[dict[str, Any]]:
 def is_fault(row: dict[str, Any]) -> bool:
     """Return whether a row is lossy though it claims to be lossless, in the release as it is."""
     return row["kind"] == "lossy" and row["claim"] == "lossless" and not row["options"].get("mend")
+
+
+def is_counted(row: dict[str, Any]) -> bool:
+    """Return whether a row counts in sentences: of a project as it is, that was run. The rows of a mend, which is ours,
+    and of an older version do not."""
+    return row["kind"] != "not run" and not row["options"].get("mend") and not row["of"]["older"]
 
 
 def find_project(row: dict[str, Any]) -> str:
@@ -154,8 +160,8 @@ def format_sequences(row: dict[str, Any]) -> str:
 
 
 def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
-    """Write sentences that sum up all rows, without the rows of a mend, which is ours."""
-    ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
+    """Write sentences that sum up all rows that count."""
+    ran = [r for r in rows if is_counted(r)]
     names = {find_project(r) for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
     faults = [r for r in ran if is_fault(r)]
@@ -166,7 +172,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
         f"nothing was found that tells their samples from the model's law{best}; lossy by design: {len(design)}. "
-        f"{len(rows) - len(ran)} further rows have the faults mended, by us, or gave no verdict."
+        f"{len(rows) - len(ran)} further rows have the faults mended, by us, are of older versions, or gave no verdict."
     ]
     if faults:
         result.append(
@@ -183,7 +189,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
 
 def count_rows(rows: list[dict[str, Any]]) -> dict[str, int]:
     """Count what README says of the field, by name: implementations, settings, and those that are lossy unawares."""
-    ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
+    ran = [r for r in rows if is_counted(r)]
     faults = [r for r in ran if is_fault(r)]
     copies = [r for r in faults if COPIED in r["of"]["where"]]
     counts = {"implementations": {find_project(r) for r in ran}, "settings": ran, "lossy settings": faults}

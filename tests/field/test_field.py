@@ -164,6 +164,22 @@ def test_a_release_without_a_date_is_refused(tmp_path: Path, released: str) -> N
     assert refused.value.stderr.decode().startswith("error: wrong: released ")
 
 
+def test_an_older_version_is_shown_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that a newer version does not have makes no project lossy; in the newer one it does."""
+    monkeypatch.syspath_prepend(str(ROOT / "field"))
+    page = runpy.run_path(str(ROOT / "field/page.py"))
+
+    def row(kind: str, older: bool) -> dict:
+        of = {"older": older, "url": "address", "title": "one", "where": ""}
+        verdict = {"bound": 0.04, "estimate": 0.2}
+        return {"of": of, "kind": kind, "claim": "lossless", "options": {}, "case": "only", "verdict": verdict}
+
+    mended = [row("lossy", True), row("certified", False)]
+    assert page["count_rows"](mended) | {"lossy projects": 0, "settings": 1} == page["count_rows"](mended)
+    assert "No implementation that claims" in page["write_sentences"](mended)[1]
+    assert page["count_rows"]([row("lossy", False), row("certified", True)])["lossy projects"] == 1
+
+
 def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     """Of two reports that were run one is missed; of two runs of a control one is rejected; one could not be run."""
     page = runpy.run_path(str(ROOT / "field/reports/page.py"))

@@ -1,0 +1,6 @@
+"""mistral.rs 0.6.0: the adapter of the report."""
+
+import runpy
+from pathlib import Path
+
+sampler = runpy.run_path(str(Path(__file__).parents[1] / "reports/mistralrs-2424/adapter.py"))["sampler"]
