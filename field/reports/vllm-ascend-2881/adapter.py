@@ -9,4 +9,4 @@ adapter = runpy.run_path(str(Path(__file__).parents[1] / "vllm-ascend-7807/adapt
 def verifier():
     """Make the verifier of n-grams."""
     names = [name for name in adapter["NAMES"] if "block" not in name]
-    return adapter["verifier"](ngram=True, logits=False, names=names, replaced=None)
+    return adapter["verifier"](ngram=True, logits=False, names=names, replace={})

@@ -9,6 +9,7 @@ NAMES = (
     "sample_recovered_tokens_pytorch", "sample_recovered_tokens", "rejection_random_sample_pytorch",
     "rejection_random_sample_block_verify_pytorch", "rejection_sample",
 )  # fmt: skip
+PAGEABLE = {"pin_memory=True": "pin_memory=False"}
 SCOPE = {"torch": torch, "HAS_TRITON": False, "PLACEHOLDER_TOKEN_ID": -1, "GREEDY_TEMPERATURE": 0}
 
 
@@ -17,11 +18,11 @@ def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
     return torch.rand(num_tokens, dtype=torch.float64)
 
 
-def verifier(ngram=False, logits=True, names=NAMES, replaced=("pin_memory=True", "pin_memory=False"), **scope):
+def verifier(ngram=False, logits=True, names=NAMES, replace=PAGEABLE, **scope):
     """Make the verifier; ngram: drafts are certain, and their laws are not handed over; logits: the target's laws are
-    handed over as logits, else as probabilities; scope: more that a version's functions find as globals."""
+    handed over as logits, else as probabilities; replace: texts of the file and what is put in their place; scope: more
+    that a version's functions find as globals."""
     file = "vllm_ascend/sample/rejection_sampler.py"
-    replace = dict([replaced] if replaced else [])
     scope = SCOPE | {"generate_uniform_probs": draw_uniforms} | scope
     sample = borrowed.functions(file, *names, replace=replace, **scope)[-1]
 
