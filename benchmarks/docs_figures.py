@@ -408,17 +408,16 @@ def format_companion_sizes(t: pd.DataFrame) -> str:
     lines = [
         (
             "network, random", "companion", "of the target", "memory asked, MiB", "taken", "CPU-seconds",
-            "passes", "tokens of `ar`",
+            "a picture, MiB", "passes", "tokens of `ar`",
         )
     ]  # fmt: skip
     for r in t.itertuples():
-        taken = f"{max(r.taken, r.drawing_taken):,}"
+        drawing = f"{r.drawing_taken:,}"
         equal = "yes" if r.equal else "no"
         passes = f"{r.passes:.0f} by `{r.method}`, of {r.side**2} tokens"
         network = f"{r.model}, {r.dtype}"
-        lines.append(
-            (network, f"`{r.companion}`", f"{r.share}%", f"{r.asked:,}", taken, f"{r.seconds:.0f}", passes, equal)
-        )
+        memory = f"{r.asked:,}", f"{r.taken:,}", f"{r.seconds:.0f}", drawing
+        lines.append((network, f"`{r.companion}`", f"{r.share}%", *memory, passes, equal))
     return format_table(lines)
 
 

@@ -232,8 +232,10 @@ def measure_laws(only: list[str]) -> Iterator[dict[str, Any]]:
             seconds = time.process_time() - began
             first = [r for r in rows if r["repeat"] == 0]
             smallest = min(r["p_holm"] for r in first if r["p_holm"] is not None)
+            label = f"{method}{' maximal' * (chosen.get('coupling') == 'maximal')}, {length}"
             yield {
-                "positions": length, "variant": text, "models": " and ".join(dict.fromkeys(r["model"] for r in rows)),
+                "label": label, "positions": length, "variant": text,
+                "models": " and ".join(dict.fromkeys(r["model"] for r in rows)),
                 "sequences": models[0].n, "tests": sum(r["p_value"] is not None for r in first),
                 "p": smallest, "shift": find_shift(first), "rejected": any(r["repeat"] == 1 for r in rows),
                 "cpu_seconds": seconds,
@@ -259,7 +261,8 @@ def measure_growth(only: list[str]) -> Iterator[dict[str, Any]]:
         for name in MEASURED:
             command = [sys.executable, __file__, "one", "--only", name, str(length)]
             printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            yield {"part": name, "positions": length, **json.loads(printed.splitlines()[-1])}
+            label = f"{name}, {length}"
+            yield {"label": label, "part": name, "positions": length, **json.loads(printed.splitlines()[-1])}
 
 
 def make_laws(length: int) -> Callable[[], object]:

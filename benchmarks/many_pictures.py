@@ -29,7 +29,6 @@ import yaml
 from docs_figures import keep_benchmark
 
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
-from parity.decode.__main__ import split_rows
 from parity.decode.shard_io import is_whole, link, read_shard, read_shards, shard_file, write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
@@ -37,8 +36,6 @@ from parity.experiment.cells import Cell, cells, group_cells
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from parity.metrics.tables import write_table
-from parity.models import fetch
-from tests.report import made
 
 ROOT = Path(__file__).resolve().parents[1]
 FEW = 12  # made-up pictures that are copied
@@ -80,6 +77,9 @@ def read_experiment(folder: Path, n: int) -> tuple[Config, list[Cell]]:
 
 def make_up(folder: Path) -> None:
     """Make up the results of FEW pictures, and the manifest of the embedded model that is there."""
+    from parity.models import fetch
+    from tests.report import made
+
     experiment = make_experiment(FEW, 1)
     made.SPEED |= dict.fromkeys(experiment["image"]["methods"], 3.0) | {"ar": 1.0}
     settings = made.write_results(folder, experiment)
@@ -139,6 +139,8 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
 
 def copy_run(folder: Path, n: int, times: int) -> None:
     """Copy the run of FEW pictures to one of n, of `times` as many tokens. Earlier copies are removed."""
+    from tests.report import made
+
     _, old_cells = read_experiment(folder, FEW)
     settings, new_cells = read_experiment(folder, n)
     for group in group_cells(new_cells):
@@ -172,6 +174,8 @@ def run_part(folder: Path, part: str, n: int) -> dict[str, Any]:
 
 def store_cell(cell: Cell, here: Path) -> dict[str, Any]:
     """Store the rows of a cell in JOBS shards, look each up, and join them, as jobs of decoding do."""
+    from parity.decode.__main__ import split_rows
+
     shard = read_shard(here / "shards/0-of-1.npz")
     began = time.process_time()
     files = []
@@ -237,28 +241,33 @@ def test_cell(here: Path) -> dict[str, Any]:
     return {}
 
 
+def run_alone(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
+    """Run a command in a folder; return what it printed, its peak MiB and CPU-seconds. Raises SystemExit if it fails.
+    Peak memory is this process's at least, which therefore copies nothing itself."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # where `tests` are
+    running = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    printed = running.stdout.read()
+    _, status, usage = os.wait4(running.pid, 0)
+    if status:
+        raise SystemExit(f"{shlex.join(command)}: ended with {status}")
+    return printed, {"mib": usage.ru_maxrss / 1024, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+
+
 def measure_parts(folder: Path, images: list[int], times: list[int], only: list[str]) -> Iterator[dict[str, Any]]:
     """Measure each part at each number of pictures and each length in a process of its own; yield a row each."""
-    if set(only) != {"plan"}:
-        make_up(folder)
     for n, longer in itertools.product(images, times):
         planned = write_experiment(folder, n, min(JOBS, n))
+        own = [sys.executable, __file__, str(folder), "--images", str(n), "--times", str(longer), "--run"]
         if set(only) != {"plan"}:
-            copy_run(folder, n, longer)
+            run_alone([*own, "copy"], folder)
         for part in only:
-            command = [sys.executable, __file__, str(folder), "--run", part, "--images", str(n)]
+            command = [*own, part]
             if part == "plan":
                 command = [sys.executable, "-m", "snakemake", "--cores", "1", "--snakefile", str(ROOT / "Snakefile")]
                 command += ["--configfile", planned.name, "-n", "--quiet"]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # where `tests` are
-            running = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-            assert running.stdout is not None
-            printed = running.stdout.read()
-            _, status, usage = os.wait4(running.pid, 0)
-            if status:
-                raise SystemExit(f"{shlex.join(command)}: ended with {status}")
-            row = {"part": part, "images": n, "tokens": 256 * longer, "mib": usage.ru_maxrss / 1024}
-            row |= {"cpu_seconds": usage.ru_utime + usage.ru_stime}
+            printed, taken = run_alone(command, folder)
+            row = {"part": part, "images": n, "tokens": 256 * longer, **taken}
             yield row | (json.loads(printed.splitlines()[-1]) if part != "plan" else {})
 
 
@@ -269,10 +278,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000, 30_000])
     parser.add_argument("--times", type=int, nargs="+", default=[1], help="times 256 tokens of a picture")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--run", choices=PARTS, default="", help="run one part in this process")
+    parser.add_argument("--run", choices=(*PARTS, "copy"), default="", help="run one part in this process")
     parser.add_argument("--keep", default="", help="name of the table in docs/figures")
     a = parser.parse_args()
     a.folder.mkdir(parents=True, exist_ok=True)
+    if a.run == "copy":
+        make_up(a.folder)
+        copy_run(a.folder, a.images[0], a.times[0])
+        return
     if a.run:
         print("\n" + json.dumps(run_part(a.folder, a.run, a.images[0])))
         return

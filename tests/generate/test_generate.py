@@ -56,6 +56,14 @@ def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
     assert plain[0].image.tobytes() == pictures[0].image.tobytes()
 
 
+def test_a_companion_is_left_out_without_loading_the_target_again():
+    model = parity.load("scenes", ROOT / "config.yaml")
+    guided, plain = (model.load_networks(method).nets for method in ("mtj_draft", "ar"))
+    assert "draft" in guided and "draft" not in plain
+    assert plain["net"] is guided["net"]
+    assert "heads" in model.load_networks("mtj_heads").nets
+
+
 def test_classes_made_together_are_those_made_alone():
     mar = parity.load("mar")
     together = mar.generate(["red circle", "blue square"], method="mar", seed=4)

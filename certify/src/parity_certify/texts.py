@@ -36,7 +36,7 @@ PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need on
 MIN_TEXTS = 40
 CELLS = 1_600_000  # so many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
-BORDER = 0.01  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
+BORDER = 0.02  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
 POSITION_GROUPS = 8  # number of groups of positions that say where the law differs
 UNTESTED = (
     "whether texts depend on each other",

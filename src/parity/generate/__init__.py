@@ -115,9 +115,16 @@ class Generator:
         return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
     def load_networks(self, method: str) -> Any:
-        """Load the networks that a method needs; those loaded before are used again."""
+        """Load the networks that a method needs; those loaded before are used again, of image tokens also without the
+        companion that they have."""
         companion = needs(self.kind, method)
-        if companion not in self.loaded:
+        if companion in self.loaded:
+            return self.loaded[companion]
+        if self.kind == "discrete" and not companion and self.loaded:
+            loaded = next(iter(self.loaded.values()))
+            nets = {name: net for name, net in loaded.nets.items() if name not in weights.COMPANIONS}
+            self.loaded[companion] = replace(loaded, nets=nets)
+        else:
             spec = {"method": method, "dtype": self.dtype}
             captured = self.device.startswith("cuda") and self.config.capture == "auto"
             self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device, captured=captured)
