@@ -397,7 +397,8 @@ def format_growth(t: pd.DataFrame) -> str:
     lines = [("", *(f"{unit}, {value:,}" for unit in ("CPU-s", "MiB") for value in values))]
     for part, rows in t.groupby("part", sort=False):
         of = rows.set_index("images")
-        cells = [f"{of['cpu_seconds'][v]:,.1f}" for v in values] + [f"{of['mib'][v]:,.0f}" for v in values]
+        cells = [f"{of['cpu_seconds'][v]:,.1f}" if v in of.index else "" for v in values]
+        cells += [f"{of['mib'][v]:,.0f}" if v in of.index else "" for v in values]
         lines.append((GROWING[str(part)], *cells))
     return format_table(lines)
 
