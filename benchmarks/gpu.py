@@ -474,8 +474,9 @@ PREDICTED = (
     "Passes were counted on the embedded model, at the same options and the commit named: `mtj`'s by the study of"
     " budgets over 16 prompts, on which `sjd_coupled` takes fewer, the others' by the full run over 24. Compilation,"
     " captures and what the host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three"
-    " tokens a pass, since it reads those that the grammar forces once more; a pass over one would be faster. So"
-    " the last column compares with the compiled network alone over one token, without any work beside it; it attended to all positions, and to fewer it takes less."
+    " tokens a pass, since it reads those that the grammar forces once more; a pass over one would be faster. So the"
+    " last column compares with the compiled network alone over one token, without any work beside it; it attended to"
+    " all positions, and to fewer it takes less."
 )
 
 
