@@ -89,8 +89,10 @@ def draw(model: Any, draft: Any, name: str, prompt: list[int], length: int, seed
     return sequences[0, len(prompt) :].tolist(), passes, seconds
 
 
-def judge(folder: Path, prompts: list[list[int]], texts: list[list[int]], law: dict[str, float]) -> tuple[str, float]:
-    """Judge texts, cut into pieces. Returns the verdict and the smallest p."""
+def judge(
+    folder: Path, prompts: list[list[int]], texts: list[list[int]], law: dict[str, float], dtype: str
+) -> tuple[str, float]:
+    """Judge texts that were drawn in a dtype, cut into pieces. Returns the verdict and the smallest p."""
     size = TOKENS * len(prompts) // PIECES
     lines = [
         json.dumps({"prompt": prompt + text[:i], "tokens": text[i : i + size]})
@@ -100,7 +102,7 @@ def judge(folder: Path, prompts: list[list[int]], texts: list[list[int]], law: d
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "texts.jsonl"
         file.write_text("\n".join(lines) + "\n")
-        found = certify_texts(folder, file, options=dict(law), tell=lambda _: None)
+        found = certify_texts(folder, file, options=dict(law), dtype=dtype, tell=lambda _: None)
     smallest = min(row["p_holm"] for row in found.rows if row["decides"] and row["p_holm"] is not None)
     return found.verdict.kind, float(smallest)
 
@@ -129,7 +131,7 @@ def measure(folder: Path, dtype: str, law: str, methods: list[str], each: int) -
     for name in names:
         texts, passes, seconds = (list(column) for column in zip(*drawn[name], strict=True))
         if (key := json.dumps(texts)) not in verdicts:
-            verdicts[key] = judge(folder, prompts, texts, LAWS[law])
+            verdicts[key] = judge(folder, prompts, texts, LAWS[law], dtype)
         verdict, p = verdicts[key]
         plain = sum(cost for _, _, cost in drawn["generate()"])
         equal = sum(text == right for text, (right, _, _) in zip(texts, drawn["ar"], strict=True))

@@ -156,8 +156,9 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
 
 
 def test_an_engine_that_rounds_moves_tokens_over_the_border_of_top_p(tmp_path):
-    """Texts drawn in bfloat16 hold tokens that the target's top-p excludes in float32, and are consistent; texts drawn
-    at a top-p between .9 and the border, and some beyond it, are lossy."""
+    """Texts drawn in bfloat16 hold tokens that the target's top-p excludes in float32, and are consistent if their
+    dtype is told; texts drawn at a top-p between .9 and the border, and some beyond it, are lossy. In float32 a token
+    that is just excluded rejects."""
     torch.manual_seed(0)
     target = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=200, **models.SIZES, **models.IDS))
     models.randomise_weights(target)
@@ -169,14 +170,20 @@ def test_an_engine_that_rounds_moves_tokens_over_the_border_of_top_p(tmp_path):
         rows = engine.generate(torch.full((100, 1), 2), **settings)
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    right, close, far = (
-        certify_texts(tmp_path / "target", tmp_path / f"{name}.jsonl", options={"top_k": 0, "top_p": 0.9})
-        for name in ("right", "close", "far")
-    )
+
+    def judge(name: str, dtype: str):
+        options = {"top_k": 0, "top_p": 0.9}
+        return certify_texts(tmp_path / "target", tmp_path / f"{name}.jsonl", options=options, dtype=dtype)
+
+    right, close, far = (judge(name, "bfloat16") for name in ("right", "close", "far"))
     (row,) = (r for r in right.rows if r["test"] == "border")
     assert right.verdict.kind == "consistent" and 0 < row["effect"] < 0.01, right.rows
     assert close.verdict.kind == "lossy" and close.verdict.reason.startswith("rejected by border")
     assert far.verdict.kind == "lossy" and any(r["test"] == "support" for r in far.rows)
+    strict = judge("right", "float32")
+    assert strict.verdict.kind == "lossy" and any(r["test"] == "support" for r in strict.rows)
+    with pytest.raises(ParityError, match=r"dtype: int8; allowed: float64"):
+        judge("right", "int8")
 
 
 def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):

@@ -321,7 +321,7 @@ def run_texts(a: Arguments) -> int:
     """certify a large model's texts by its conditionals; options of sampling follow after --"""
     from parity_certify.texts import certify_texts
 
-    settings = {name: getattr(a, name) for name in ("alpha", "minutes", "budget", "seed")}
+    settings = {name: getattr(a, name) for name in ("dtype", "alpha", "minutes", "budget", "seed")}
     c = certify_texts(a.target, a.texts, options=dict(a.options), **settings)
     target = {"target": digest_weights(a.target)} if a.target else {}
     return finish(c, a.out, target | {"texts": str(a.texts)})
@@ -374,6 +374,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "tv": {"type": float, "default": 0.3, "help": "of the draft models that are made (%(default)s)"},
     "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
     "hidden-size": {"type": int, "help": "width of the model (16); some engines take multiples of 32, 64 or 256"},
+    "dtype": {
+        "choices": ("float64", "float32", "bfloat16", "float16"),
+        "default": "float32",
+        "help": "that the engine computes in: a shorter one rounds over the border of top-p and the like (%(default)s)",
+    },
     "gguf": {"action": "store_true", "help": "a file for llama.cpp in each folder, too (llama alone)"},
     "url": {"required": True, "help": "of the server"},
     "engine": {
@@ -447,7 +452,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     add_command(run_samples, "law", *JUDGING).add_argument("samples")
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
-    add_command(run_texts, "target", "texts", "alpha", "minutes", "budget", target=optional)
+    add_command(run_texts, "target", "texts", "dtype", "alpha", "minutes", "budget", target=optional)
     add_command(run_models, *tiny, "head-dim", "hidden-size", "gguf")
     for extend in extensions:
         extend(add_command)

@@ -36,7 +36,8 @@ PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need on
 MIN_TEXTS = 40
 CELLS = 1_600_000  # so many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
-BORDER = 0.02  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
+DTYPES = ("float64", "float32", "bfloat16", "float16")  # of an engine
+BORDER = 0.01  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
 POSITION_GROUPS = 8  # number of groups of positions that say where the law differs
 UNTESTED = (
     "whether texts depend on each other",
@@ -115,15 +116,16 @@ class OfTarget:
     end of a text; pieces: text and first position of each.
 
     An engine that rounds, as in bfloat16, may draw a token that the target's top-p just excludes. Such a token is at
-    the border: options half as strict keep it. It is given probability 1, so that no test but that of their number,
-    `make_border_row`, sees it.
+    the border: options half as strict keep it. If the engine `rounds`, it is given probability 1, so that no test but
+    that of their number, `make_border_row`, sees it.
     """
 
-    def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged):
+    def __init__(self, model: Any, texts: list[Text], options: dict[str, Any], judged: Judged, rounds: bool):
         """Cut the texts to pieces. Raises ParityError for a text without prompt or a token outside the vocabulary."""
         from parity_certify.adapters.transformers import get_vocab_size
 
         self.model, self.texts, self.options, self.judged = model, texts, options, judged
+        self.rounds = rounds and loosen(options) != options
         self.vocab = V = get_vocab_size(model)
         for i, text in enumerate(texts):
             if not text.get("prompt"):
@@ -144,16 +146,16 @@ class OfTarget:
 
     def compute_text_laws(self, i: int) -> Tensor:
         """Compute the laws [L, V] of text i by one forward, with processors as in sampling; the last are cached. A
-        second forward finds tokens at the border, if any token is excluded."""
+        second forward finds tokens at the border, if any token is excluded and the engine rounds."""
         from parity_certify.adapters.transformers import compute_laws
 
         if i not in self.cached:
             prompt, tokens = (torch.tensor([self.texts[i][key]]) for key in ("prompt", "tokens"))
             laws = torch.cat(compute_laws(self.model, prompt, tokens, self.options, None))
             p = laws.gather(1, tokens.T)[:, 0]
-            loose = loosen(self.options)
-            if bool((p == 0).any()) and loose != self.options:
-                others = torch.cat(compute_laws(self.model, prompt, tokens, loose, None)).gather(1, tokens.T)[:, 0]
+            if self.rounds and bool((p == 0).any()):
+                loose = torch.cat(compute_laws(self.model, prompt, tokens, loosen(self.options), None))
+                others = loose.gather(1, tokens.T)[:, 0]
                 is_border = (p == 0) & (others > 0)
                 certain = torch.nn.functional.one_hot(tokens[0], self.vocab).to(laws.dtype)
                 laws = torch.where(is_border[:, None], certain, laws)
@@ -281,7 +283,7 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
             r |= {"p_holm": None, "verdict": "measured"}
     left_out = ("equals upper", *(("equals left",) if isinstance(source, OfEngine) else ()))
     rows = [r for r in rows if r["test"] not in left_out]
-    if isinstance(source, OfTarget) and loosen(source.options) != source.options:
+    if isinstance(source, OfTarget) and source.rounds:
         about = {"model": model, "method": "sampler", "seed": seed, "where": ""}
         rows.append(make_border_row(source, **about))
     R.adjust_family((r for r in rows if r["decides"]), alpha)
@@ -320,6 +322,7 @@ def certify_texts(
     texts: Path,
     *,
     options: dict[str, Any] | None = None,
+    dtype: str = "float32",
     alpha: float = R.ALPHA,
     minutes: float | None = None,
     budget: float | None = None,
@@ -330,9 +333,13 @@ def certify_texts(
     verdict is lossy, inconclusive or consistent, with the smallest effects that would be found; there is no TV bound.
 
     options          of sampling, as keywords of transformers' `generate`
+    dtype            that the engine computes in, one of DTYPES; in a shorter one than float32, tokens that the options
+                     just exclude are counted, and do not reject one by one
     minutes, budget  the time for everything, in minutes or seconds: texts that do not fit are not tested
     """
     check_settings(alpha=alpha, minutes=minutes, budget=budget)
+    if dtype not in DTYPES:
+        raise ParityError(f"dtype: {dtype}; allowed: {', '.join(DTYPES)}")
     start = time.monotonic()
     limit = min(60 * (minutes or math.inf), budget or math.inf)
     lines = read_texts(texts)
@@ -351,7 +358,7 @@ def certify_texts(
         model = load_model(target)
         name = str(model.config.model_type)
         judged = Judged(lines, 0.95 * limit - (time.monotonic() - start), tell)
-        source = OfTarget(model, lines, options or {}, judged)
+        source = OfTarget(model, lines, options or {}, judged, dtype in ("bfloat16", "float16"))
     check_copies(lines, source)
     rows = make_rows(source, name, alpha, seed)
     v = judge_texts(rows, judged, alpha)
