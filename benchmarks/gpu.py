@@ -37,7 +37,7 @@ from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
-from parity.decode.captured import REACHES, Captured, run_captured
+from parity.decode.captured import REACHES, Captured, compile_passes, run_captured
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -236,29 +236,47 @@ def measure_compiled(bench: Bench) -> Iterator[Row]:
             yield row | {"graphs so far": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
 
 
-def measure_steps(bench: Bench, compiled: bool = False) -> Iterator[Row]:
+def compile_pass(bench: Bench, passes: Passes) -> float:
+    """Compile a decoder's pass as one graph, as jobs do; on a CPU it is traced alone. Returns the seconds it took."""
+    if bench.cpu:
+        passes.run = torch.compile(passes.run, fullgraph=True, dynamic=False, backend="eager")
+    else:
+        compile_passes(passes)
+        next(passes)  # it runs as it is
+    start = time.monotonic()
+    next(passes)
+    bench.wait()
+    return time.monotonic() - start
+
+
+def measure_steps(bench: Bench, compiled: str = "") -> Iterator[Row]:
     """Time a whole pass of each decoder as it is and captured, its capture, and passes in their loop with the reads of
-    the host; tell whether the steps of both are equal. compiled: the layers of networks are."""
+    the host; tell whether the steps of both are equal. compiled: "layers", of the networks, or "passes", whole."""
+
+    def start(name: str, method: str) -> tuple[Passes, Row]:
+        """Start a decoder, the same each time, and compile its pass."""
+        torch.manual_seed(1)
+        passes = bench.start(name, method)
+        return passes, {"seconds to compile": compile_pass(bench, passes)} if compiled == "passes" else {}
+
     for name in bench.sizes:
-        if compiled:
+        if compiled == "layers":
             compile_layers(bench, name)
         for method in DECODERS:
-            torch.manual_seed(1)
-            passes = bench.start(name, method)
+            passes, compiling = start(name, method)
             eager = bench.time(passes.run, 10)
-            torch.manual_seed(1)
-            expected = list(islice(bench.start(name, method), 12))  # fewer if the picture is done sooner
-            torch.manual_seed(1)
-            passes = bench.start(name, method)
+            expected = list(islice(start(name, method)[0], 12))  # fewer if the picture is done sooner
+            passes, _ = start(name, method)
             steps = run_passes(bench, passes)
             found = list(islice(steps, len(expected)))
             equal = len(found) == len(expected) and all(map(is_equal, expected, found))
             bench.wait()
-            start = time.monotonic()
+            before = time.monotonic()
             number = sum(1 for _ in zip(range(4 if bench.cpu else 50), steps, strict=False))
             bench.wait()
-            looped = 1000 * (time.monotonic() - start)
+            looped = 1000 * (time.monotonic() - before)
             row = {"network": name, "method": method, "length": passes.line.model.length, "eager ms": eager}
+            row |= compiling
             row |= {} if bench.cpu else time_reaches(bench, passes)
             row |= {"captured, in its loop, ms": looped / number} if number else {}
             yield row | {"steps equal": equal}
@@ -354,7 +372,8 @@ PARTS = {
     "networks": Part(measure_networks, 40, "A pass of a network, both guidance rows"),
     "steps": Part(measure_steps, 60, "A whole pass of a decoder, batch 1, default options"),
     "compiled": Part(measure_compiled, 60, "A pass whose layers are compiled"),
-    "compiled steps": Part(partial(measure_steps, compiled=True), 120, "A whole pass whose layers are compiled"),
+    "compiled steps": Part(partial(measure_steps, compiled="layers"), 120, "A whole pass whose layers are compiled"),
+    "compiled passes": Part(partial(measure_steps, compiled="passes"), 180, "A whole pass compiled as one graph"),
     "jobs": Part(
         measure_jobs,
         40,
@@ -445,8 +464,9 @@ def predict_seconds(rows: list[Row], compiled: list[Row], networks: list[Row]) -
 
 def predict_rows(parts: dict[str, Any]) -> list[Row]:
     """Predict the seconds of an image, as `predict_seconds` does, from the parts that were measured."""
-    names = ("steps", "compiled steps", "compiled")
-    return predict_seconds(*(parts[name]["rows"] if name in parts else [] for name in names))
+    names = ("steps", "compiled steps", "compiled passes", "compiled")
+    steps, layers, passes, networks = (parts[name]["rows"] if name in parts else [] for name in names)
+    return predict_seconds(steps, [*layers, *passes], networks)
 
 
 def keep_seconds(rows: list[Row], device: str, file: Path) -> None:

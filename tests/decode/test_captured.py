@@ -1,7 +1,8 @@
-"""A pass that is recorded once and repeated makes the tokens of passes that run. A CPU has no graphs, so a tape stands
-for one: the calls of a pass, made again on the same tensors."""
+"""A pass that is recorded once and repeated makes the tokens of passes that run, and so does one that is compiled. A
+CPU has no graphs, so a tape stands for one: the calls of a pass, made again on the same tensors."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from parity_decoders.discrete import ar, mtj, sjd_coupled
 
 from parity.base.row_noise import batch_noise
 from parity.decode import captured, loop
-from parity.decode.captured import run_captured
+from parity.decode.captured import compile_passes, run_captured
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
@@ -136,6 +137,61 @@ def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch)
     for name in set(shards[0].columns) - {*TIMES, "first_seconds"}:
         assert np.array_equal(*(shard.columns[name] for shard in shards)), name
     assert [bool(np.isnan(shard.network_seconds).all()) for shard in shards] == [False, True]
+
+
+class Again:
+    """Stands for a recorded pass: `replay` runs it."""
+
+    def __init__(self, run):
+        self.replay = run
+
+
+@pytest.fixture
+def aot(monkeypatch):
+    """Compile without inductor, whose code for a CPU takes a minute to make."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+@pytest.mark.parametrize("decoder", ["sjd_coupled", *(pytest.param(d, marks=pytest.mark.long) for d in ("ar", "mtj"))])
+def test_a_pass_compiles_as_one_graph_for_each_reach(begin, monkeypatch, aot, capsys, decoder):
+    monkeypatch.setattr(captured, "REACHES", (40,))
+    expected = decode(*begin(decoder, TEXTS[:2]))
+    for _ in range(2):  # the second batch has the graphs of the first
+        model, passes = begin(decoder, TEXTS[:2])
+        compile_passes(passes)
+        compiled = decode(model, run_captured(passes, Again))
+        for name in ("tokens", "step", "nodes"):
+            assert torch.equal(getattr(compiled, name), getattr(expected, name)), name
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_job_whose_passes_are_compiled_whole_has_the_same_shard(loaded, monkeypatch, aot):
+    """Calls of networks are counted, too."""
+    shards = [decode_job(loaded, monkeypatch, "mtj", 2)]
+    monkeypatch.setattr(type(loaded), "compiles_whole", True)
+    shards.append(decode_job(loaded, monkeypatch, "mtj", 2))
+    for name in set(shards[0].columns) - {*TIMES, "first_seconds"}:
+        assert np.array_equal(*(shard.columns[name] for shard in shards)), name
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_pass_that_cannot_be_compiled_runs_as_it_is(begin, monkeypatch, capsys):
+    def refuse(run, **_):
+        def fail():
+            raise torch._dynamo.exc.Unsupported("call of a function that is not known")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    expected = decode(*begin("sjd_coupled", TEXTS[:1]))
+    model, passes = begin("sjd_coupled", TEXTS[:1])
+    compile_passes(passes)
+    assert torch.equal(decode(model, passes).step, expected.step)
+    assert capsys.readouterr().err.count("is not known") == 1
 
 
 def decode_job(loaded, monkeypatch, method, batch):

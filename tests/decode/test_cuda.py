@@ -64,6 +64,7 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
         ("sjd_coupled", False),
         ("mtj", False),
         pytest.param("sjd_coupled", True, marks=pytest.mark.long),
+        pytest.param("mtj", True, marks=pytest.mark.long),
     ],
 )
 def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast, monkeypatch, capsys):

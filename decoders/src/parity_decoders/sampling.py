@@ -87,7 +87,7 @@ class Sampled:
         """Replace the rows [B] bool by those of the fresh model. See TokenModel."""
         self.model.join(self._repeat_rows(rows), fresh.model)
 
-    @property
+    @cached_property
     def drafter(self) -> Any:
         """The model's drafter, whose laws are under the same settings."""
         return self._sample(self.model.drafter, "logits", "tree")

@@ -202,11 +202,18 @@ class Window:
             return self.draw_races()
         return self.noise.exponential("draft race", self.index, self.model.vocab)
 
-    def advance(self, tokens: Tensor, n_kept: Tensor, p: Tensor | None = None, own: Tensor | None = None) -> Step:
+    def advance(
+        self,
+        tokens: Tensor,
+        n_kept: Tensor,
+        p: Tensor | None = None,
+        own: Tensor | None = None,
+        nodes: Tensor | None = None,
+    ) -> Step:
         """Write the pass's tokens [B, W], of which the first n_kept [B] are final, and the laws that the window stores:
-        p [B, W, V], the target's, and the drafts' `own` [B, W, V]. Return the step."""
+        p [B, W, V], the target's, and the drafts' `own` [B, W, V]. Return the step, with its `nodes`."""
         if self.laws is not None and p is not None:
             self.laws.write(self.positions, p)
         if own is not None and self.draft_laws is not None and self.draft_laws is not self.laws:
             self.draft_laws.write(self.positions, own)
-        return self.line.advance(tokens, n_kept.clamp(max=self.size))
+        return self.line.advance(tokens, n_kept.clamp(max=self.size), nodes)

@@ -1,4 +1,4 @@
-"""Decoding by a CUDA graph: a pass that is captured once and repeated costs the host one call."""
+"""A decoder's pass as one graph: compiled whole, and captured, so that repeating it costs the host one call."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +11,48 @@ from parity_decoders.steps import Step
 from torch import Tensor
 
 from parity.decode.clock import Clock
+from parity.models.compiling import MOST, say_failed
 
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
+
+
+class CompiledSteps:
+    """A decoder's pass compiled as one graph: the network, guidance, filters, noise, drafts and verification. The first
+    pass runs as it is, because it makes room. If compilation fails, a line says so and all passes run as they are."""
+
+    def __init__(self, run: Callable[[], Step], clock: Clock | None = None):
+        """Set the pass. clock: counts the calls of networks of every pass; their seconds are not known."""
+        self.run, self.clock = run, clock
+        self.compiled: Callable[[], Step] | None = None
+        self.calls: list[tuple[str, Any, Any, int]] = []  # of networks, in a pass
+
+    def __call__(self) -> Step:
+        """Make a pass and return its step."""
+        if self.compiled is None:
+            n = 0 if self.clock is None else len(self.clock.spans)
+            step = self.run()
+            if self.clock is not None:
+                self.calls = [(role, None, None, tokens) for role, _, _, tokens in self.clock.spans[n:]]
+            torch._dynamo.config.recompile_limit = MOST
+            self.compiled = torch.compile(self.run, fullgraph=True, dynamic=False)
+            return step
+        if self.compiled is not self.run:
+            try:
+                step = self.compiled()
+                if self.clock is not None:
+                    self.clock.spans += self.calls
+                return step
+            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+                self.compiled = self.run
+                say_failed("a whole pass", error)
+        return self.run()
+
+
+def compile_passes(steps: Iterator[Step], clock: Clock | None = None) -> None:
+    """Compile the passes of a decoder whole, if they repeat; others only have their network compiled. clock: counts the
+    calls of networks."""
+    if isinstance(steps, Passes) and steps.line.static:
+        steps.run = CompiledSteps(steps.run, clock)
 
 
 class Recording(Protocol):
@@ -109,10 +149,13 @@ def choose_reach(positions: int, length: int) -> int:
 
 @torch.inference_mode()
 def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
-    """Yield the steps of a decoder whose passes repeat, made by recordings of them. A recording is made for each of
-    REACHES; at first a pass runs at each, the furthest first. While no row waits for a place, the
-    host is a pass ahead: how far rows are is read while the next pass runs, whose step is discarded if all are done. If
-    a pass cannot be recorded, the log says so, and all run as they are."""
+    """Yield the steps of a decoder whose passes repeat, made by recordings of them but for the first, which makes room.
+    A recording is made for each of REACHES; before, a pass runs at each, the furthest first. While no row waits for a
+    place, the host is a pass ahead: how far rows are is read while the next pass runs, whose step is discarded if all
+    are done. If a pass cannot be recorded, the log says so, and all run as they are."""
+    if (first := next(passes, None)) is None:
+        return
+    yield first
     line = passes.line
     model: Any = line.model
     length: int = model.length

@@ -25,7 +25,7 @@ from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
-from parity.decode.captured import capture
+from parity.decode.captured import capture, compile_passes
 from parity.decode.clock import Clock
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, needs
@@ -125,6 +125,8 @@ def start_decoding(
             keys = noise_of(rows, loaded, spec).keys
             model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
         steps = decoder(model, starts, noise=noise, **spec["options"])
+        if getattr(loaded, "compiles_whole", False):
+            compile_passes(steps, clock)
         if getattr(loaded, "captured", False):
             steps = capture(spec["method"], steps, clock)
         return model, starts, steps

@@ -413,8 +413,8 @@ class Config(Strict):
     timing: TimingSpec = TimingSpec()
     compile: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",
-        description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where compiling takes"
-        " longer than few images save",
+        description="whether passes are compiled: on a CPU the network's, on CUDA a method's whole pass if it repeats;"
+        " auto: on CUDA, and not on a CPU, where compiling takes longer than few images save",
     )
     capture: Annotated[Literal["auto", "off"], Word] = Field(
         "auto",

@@ -38,6 +38,8 @@ class CompiledPass:
         self.fast = torch.compile(copy_function(function), dynamic=not fixed, fullgraph=True, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
+        if torch.compiler.is_compiling():  # as a part of a larger graph
+            return self.function(*arguments)
         from torch._inductor import config as inductor  # takes a second to import, and most jobs compile nothing
 
         if not self.failed:
@@ -49,6 +51,11 @@ class CompiledPass:
                 return self.fast(*arguments)
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 self.failed = True
-                cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-                print(f"compile: {self.function.__name__}: {cause}; it runs as it is", file=sys.stderr)
+                say_failed(self.function.__name__, error)
         return self.function(*arguments)
+
+
+def say_failed(name: str, error: Exception) -> None:
+    """Print that compilation of a function ended with an error."""
+    cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+    print(f"compile: {name}: {cause}; it runs as it is", file=sys.stderr)

@@ -286,7 +286,7 @@ def decode_trajectories(
         tokens = drawn.gather(1, source)
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, tree.nodes, -1))
-        n_nodes = tree.count_evaluated()
-        return slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, p[line.rows, source])._replace(nodes=n_nodes)
+        n_kept = offset.gather(1, end)[:, 0] + 1
+        return slots.advance(tokens, n_kept, p[line.rows, source], nodes=tree.count_evaluated())
 
     return slots.repeat(run_pass)

@@ -131,6 +131,6 @@ def sjd_pac(
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)
         n_kept = (path >= 0).sum(1) + holds.sum(1)
-        return slots.advance(tokens, n_kept, law)._replace(nodes=tree.count_evaluated())
+        return slots.advance(tokens, n_kept, law, nodes=tree.count_evaluated())
 
     return slots.repeat(run_pass)

@@ -14,9 +14,8 @@ from parity_decoders.protocols.discrete import FINAL, TokenModel, find_ancestors
 from torch import Tensor, nn
 
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
-Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Layers = tuple[Tensor, ...]  # keys [R, T, H, D] of the first layer, its values, keys of the second, ...
-Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers], Any]
+Remember = Callable[[Tensor, Tensor], list[Tensor]]
+Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Tensor], Any]
 ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
 
 
@@ -50,18 +49,21 @@ def compute_features(net: Any, prompts: Prompts, tokens: Tensor) -> Tensor:
     return features
 
 
-def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Layers) -> Tensor:
+def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Tensor) -> Tensor:
     """Run x [R, S, dim] through layers and norm to hidden states [R, S, dim], with the rotary table [R, S, ..]. Keys
     and values go to slots [R, S] of `cache`, of which the first T are attended where mask [R, S, T] is true."""
-    rows, end = torch.arange(len(x), device=x.device)[:, None], mask.shape[2]
+    rows = torch.arange(len(x), device=x.device)[:, None]
+    # a layer's place in the cache is a tensor: of a view that is written, compiled code copies the whole cache
+    numbers = torch.arange(len(cache), device=x.device).view(-1, 2, 1, 1)
+    attended = cache[:, :, : mask.shape[2]].unbind()
     # the mask is converted to numbers once a pass, because attention would convert a boolean one in each layer
     mask = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~mask, float("-inf"))[:, None]
-    for layer, keys, values in zip(net.layers, cache[::2], cache[1::2], strict=True):
+    for layer, number, *kept in zip(net.layers, numbers, attended[::2], attended[1::2], strict=True):
 
-        def remember(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
-            """Write a layer's new keys and values to its cache, and return those of the first `end` slots."""
-            keys[rows, slots], values[rows, slots] = k, v
-            return keys[:, :end], values[:, :end]
+        def remember(k: Tensor, v: Tensor, number: Tensor = number, kept: list[Tensor] = kept) -> list[Tensor]:
+            """Write a layer's new keys and values to the cache, and return those of the slots that are attended."""
+            cache[number, rows, slots] = torch.stack([k, v])
+            return kept
 
         x = layer(x, table, mask, remember)
     hidden: Tensor = net.norm(x)
@@ -69,7 +71,7 @@ def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor,
 
 
 def logits_pass(
-    net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Layers
+    net: Any, x: Tensor, table: Tensor, slots: Tensor, mask: Tensor, cache: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run `hidden_pass`, and return its hidden states and their logits [R, S, V]."""
     hidden = hidden_pass(net, x, table, slots, mask, cache)
@@ -157,7 +159,7 @@ class SlotCache:
         not fit on a GPU."""
         if (n_missing := mask.shape[2] - self.cache.shape[2]) > 0:
             self.widen(0, n_missing + self.on.shape[1] - self.live)
-        return run(self.net, x, self.look_up_rotary(places, x.dtype), slots, mask, self.cache.unbind())
+        return run(self.net, x, self.look_up_rotary(places, x.dtype), slots, mask, self.cache)
 
     def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
         """Replace the prompts in `rows` [B] bool by those of `fresh`; return how many slots were added before the
@@ -225,7 +227,7 @@ class Cached(SlotCache):
         if self.prefix > 1:  # prompts are read uncompiled, because their shapes differ and are run once
             self.attend(0)
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            with torch.inference_mode():
+            with torch.no_grad():
                 self.prefix_states = self.read(prefix[:, :-1], slots)
             self.reach = None
 
@@ -239,7 +241,7 @@ class Cached(SlotCache):
         embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
         return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [R, S, V] after `tokens` at `positions` [R, S]; their keys, values and features are stored."""
         self.drop_done_rows(positions, self.length)
@@ -253,7 +255,7 @@ class Cached(SlotCache):
             self.features[self.going[:, None], positions + 1] = hidden
         return self.restore_rows(logits, B)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S]. Their keys and values
         are stored after all that was fed, until the next call, or until `keep` moves them."""
@@ -271,7 +273,7 @@ class Cached(SlotCache):
         self.behind = self.live
         return self.restore_rows(logits, B)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def keep(self, nodes: Tensor) -> None:
         """Move the keys, values and features of the last tree's nodes [R, W], -1 for none, to their positions."""
         (nodes,) = self.select_active(nodes)
@@ -289,7 +291,7 @@ class Cached(SlotCache):
         if self.features is not None:
             self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """Restart rows [B] bool as those of `fresh`, which has read its prompts, also in drafter and draft model."""
         n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
@@ -399,16 +401,16 @@ class EagleDrafter(SlotCache):
         # the target writes the features, at index position + 1
         self.features = target.features = like.new_zeros(len(on), target.length + 1, like.shape[-1])
         if self.before:
-            with torch.inference_mode():
+            with torch.no_grad():
                 slots = torch.arange(self.before, device=like.device).expand(len(on), -1)
                 self.read(net.combine(context.words, context.features), slots)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """Restart the rows [B] bool as those of `fresh`; the target clears their features."""
         self.before += self.take_prompts(rows, fresh, (self.before, fresh.before))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """Compute logits [R, S, V] after final tokens at positions [R, S], each with the target's feature of position
         `sources` [R, S]; the next tree begins after the last."""
@@ -423,7 +425,7 @@ class EagleDrafter(SlotCache):
         self.predicted = output[:, -1:]  # predicted features, of the last token written, then of the tree's nodes
         return self.restore_rows(self.target.net.output(output), B)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after further nodes of the tree: tokens, positions, parents [R, S]. A parent is
         numbered from the first node since `logits`, or -1; its predicted feature is the node's."""
@@ -464,7 +466,7 @@ class FeatureHeads:
         out: Tensor = self.net.right(features, F.embedding(tokens, self.target.embeddings))
         return out
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def continue_tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of the target's last tree, see `Heads`: tokens, positions, parents
         [R, S]."""
@@ -475,7 +477,7 @@ class FeatureHeads:
         features = torch.where((parents < 0)[..., None], stored, take_nodes(self.target.hidden, parents.clamp(min=0)))
         return self.target.restore_rows(self.target.net.output(self._continue(features, tokens)), R)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def keep(self, nodes: Tensor) -> None:
         """Store the features after nodes [R, W] of the target's last tree, and predict those of the next row."""
         (nodes,) = self.target.select_active(nodes)
@@ -488,7 +490,7 @@ class FeatureHeads:
         self.features[rows, below.clamp(max=L)] = self.net.below(self._look_up(below - width + 1))
         self.features[:, L] = 0  # several were written there
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [R, S, V] at positions + 1 from tokens at positions [R, S] and the features stored before."""
         R = len(tokens)
@@ -497,7 +499,7 @@ class FeatureHeads:
         self.guessed = guessed[:, :0]  # features [G, n, dim] of a tree that has no nodes yet
         return self.target.restore_rows(self.target.net.output(guessed), R)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S], see `Heads`."""
         R = len(tokens)

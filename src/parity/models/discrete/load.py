@@ -36,7 +36,12 @@ class Loaded:
         self.family = load_family(self.manifest)
         self.width, self.side = self.family.shape(self.manifest)  # of a picture: tokens in a row, pixels of a side
 
-    @torch.inference_mode()
+    @property
+    def compiles_whole(self) -> bool:
+        """Whether a decoder's pass is compiled as one graph; on a CPU that costs more than the network's part alone."""
+        return isinstance(self.run, CompiledPass) and self.device.type != "cpu"
+
+    @torch.no_grad()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
         """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
         settings = TokenSampling(**sampling)
