@@ -165,7 +165,7 @@ def test_a_pass_compiles_as_one_graph_for_each_reach(begin, monkeypatch, aot, ca
         for name in ("tokens", "step", "nodes"):
             assert torch.equal(getattr(compiled, name), getattr(expected, name)), name
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
-    assert not capsys.readouterr().err
+    assert "compile" not in capsys.readouterr().err
 
 
 @pytest.mark.long
