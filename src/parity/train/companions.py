@@ -30,7 +30,7 @@ from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
 HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
-SEEN = 2  # a row is read about so often: further readings teach less than the drawing of another row, at four readings
+SEEN = 2  # a row is read so often: further readings teach less than the drawing of another row, at four readings
 KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most so many
 ROOM = 8  # laws that are held at once for each row, in training
 # The learning rate at its peak times the width of the network: 8e-3 for heads of the embedded one's 192
@@ -134,6 +134,7 @@ class Lesson:
         self.features: Tensor | None = None  # float16 [copies, rows, L, dim] of rows to learn from, if they are kept
         self.tokens = torch.zeros(0)  # of these rows, [rows, L]
         self.computed = 0  # rows of which they are there
+        self.reads = torch.zeros(0, dtype=torch.int64)  # [rows] how often each was read
         self.table: Tensor | None = None  # the target's embeddings of the picture's tokens
 
     def embed_prompts(self, inputs: dict[str, Tensor], net: Any) -> Prompts:
@@ -220,9 +221,17 @@ class Lesson:
         at_once = machine.limit_rows(len(rows), length or self.length, ROOM * self.vocab)
         yield from (rows[i : i + at_once] for i in range(0, len(rows), at_once))
 
+    def choose_rows(self, n: int, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Choose `count` of the first n rows, those that were read least first, at random among equals, and count their
+        reading: drawn uniformly, early rows would be read four times and the last ones never."""
+        order = np.lexsort((rng.random(n), self.reads[:n].numpy()))
+        rows: np.ndarray = order[np.arange(count) % n]
+        self.reads += torch.from_numpy(np.bincount(rows, minlength=len(self.reads)))
+        return rows
+
     def learn(self, job: Job, step: int, rng: np.random.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Compute the loss of a step's random rows, and its gradient but for that of the last part, which is left to
-        the caller; draw further rows first if those that there are were read often enough. Heads, which read a place
+        """Compute the loss of a step's rows, and its gradient but for that of the last part, which is left to the
+        caller; draw further rows first if those that there are were read often enough. Heads, which read a place
         alone, learn from as many places of as many rows."""
         self.step = step + 1
         self.rows.take(n := count_rows(job, step + 1))
@@ -232,7 +241,7 @@ class Lesson:
             self.keep_features(n, most)
         is_spread = keeps and self.kind == "heads"
         count = job.batch * self.length if is_spread else job.batch
-        rows = rng.integers(0, n, count)
+        rows = self.choose_rows(n, count, rng)
         places = rng.integers(0, self.length - 1, count)
         total, done = torch.zeros((), device=self.generator.device), 0
         for part in self.split(range(count), 2 if is_spread else 0):
@@ -284,6 +293,7 @@ class Lesson:
     def make_recipe(self, job: Job, header: dict[str, Any], every: int) -> Recipe:
         """Make the recipe of the companion; header: of its file; every: steps between two evaluations."""
         dim = next(p.shape[-1] for p in self.net.parameters() if p.ndim > 1)
+        self.reads = torch.zeros(count_rows(job, job.steps), dtype=torch.int64)
         return Recipe(
             self.net,
             lambda step, rng: self.learn(job, step, rng),
@@ -296,6 +306,7 @@ class Lesson:
             held_out_every=every,
             log_every=math.gcd(every, 50),
             pays=is_gaining,
+            memory=(self.reads,),
         )
 
 
