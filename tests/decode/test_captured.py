@@ -194,8 +194,8 @@ def test_a_pass_that_cannot_be_compiled_runs_as_it_is(begin, monkeypatch, capsys
     assert capsys.readouterr().err.count("is not known") == 1
 
 
-def decode_job(loaded, monkeypatch, method, batch):
-    """Decode two rows by a method, `batch` of them at once, with shapes fixed as on a GPU, and return the shard."""
+def fix_shapes(loaded, monkeypatch):
+    """Let loaded networks decode with shapes fixed as on a GPU."""
     draw = loop.batch_noise
 
     def make_model(rows, sampling):
@@ -210,6 +210,11 @@ def decode_job(loaded, monkeypatch, method, batch):
 
     monkeypatch.setattr(loaded, "model", make_model)
     monkeypatch.setattr(loop, "batch_noise", make_noise)
+
+
+def decode_job(loaded, monkeypatch, method, batch):
+    """Decode two rows by a method, `batch` of them at once, with shapes fixed as on a GPU, and return the shard."""
+    fix_shapes(loaded, monkeypatch)
     spec = SPEC | {"method": method, "options": options("discrete", method, DECODERS[method][1])}
     return loop.decode("discrete", loaded, spec, encode_texts(TEXTS[:2], loaded.manifest), batch)
 
@@ -234,4 +239,11 @@ def test_a_pass_that_cannot_be_recorded_runs_as_it_is(begin, capsys):
 def test_rows_join_a_repeated_pass(begin):
     expected = decode(*begin("mtj", TEXTS, static=False))
     model, passes = begin("mtj", TEXTS[:2], TEXTS[2:])
-    assert torch.equal(decode(model, run_captured(passes, Tape)).tokens, expected.tokens)
+    tapes = []
+
+    def record(run):
+        tapes.append(Tape(run))
+        return tapes[-1]
+
+    assert torch.equal(decode(model, run_captured(passes, record)).tokens, expected.tokens)
+    assert len(tapes) == 1

@@ -1,15 +1,17 @@
 """Rows that replace finished rows of a batch: each draws what it draws in a batch of all rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from parity_decoders import verification
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.sequence_buffer import SequenceBuffer
 
-from parity.decode import loop
+from parity.decode import captured, loop
 from parity.decode.discrete import record
 from parity.decode.shard_io import TIMES
 from parity.experiment import options
@@ -19,6 +21,7 @@ from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
+from tests.decode.test_captured import Tape, fix_shapes
 from tests.tables import generate_variants, import_decoder, make_table
 
 N, AT_ONCE, L = 40, 6, 7
@@ -126,6 +129,23 @@ def test_a_longer_prompt_replaces_a_shorter_one(method, words):
     loaded, rows = words
     spec = make_spec(method) | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     assert_same_columns(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_longer_prompt_moves_buffers_and_passes_are_recorded_anew(is_noticed, words, monkeypatch):
+    """Must fail: recordings that are kept."""
+    loaded, rows = words
+    monkeypatch.setattr(verification, "find_largest", lambda x: x.argmax(-1))
+    monkeypatch.setattr(captured, "Captured", Tape)
+    spec = make_spec("sjd_coupled") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
+    rows = {name: column[:5] for name, column in rows.items()}  # the fourth has the longest prompt
+    expected = loop.decode("discrete", loaded, spec, rows, 3)
+    loaded = replace(loaded, captured=True)
+    fix_shapes(loaded, monkeypatch)
+    if not is_noticed:
+        monkeypatch.setattr(Sampled, "prefix", 0)
+    refilled = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
+    assert np.array_equal(refilled.tokens, expected.tokens) == is_noticed
 
 
 @pytest.mark.parametrize("owner", [cached.Cached, EagleDrafter], ids=["target", "drafter"])

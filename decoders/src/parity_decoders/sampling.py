@@ -79,6 +79,11 @@ class Sampled:
         """Store the nodes [B, W] of the last tree. See TokenModel."""
         self.model.keep(self._repeat_rows(nodes))
 
+    @property
+    def prefix(self) -> int:
+        """How many slots a model keeps for prompts: where a longer one joins, there are more, and its buffers move."""
+        return getattr(self.model, "prefix", 0)
+
     def attend(self, positions: int) -> None:
         """Let the passes of a `static` model attend to the prompt and the first so many positions alone."""
         self.model.attend(positions)

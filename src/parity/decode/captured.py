@@ -150,9 +150,10 @@ def choose_reach(positions: int, length: int) -> int:
 @torch.inference_mode()
 def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
     """Yield the steps of a decoder whose passes repeat, made by recordings of them but for the first, which makes room.
-    A recording is made for each of REACHES; before, a pass runs at each, the furthest first. While no row waits for a
-    place, the host is a pass ahead: how far rows are is read while the next pass runs, whose step is discarded if all
-    are done. If a pass cannot be recorded, the log says so, and all run as they are."""
+    A recording is made for each of REACHES; before, a pass runs at each, the furthest first. A row with a longer prompt
+    moves buffers, so recordings are made anew. While no row waits for a place, the host is a pass ahead: how far rows
+    are is read while the next pass runs, whose step is discarded if all are done. If a pass cannot be recorded, the log
+    says so, and all run as they are."""
     if (first := next(passes, None)) is None:
         return
     yield first
@@ -162,12 +163,14 @@ def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
     span = line.tokens.shape[1] - 1 - length  # tokens of a pass
     untried = [*(n for n in REACHES if n < length), length]
     recordings: dict[int, Recording | None] = {}
+    prefix = model.prefix
     read: Callable[[], list[int]] | None = None
     while True:
         if read is None or line.waits():
             read = None
-            if line.take_waiting_rows():
-                recordings = {}  # rows that join may move buffers
+            line.take_waiting_rows()
+            if prefix != (prefix := model.prefix):
+                recordings = {}
             if line.is_done():
                 return
             furthest = int(line.frontier.max())
