@@ -5,7 +5,8 @@ remember), `norm`, `output`, the rotary `table` by place, and `key_shape`, the h
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +17,21 @@ from torch import Tensor, nn
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], list[Tensor]]
 Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Tensor], Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
+
+
+def without_gradients(method: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a method to run in inference mode, which a compiled graph may not enter: as a part of one it runs in its
+    caller's."""
+    inferred = torch.inference_mode()(method)
+
+    @wraps(method)
+    def run(*inputs: P.args, **keywords: P.kwargs) -> T:
+        return (method if torch.compiler.is_compiling() else inferred)(*inputs, **keywords)
+
+    return run
 
 
 class Prompts(NamedTuple):
@@ -227,7 +242,7 @@ class Cached(SlotCache):
         if self.prefix > 1:  # prompts are read uncompiled, because their shapes differ and are run once
             self.attend(0)
             slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            with torch.no_grad():
+            with torch.inference_mode():
                 self.prefix_states = self.read(prefix[:, :-1], slots)
             self.reach = None
 
@@ -241,7 +256,7 @@ class Cached(SlotCache):
         embedded = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
         return torch.where((positions < 0)[..., None], self.last[:, None], embedded)
 
-    @torch.no_grad()
+    @without_gradients
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [R, S, V] after `tokens` at `positions` [R, S]; their keys, values and features are stored."""
         self.drop_done_rows(positions, self.length)
@@ -255,7 +270,7 @@ class Cached(SlotCache):
             self.features[self.going[:, None], positions + 1] = hidden
         return self.restore_rows(logits, B)
 
-    @torch.no_grad()
+    @without_gradients
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S]. Their keys and values
         are stored after all that was fed, until the next call, or until `keep` moves them."""
@@ -273,7 +288,7 @@ class Cached(SlotCache):
         self.behind = self.live
         return self.restore_rows(logits, B)
 
-    @torch.no_grad()
+    @without_gradients
     def keep(self, nodes: Tensor) -> None:
         """Move the keys, values and features of the last tree's nodes [R, W], -1 for none, to their positions."""
         (nodes,) = self.select_active(nodes)
@@ -291,7 +306,7 @@ class Cached(SlotCache):
         if self.features is not None:
             self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
 
-    @torch.no_grad()
+    @without_gradients
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """Restart rows [B] bool as those of `fresh`, which has read its prompts, also in drafter and draft model."""
         n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
@@ -401,16 +416,16 @@ class EagleDrafter(SlotCache):
         # the target writes the features, at index position + 1
         self.features = target.features = like.new_zeros(len(on), target.length + 1, like.shape[-1])
         if self.before:
-            with torch.no_grad():
+            with torch.inference_mode():
                 slots = torch.arange(self.before, device=like.device).expand(len(on), -1)
                 self.read(net.combine(context.words, context.features), slots)
 
-    @torch.no_grad()
+    @without_gradients
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """Restart the rows [B] bool as those of `fresh`; the target clears their features."""
         self.before += self.take_prompts(rows, fresh, (self.before, fresh.before))
 
-    @torch.no_grad()
+    @without_gradients
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """Compute logits [R, S, V] after final tokens at positions [R, S], each with the target's feature of position
         `sources` [R, S]; the next tree begins after the last."""
@@ -425,7 +440,7 @@ class EagleDrafter(SlotCache):
         self.predicted = output[:, -1:]  # predicted features, of the last token written, then of the tree's nodes
         return self.restore_rows(self.target.net.output(output), B)
 
-    @torch.no_grad()
+    @without_gradients
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after further nodes of the tree: tokens, positions, parents [R, S]. A parent is
         numbered from the first node since `logits`, or -1; its predicted feature is the node's."""
@@ -466,7 +481,7 @@ class FeatureHeads:
         out: Tensor = self.net.right(features, F.embedding(tokens, self.target.embeddings))
         return out
 
-    @torch.no_grad()
+    @without_gradients
     def continue_tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of the target's last tree, see `Heads`: tokens, positions, parents
         [R, S]."""
@@ -477,7 +492,7 @@ class FeatureHeads:
         features = torch.where((parents < 0)[..., None], stored, take_nodes(self.target.hidden, parents.clamp(min=0)))
         return self.target.restore_rows(self.target.net.output(self._continue(features, tokens)), R)
 
-    @torch.no_grad()
+    @without_gradients
     def keep(self, nodes: Tensor) -> None:
         """Store the features after nodes [R, W] of the target's last tree, and predict those of the next row."""
         (nodes,) = self.target.select_active(nodes)
@@ -490,7 +505,7 @@ class FeatureHeads:
         self.features[rows, below.clamp(max=L)] = self.net.below(self._look_up(below - width + 1))
         self.features[:, L] = 0  # several were written there
 
-    @torch.no_grad()
+    @without_gradients
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [R, S, V] at positions + 1 from tokens at positions [R, S] and the features stored before."""
         R = len(tokens)
@@ -499,7 +514,7 @@ class FeatureHeads:
         self.guessed = guessed[:, :0]  # features [G, n, dim] of a tree that has no nodes yet
         return self.target.restore_rows(self.target.net.output(guessed), R)
 
-    @torch.no_grad()
+    @without_gradients
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [R, S, V] after the nodes of a tree: tokens, positions, parents [R, S], see `Heads`."""
         R = len(tokens)

@@ -41,7 +41,7 @@ class Loaded:
         """Whether a decoder's pass is compiled as one graph; on a CPU that costs more than the network's part alone."""
         return isinstance(self.run, CompiledPass) and self.device.type != "cpu"
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
         """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
         settings = TokenSampling(**sampling)
