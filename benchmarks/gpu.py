@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
+from parity_decoders.captured import REACHES, Captured, compile_passes, run_captured
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
@@ -37,7 +38,6 @@ from parity.base.command import pin_threads, run_command
 from parity.base.machine import describe_hardware
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
-from parity.decode.captured import REACHES, Captured, compile_passes, run_captured
 from parity.experiment.options import cap_small, options
 from parity.inputs.prompts import encode
 from parity.models import fetch

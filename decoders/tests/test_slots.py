@@ -41,7 +41,7 @@ def make_network(model) -> SlotNetwork:
 @pytest.fixture(params=[1, 16])
 def aligned(request, monkeypatch):
     """How many slots a pass reads a multiple of, as on a CPU and as on a GPU."""
-    monkeypatch.setitem(slots.ALIGNED, "cpu", request.param)
+    monkeypatch.setitem(slots.MULTIPLES, "cpu", request.param)
     return request.param
 
 

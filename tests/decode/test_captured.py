@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parity_decoders import verification
+from parity_decoders import captured, verification
+from parity_decoders.captured import compile_passes, run_captured
 from parity_decoders.discrete import ar, mtj, sjd_coupled
 
+from decoders.tests.tape import Tape
 from parity.base.row_noise import batch_noise
-from parity.decode import captured, loop
-from parity.decode.captured import compile_passes, run_captured
+from parity.decode import loop
 from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from tests.decode.tape import Calls
 
 TEXTS = ["a small red circle", "two large squares", "a green star above a blue ring", "a ring", "a blue star"]
 DECODERS = {
@@ -27,22 +27,6 @@ DECODERS = {
     "maximal": (sjd_coupled.sjd_coupled, {"window": 8, "coupling": "maximal", "warm": True}),
     "mtj": (mtj.mtj, {"window": 8, "branches": 12, "depth": 4}),
 }
-
-
-class Tape:
-    """A recorded pass: `replay` makes its calls again, each on the same tensors, and into the same ones."""
-
-    def __init__(self, run):
-        self.is_new = True
-        with Calls() as calls:
-            self.step = run()  # a tape, unlike a graph, runs what it records
-        self.calls = calls
-
-    def replay(self):
-        if not self.is_new:
-            self.calls.repeat()
-        self.is_new = False
-        return type(self.step)(*(None if x is None else x.clone() for x in self.step))
 
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -97,8 +81,8 @@ def decode_by_tapes(begin, decoder, static=True):
     model, passes = begin(decoder, TEXTS[:2])
     tapes = []
 
-    def record(run):
-        tapes.append(Tape(run))
+    def record(run, beside):
+        tapes.append(Tape(run, beside))
         return tapes[-1]
 
     return decode(model, run_captured(passes, record)), expected, len(tapes)
@@ -142,7 +126,7 @@ def test_a_job_whose_passes_are_captured_has_the_same_shard(loaded, monkeypatch)
 class Again:
     """Stands for a recorded pass: `replay` runs it."""
 
-    def __init__(self, run):
+    def __init__(self, run, beside):
         self.replay = run
 
 
@@ -226,7 +210,7 @@ def test_what_cannot_be_captured_runs_as_it_is_and_the_log_says_why(begin, capsy
 
 
 def test_a_pass_that_cannot_be_recorded_runs_as_it_is(begin, capsys):
-    def refuse(run):
+    def refuse(run, beside):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     expected = decode(*begin("sjd_coupled", TEXTS[:1]))
@@ -241,8 +225,8 @@ def test_rows_join_a_repeated_pass(begin):
     model, passes = begin("mtj", TEXTS[:2], TEXTS[2:])
     tapes = []
 
-    def record(run):
-        tapes.append(Tape(run))
+    def record(run, beside):
+        tapes.append(Tape(run, beside))
         return tapes[-1]
 
     assert torch.equal(decode(model, run_captured(passes, record)).tokens, expected.tokens)

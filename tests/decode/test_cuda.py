@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from parity_decoders import captured
+from parity_decoders.captured import run_captured
 from parity_decoders.noise import counted_noise
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from parity.decode import captured, loop
-from parity.decode.captured import run_captured
+from parity.decode import loop
 from parity.decode.discrete import record
 from parity.experiment.options import KINDS, cap_small, declaration, methods, options
 from parity.inputs.prompts import encode

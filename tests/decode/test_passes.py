@@ -10,11 +10,11 @@ from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import find_ancestors
 from parity_decoders.window import LawsByPosition
 
+from decoders.tests.tape import Calls
 from parity.decode.discrete import record
 from parity.decode.loop import Queue
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularDrafter, TabularHeads
-from tests.decode.tape import Calls
 from tests.tables import import_decoder
 
 V, L, WIDTH, K = 6, 40, 8, 97
@@ -88,6 +88,7 @@ def repeat_a_pass(passes):
         step = passes.run()
     while True:
         yield type(step)(*(None if x is None else x.clone() for x in step))
+        calls.spoil()
         passes.line.take_waiting_rows()
         if passes.line.is_done():
             return

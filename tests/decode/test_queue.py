@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity_decoders import verification
+from parity_decoders import captured, verification
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.sequence_buffer import SequenceBuffer
 
-from parity.decode import captured, loop
+from decoders.tests.tape import Tape
+from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.shard_io import TIMES
 from parity.experiment import options
@@ -21,7 +22,7 @@ from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
-from tests.decode.test_captured import Tape, fix_shapes
+from tests.decode.test_captured import fix_shapes
 from tests.tables import generate_variants, import_decoder, make_table
 
 N, AT_ONCE, L = 40, 6, 7
@@ -156,14 +157,14 @@ def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     batched = loop.decode("discrete", loaded, spec, rows, 3)
     take_prompts = cached.SlotCache.take_prompts
 
-    def keep_old_prompts(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
+    def keep_old_prompts(self: Any, which: Any, fresh: Any) -> None:
         """Take the prompts of new rows as `take_prompts` does, but leave the old ones in the tensors of `owner`."""
         indices = which.nonzero()[:, 0]
-        old = self.cache.clone()
-        start = take_prompts(self, which, fresh, prefixes)
+        old, prefix = self.cache.clone(), self.prefix
+        take_prompts(self, which, fresh)
         if isinstance(self, owner):
-            self.cache[:, indices, start : start + prefixes[0]] = old[:, indices, : prefixes[0]]
-        return start
+            start = self.prefix - prefix
+            self.cache[:, indices, start : start + prefix] = old[:, indices, :prefix]
 
     monkeypatch.setattr(cached.SlotCache, "take_prompts", keep_old_prompts)
     refilled = loop.decode("discrete", loaded, spec, rows, 3, refill=True)

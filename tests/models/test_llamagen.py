@@ -6,6 +6,7 @@ import pytest
 import torch
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
+from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.sampling import Sampled, TokenSampling
 
 from parity.base.row_noise import batch_noise
@@ -241,7 +242,6 @@ def test_holes_are_masked(net, embedded_captions):
         if nodes:
             model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
             model.keep(torch.tensor([nodes]).expand(rows, -1))
-        model.widen(0, 16)  # as long as the picture
         overwrite_slots(model, [image + i for i in slots])
         return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
 
@@ -255,6 +255,17 @@ def test_holes_are_masked(net, embedded_captions):
     assert not torch.equal(with_tree, law([2], nodes=(0, 1)))
     # The second node was not kept, so that no slot holds it.
     assert torch.equal(law([], nodes=(0,)), law([2], nodes=(0,)))
+
+
+def test_a_node_that_is_kept_may_stand_far_behind_the_prompt(net, embedded_captions):
+    """The first pass of a picture makes room for all of it."""
+    tokens, positions = torch.tensor([[0, 8]] * len(CAPTIONS)), torch.tensor([[-1, 12]] * len(CAPTIONS))
+    planted, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
+    planted.tree(tokens, positions, torch.full_like(tokens, FINAL))
+    planted.keep(torch.arange(2).expand_as(tokens))
+    fed.logits(tokens, positions)
+    laws = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (planted, fed)]
+    torch.testing.assert_close(*laws, rtol=1e-9, atol=1e-9)
 
 
 def test_spec_with_a_network_as_draft_model(net, embedded_captions):

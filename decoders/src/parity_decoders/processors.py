@@ -110,9 +110,13 @@ class GenerateLaw:
         self.guidance = guidance
         self.greedy = greedy
 
+    def list_readers(self) -> list[str]:
+        """List the processors that read the tokens before a slot."""
+        return [type(processor).__name__ for processor in self.processors if type(processor) not in OF_SCORES]
+
     def needs_prefix(self) -> bool:
         """Return whether a processor reads the tokens before a slot."""
-        return not all(type(processor) in OF_SCORES for processor in self.processors)
+        return bool(self.list_readers())
 
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
         """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
@@ -122,7 +126,7 @@ class GenerateLaw:
             B = len(logits) // 2
             conditional = scores[:B].log_softmax(-1)
             unconditional = logits[B:].log_softmax(-1)  # in the model's own dtype, as in `generate`
-            scores = self.guidance.scale * (conditional - unconditional) + unconditional
+            scores = (self.guidance.scale * (conditional - unconditional) + unconditional).float()
         B, S, V = scores.shape
         no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
         for processor in self.processors:

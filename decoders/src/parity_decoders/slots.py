@@ -1,9 +1,5 @@
-"""A causal network of transformers as a token model: keys and values stand at slots of a cache, addressed by position.
-
-The prompt takes the first P slots, padded on the left. Position i of the new tokens stands in slot P + i, so a position
-that is fed again replaces what stood there, and rolling back costs nothing. The nodes of a tree stand after all that
-was fed until `keep` copies those that are final.
-"""
+"""A causal network of transformers as a token model: keys and values stand at slots of a cache, addressed by position
+(`CacheLayout`)."""
 
 import inspect
 from typing import Any
@@ -16,12 +12,11 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from parity_decoders.errors import DecodingError
-from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
+from parity_decoders.layout import ALIGNED, CacheLayout
 
 # Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
-# A pass reads a multiple of so many slots, by device: a GPU's attention is slow where rows of its mask are not aligned
-ALIGNED = {"cuda": 16}
+MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by device
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
 # models that passed `check_slots`: whether they were in training mode, and the size of their vocabulary
 checked: WeakKeyDictionary[Any, tuple[bool, int]] = WeakKeyDictionary()
@@ -89,7 +84,7 @@ class SlotCache(Cache):
     def __init__(self, layers: int, rows: int, size: int, device: torch.device):
         """Make a cache without memory: a layer takes it when it first stores. size: slots of each of the `rows` rows,
         at least."""
-        self.aligned = ALIGNED.get(device.type, 1)
+        self.aligned = MULTIPLES.get(device.type, 1)
         self.size = size + -size % self.aligned
         self.end = 0
         self.rows = torch.arange(rows, device=device)[:, None]
@@ -98,7 +93,7 @@ class SlotCache(Cache):
         super().__init__(layers=list(self.slot_layers))
 
     def copy_slots(self, rows: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copy keys and values of rows [n] from slots `sources` [n] to slots `targets` [n]."""
+        """Copy keys and values of rows from slots `sources` to slots `targets`."""
         for layer in self.slot_layers:
             for store in layer.stores():
                 store[rows, targets] = store[rows, sources]
@@ -144,7 +139,7 @@ def find_windows(model: Any) -> list[int | None]:
     return windows
 
 
-class SlotNetwork:
+class SlotNetwork(CacheLayout):
     """A causal network with the cache of a batch of prompts, which computes the logits that follow any tokens at any
     positions.
 
@@ -152,23 +147,30 @@ class SlotNetwork:
     unpadded [R, P]  bool, false on padding
     """
 
-    def __init__(self, model: Any, ids: Tensor, unpadded: Tensor, length: int, padding: Tensor | None = None):
+    def __init__(
+        self,
+        model: Any,
+        ids: Tensor,
+        unpadded: Tensor,
+        length: int,
+        padding: Tensor | None = None,
+        static: bool = False,
+    ):
         """Feed the prompts without their last tokens. length: the most new positions; padding [R]: how many columns
-        stand before position 0 of each row, by default those of padding. Raises DecodingError: see `find_windows`."""
+        stand before position 0 of each row, by default those of padding; static: whether shapes of passes are fixed.
+        Raises DecodingError: see `find_windows`."""
+        super().__init__(pad(unpadded, (0, length), value=False), ids.shape[1], length)
         self.model = model
         # transformers 5.24 renames the keyword; a model with code of its own may have either
         self.cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.windows = find_windows(model)
-        self.prefix = ids.shape[1]
         self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
-        self.on = pad(unpadded, (0, length), value=False)
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
-        self.fed = self.prefix - 1  # only slots before this one may hold something
         self.dtype = model.get_input_embeddings().weight.dtype
         if self.prefix > 1:
             slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
-            visible = (slots[..., None] >= slots[:, None]) & self.on[:, None, : self.prefix - 1]
-            self.run_pass(ids[:, :-1], slots, slots, visible, last_only=True)
+            self.run_pass(ids[:, :-1], slots, slots, self.see_before(slots), last_only=True)
+        self.static = static
 
     def run_pass(
         self, tokens: Tensor, slots: Tensor, places: Tensor, visible: Tensor, last_only: bool = False
@@ -212,39 +214,22 @@ class SlotNetwork:
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute the logits [R, S, V] that follow tokens at positions [R, S], and store the tokens there. See
         TokenModel."""
-        slots = positions + self.prefix
-        self.on[self.cache.rows, slots] = True
-        self.fed = max(self.fed, int(slots.max()) + 1)
-        keys = torch.arange(self.fed, device=slots.device)
-        visible = (keys <= slots[..., None]) & self.on[:, None, : self.fed]
+        slots, visible = self.feed(positions)
         return self.run_pass(tokens, slots, slots, visible)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute the logits [R, S, V] that follow the nodes of a tree: tokens, positions, parents [R, S]. They are
-        stored after all slots fed so far, until `keep` copies them; the cache grows if they do not fit. See
-        TokenModel."""
-        self.places = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
-        self.first_node = max(self.fed, int(self.places[:, 0].max()) + 1)
-        missing = self.first_node + tokens.shape[1] - self.cache.size
-        if missing > 0:
+        """Compute the logits [R, S, V] that follow the nodes of a tree: tokens, positions, parents [R, S]. The cache
+        grows if they do not fit. See TokenModel."""
+        visible = self.plant(positions, parents)
+        if (missing := visible.shape[2] - self.cache.size) > 0:
             self.cache.widen(missing)
-        nodes, root = find_visible_nodes(parents, self.places)
-        # a final node takes the place of what is stored at its position
-        on = self.on.scatter(1, torch.where(parents == FINAL, self.places, self.places[:, :1]), False)
-        keys = torch.arange(self.first_node, device=tokens.device)
-        stored = (keys < root[..., None]) & on[:, None, : self.first_node]
-        slots = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) + self.first_node
-        return self.run_pass(tokens, slots, self.places, torch.cat([stored, nodes], 2))
+        slots = torch.arange(self.live, visible.shape[2], device=tokens.device).expand_as(tokens)
+        return self.run_pass(tokens, slots, self.places, visible)
 
     def keep(self, nodes: Tensor) -> None:
         """Copy the nodes [R, W] of the last tree, -1 for none, to the slots of their positions. See TokenModel."""
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
-        targets = self.places[row, node]
-        self.cache.copy_slots(row, self.first_node + node, targets)
-        self.on[row, targets] = True
-        if len(targets):
-            self.fed = max(self.fed, int(targets.max()) + 1)
+        row, node, slot = self.find_kept(nodes)
+        self.cache.copy_slots(row, self.live + node, slot)
 
 
 @torch.inference_mode()

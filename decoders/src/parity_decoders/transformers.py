@@ -11,6 +11,8 @@ Each decoder is a function that `custom_generate` takes. Its options are keyword
                  TEXT_WINDOW by default
     stream       a streamer, instead of `streamer`
     draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`, instead of `assistant_model`
+    compile      whether a pass is compiled as one graph; calls of the same sizes share it
+    capture      whether a pass is captured as a CUDA graph, which the host repeats by one call
 
 `generate` drops `streamer` and `assistant_model` when it calls a function, which therefore can neither use nor refuse
 them: an iterator over such a streamer waits for ever. A folder gets them:
@@ -34,6 +36,7 @@ from torch import Tensor
 from transformers import Cache
 from transformers.utils import ModelOutput
 
+from parity_decoders.captured import capture, compile_passes
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
@@ -50,6 +53,7 @@ TEXT_WINDOW = 4  # default of `window` at width 1: on texts a wider one saves no
 FOLDER = str(Path(__file__).parent / "hub")  # for `custom_generate`, as is or uploaded: see `generate`
 # Keywords that say how `generate` loads a folder from a hub; it hands them to the folder's function, too.
 LOADING = ("cache_dir", "force_download", "local_files_only", "proxies", "repo_type", "revision", "subfolder", "token")
+CAPTURING = ("cuda",)  # devices that capture passes
 REFUSED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -68,6 +72,12 @@ class Request:
     width: int = 1
     stream: Any = None
     draft_model: Any = None
+    compile: bool = False
+    capture: bool = False
+
+    def fixes_shapes(self) -> bool:
+        """Return whether shapes of passes are to be those of batch and window alone."""
+        return self.compile or self.capture
 
 
 KEYWORDS = {field.name: field.default for field in fields(Request) if field.default is not MISSING}
@@ -92,16 +102,25 @@ class Decoded(ModelOutput):
 class GenerateModel:
     """A model of transformers with its prompts and logits processors, as a `TokenModel` that decoders can call."""
 
-    static = False
     grammar = False
 
-    def __init__(self, model: Any, prompts: Tensor, unpadded: Tensor, length: int, width: int, law: GenerateLaw):
+    def __init__(
+        self,
+        model: Any,
+        prompts: Tensor,
+        unpadded: Tensor,
+        length: int,
+        width: int,
+        law: GenerateLaw,
+        static: bool = False,
+    ):
         """Feed the network all of the prompts but their last tokens.
 
         prompts [B, P] ids, padded on the left; unpadded [B, P] bool, false on padding; length: the most new tokens;
         width: tokens in a row of the picture; law: turns logits into the law to sample, with the unconditional prompts
-        if guided.
+        if guided; static: see TokenModel.
         """
+        self.static = static
         self.rows = len(prompts)
         self.length = length
         self.width = width
@@ -114,7 +133,9 @@ class GenerateModel:
         sizes = ids.shape[1] - padding
         longest = int(sizes.view(-1, self.rows).amax(1).min())
         check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
-        self.network = SlotNetwork(model, ids, mask, length, padding)
+        self.network = SlotNetwork(model, ids, mask, length, padding, static)
+        self.prefix = self.network.prefix
+        self.attend = self.network.attend
         self.last = ids[:, -1:]
         if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
             self.check_unconditional(law.guidance)
@@ -144,7 +165,6 @@ class GenerateModel:
         tokens, positions = self.repeat(tokens), self.repeat(positions)
         return torch.where(positions < 0, self.last, tokens), positions
 
-    @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
         and store these tokens there. See TokenModel."""
@@ -157,13 +177,12 @@ class GenerateModel:
             ]
         return self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), prefixes)
 
-    @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
         positions, parents [B, S]. The nodes are stored only when `keep` is called. See TokenModel."""
         prefixes = None
-        self.nodes = tokens, positions.clamp(max=self.length - 1)
         if self.law.needs_prefix():
+            self.nodes = tokens, positions.clamp(max=self.length - 1)
             prefixes = [
                 self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
             ]
@@ -183,13 +202,13 @@ class GenerateModel:
             paths.append(torch.cat([prefix, tokens[s : s + 1]]))
         return paths
 
-    @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
         """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions. See TokenModel."""
-        tokens, positions = self.nodes
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
-        self.written[row, positions[row, node] + 1] = tokens[row, node]
+        if self.law.needs_prefix():
+            tokens, positions = self.nodes
+            row, column = (nodes >= 0).nonzero(as_tuple=True)
+            node = nodes[row, column]
+            self.written[row, positions[row, node] + 1] = tokens[row, node]
         self.network.keep(self.repeat(nodes))
 
 
@@ -243,16 +262,28 @@ def run_decoder(
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(request.logits_processor)
     law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
+    static = request.fixes_shapes()
+    if static and (readers := law.list_readers()):
+        raise DecodingError(
+            f"{decoder.__name__}: compile or capture with {readers[0]}, which reads the tokens before a slot; "
+            "allowed: processors of scores alone"
+        )
     seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
-    target = GenerateModel(model, input_ids, unpadded, length, request.width, law)
+    noise.array = noise.array and not static  # a graph has no calls of numpy
+    target = GenerateModel(model, input_ids, unpadded, length, request.width, law, static)
     check_processors(processors, input_ids, target.vocab)
     if request.draft_model is not None:
-        target.draft = GenerateModel(request.draft_model, input_ids, unpadded, length, request.width, law)
+        target.draft = GenerateModel(request.draft_model, input_ids, unpadded, length, request.width, law, static)
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
     result = Result(input_ids, length, request.stopping_criteria, request.stream, find_padding_token(config))
-    for step in decoder(target, input_ids[:, -1], noise=noise, **options):
+    steps = decoder(target, input_ids[:, -1], noise=noise, **options)
+    if request.compile:
+        compile_passes(steps)
+    if request.capture:
+        steps = capture(decoder.__name__, steps)
+    for step in steps:
         if result.take(step):
             break
     return result.finish(config.return_dict_in_generate)
@@ -261,7 +292,7 @@ def run_decoder(
 def refuse_others(name: str, model: Any, request: Request) -> None:
     """Raise DecodingError if a request has anything that decoder `name` does not support: beams, outputs other than
     those of `Decoded`, inputs that it would not read, a filled cache, a stream of several rows, a draft model where
-    none is used, or none where one is needed."""
+    none is used, or none where one is needed, or a capture where there is none."""
     config, device = request.generation_config, request.input_ids.device
     stream, draft_model = request.stream, request.draft_model
     if config.num_beams > 1:
@@ -288,6 +319,11 @@ def refuse_others(name: str, model: Any, request: Request) -> None:
     width = request.width
     if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
         raise DecodingError(f"{name}: width: {width!r}; allowed: int, ge 1")
+    for key in ("compile", "capture"):
+        if not isinstance(value := getattr(request, key), bool):
+            raise DecodingError(f"{name}: {key}: {value!r}; allowed: True, False")
+    if request.capture and device.type not in CAPTURING:
+        raise DecodingError(f"{name}: capture: True on {device}; allowed: a CUDA device")
     if stream is not None and not (hasattr(stream, "put") and hasattr(stream, "end")):
         raise DecodingError(f"{name}: stream: {stream!r}; allowed: a streamer of transformers")
     if stream is not None and len(request.input_ids) > 1:

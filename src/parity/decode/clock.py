@@ -1,7 +1,7 @@
 """Times calls of networks, by stand-ins that decoders are handed in the networks' place."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,6 +46,19 @@ class Clock:
         tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
         self.spans.append((role, started, self.stamp(), tokens))
         return out
+
+    def count_repeated(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Yield steps of which a graph makes all but the first few, and count the calls of the first pass for each that
+        it makes; their seconds are not known."""
+        n = len(self.spans)
+        calls: list[tuple[str, Any, Any, int]] = []
+        for step in steps:
+            if not calls:
+                calls = [(role, None, None, tokens) for role, _, _, tokens in self.spans[n:]]
+            elif len(self.spans) == n:
+                self.spans += calls
+            n = len(self.spans)
+            yield step
 
     def list_calls(self) -> list[Call]:
         """List the calls so far, with their seconds; NaN of those that were replayed."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.captured import capture, compile_passes
 from parity_decoders.noise import Noise
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
-from parity.decode.captured import capture, compile_passes
 from parity.decode.clock import Clock
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, needs
@@ -125,10 +125,13 @@ def start_decoding(
             keys = noise_of(rows, loaded, spec).keys
             model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
         steps = decoder(model, starts, noise=noise, **spec["options"])
-        if getattr(loaded, "compiles_whole", False):
-            compile_passes(steps, clock)
-        if getattr(loaded, "captured", False):
-            steps = capture(spec["method"], steps, clock)
+        compiles, captures = (getattr(loaded, name, False) for name in ("compiles_whole", "captured"))
+        if compiles:
+            compile_passes(steps)
+        if captures:
+            steps = capture(spec["method"], steps)
+        if clock is not None and (compiles or captures):
+            steps = clock.count_repeated(steps)
         return model, starts, steps
 
     return start

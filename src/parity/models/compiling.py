@@ -1,13 +1,12 @@
 """A pass of a network compiled, or run as it is where that fails."""
 
-import sys
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from parity_decoders.captured import MOST, say_failed
 
-MOST = 64  # graphs of a pass
 MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 
 
@@ -53,9 +52,3 @@ class CompiledPass:
                 self.failed = True
                 say_failed(self.function.__name__, error)
         return self.function(*arguments)
-
-
-def say_failed(name: str, error: Exception) -> None:
-    """Print that compilation of a function ended with an error."""
-    cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-    print(f"compile: {name}: {cause}; it runs as it is", file=sys.stderr)

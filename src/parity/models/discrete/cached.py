@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from parity_decoders.protocols.discrete import FINAL, TokenModel, find_ancestors, find_visible_nodes
+from parity_decoders.layout import ALIGNED, CacheLayout
+from parity_decoders.protocols.discrete import TokenModel, find_ancestors
 from torch import Tensor, nn
 
 # stores new keys and values [R, S, H, D] of a layer, and returns all that are attended [R, T, H, D]
@@ -19,7 +20,6 @@ Remember = Callable[[Tensor, Tensor], list[Tensor]]
 Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Tensor], Any]
 P = ParamSpec("P")
 T = TypeVar("T")
-ALIGNED = 16  # a cache has a multiple of so many slots, for attention is slow where rows of its mask are not aligned
 
 
 def without_gradients(method: Callable[P, T]) -> Callable[P, T]:
@@ -93,8 +93,8 @@ def logits_pass(
     return hidden, net.output(hidden)
 
 
-class SlotCache:
-    """Keys and values of a batch: `prefix` slots for the prompt, then one for each position of the picture.
+class SlotCache(CacheLayout):
+    """Keys and values of a batch: slots for the prompt, then one for each position of the picture.
 
     On a CPU a row whose picture is done is dropped (the slowest of 32 takes half as many passes again as their mean),
     unless it `returns`: the rows of a draft model do, which drafts past the end before the target has accepted it.
@@ -104,21 +104,25 @@ class SlotCache:
     returns = False
 
     def __init__(
-        self, net: Any, key_shape: tuple[int, int], table: Tensor, on: Tensor, shift: Tensor, like: Tensor, n: int
+        self,
+        net: Any,
+        key_shape: tuple[int, int],
+        layout: tuple[Tensor, int, int],
+        table: Tensor,
+        shift: Tensor,
+        like: Tensor,
+        n: int,
     ):
-        """Allocate the cache of the prompt's n slots, in dtype and on the device of `like`. key_shape: heads and width
-        of a slot's keys; table: the rotary table; on [R, T]: slots that are attended; shift [R]: how many slots they
-        are before the table's."""
+        """Allocate n slots, in dtype and on the device of `like`. key_shape: heads and width of a slot's keys; layout:
+        see `CacheLayout`; table: the rotary table; shift [R]: how many slots they are before the table's."""
+        super().__init__(*layout)
         self.net = net
         self.table = table
-        self.on = on
         self.shift = shift
         # [2 * layers, R, T, H, D]: keys of the first layer, its values, keys of the second, ...
-        self.cache = like.new_zeros(2 * len(net.layers), len(on), n, *key_shape)
-        self.going = torch.arange(len(on), device=on.device)  # the pictures of these rows are not done
-        self.static = like.device.type != "cpu"  # if so, shapes follow from batch and window alone
-        self.reach: int | None = None  # if `static`, slots that passes attend to; None: all
-        self.live = 0  # slots from here on are not attended; a tree's nodes are stored there
+        self.cache = like.new_zeros(2 * len(net.layers), len(self.on), n, *key_shape)
+        self.going = torch.arange(len(self.on), device=like.device)  # the pictures of these rows are not done
+        self.static = like.device.type != "cpu"
 
     def widen(self, n_before: int, n_after: int) -> None:
         """Add slots before and after those of the cache."""
@@ -145,51 +149,40 @@ class SlotCache:
         """Look up the rotary table at slots [G, S], less each row's shift."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
-    def count_reached(self) -> int:
-        """Count the slots that passes attend to, where that is fixed."""
-        return min(self.reach or self.on.shape[1], self.on.shape[1])
+    def make_room(self, nodes: int = 0) -> None:
+        """Make room for the whole picture and the nodes of a tree, where the cache is as short as the prompt: beside
+        the cache of a batch, a long one for rows that join it may not fit on a GPU."""
+        if (n_missing := self.on.shape[1] + nodes - self.cache.shape[2]) > 0:
+            self.widen(0, n_missing)
 
-    def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
-        """Run x [G, S, dim] at slots [G, S] with `run`, and return its result: hidden states [G, S, dim] by default.
-        They see themselves and the slots before them that are `on`; beyond a row's position the cache is stale."""
-        # Keys beyond the furthest slot are never attended; a CPU, which need not synchronise, skips them: this halves
-        # the time of attention.
-        self.live = self.count_reached() if self.static else int(slots.max()) + 1
-        key = torch.arange(self.live, device=x.device)
-        mask = (key <= slots[..., None]) & self.on[:, None, : self.live] | (key == slots[..., None])
-        return self.run_pass(x, slots, slots, mask, run)
+    def run_pass(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, run: Pass = hidden_pass) -> Any:
+        """Run x [G, S, dim] with the rotary table of slots `places` [G, S], and return the result of `run`: hidden
+        states [G, S, dim] by default. They are stored at `slots` [G, S] and see the slots `mask` [G, S, T]."""
+        return run(self.net, x, self.look_up_rotary(places, x.dtype), slots, mask, self.cache)
 
-    def read_tree(self, x: Tensor, places: Tensor, visible: Tensor, ancestry: Tensor, run: Pass = hidden_pass) -> Any:
+    def run_nodes(self, x: Tensor, places: Tensor, mask: Tensor, run: Pass = hidden_pass) -> Any:
         """Run the last S of a tree's N nodes, x [G, S, dim], as if at slots `places` [G, S], and return the result of
-        `run`, as `read`: they see slots `visible` [G, S, live] and the nodes `ancestry` [G, S, N]. Their keys and
-        values are stored after all that was fed, because joining them to a copy of the long cache would be slow."""
-        mask = torch.cat([visible, ancestry], -1)
+        `run`: they see slots and nodes `mask` [G, S, live + N]. Their keys and values are stored after all that is
+        seen, because joining them to a copy of the long cache would be slow."""
         end = mask.shape[2]
+        self.make_room(end - self.live)
         slots = torch.arange(end - x.shape[1], end, device=x.device).expand(len(x), -1)
         return self.run_pass(x, places, slots, mask, run)
 
-    def run_pass(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, run: Pass) -> Any:
-        """Run x [G, S, dim] with the rotary table of slots `places` [G, S]; see `hidden_pass`. The first pass makes
-        room for the whole picture and the nodes of a tree, when the cache is as short as the prompt: two long ones may
-        not fit on a GPU."""
-        if (n_missing := mask.shape[2] - self.cache.shape[2]) > 0:
-            self.widen(0, n_missing + self.on.shape[1] - self.live)
-        return run(self.net, x, self.look_up_rotary(places, x.dtype), slots, mask, self.cache)
-
-    def take_prompts(self, rows: Tensor, fresh: "SlotCache", prefixes: tuple[int, int]) -> int:
-        """Replace the prompts in `rows` [B] bool by those of `fresh`; return how many slots were added before the
-        picture, because a fresh prompt is longer. prefixes: slots before the picture, here and in `fresh`. Prompts end
-        where pictures begin, so shorter ones have more padding on their left."""
-        gap, n_more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
+    def take_prompts(self, rows: Tensor, fresh: "SlotCache") -> None:
+        """Replace the prompts in `rows` [B] bool by those of `fresh`. Prompts end where pictures begin, so shorter ones
+        have more padding on their left; slots are added there if a fresh prompt is longer."""
+        gap, n_more = max(self.prefix - fresh.prefix, 0), max(fresh.prefix - self.prefix, 0)
         if n_more:
             self.widen(n_more, 0)
             self.on = F.pad(self.on, (n_more, 0))
             self.shift = self.shift + n_more
+            self.prefix += n_more
+            self.fed += n_more
         index = rows.nonzero()[:, 0].to(self.on.device)
         self.on[index] = F.pad(fresh.on, (gap, self.on.shape[1] - gap - fresh.on.shape[1]))
         self.shift[index] = fresh.shift + gap
-        self.cache[:, index, gap : gap + prefixes[1]] = fresh.cache[:, :, : prefixes[1]]
-        return n_more
+        self.cache[:, index, gap : gap + fresh.prefix] = fresh.cache[:, :, : fresh.prefix]
 
 
 class Cached(SlotCache):
@@ -221,35 +214,28 @@ class Cached(SlotCache):
         before the picture; valid [R, P]: those that are attended; embeddings [V, dim] of the tokens; forced [L], width:
         see TokenModel; shift [R]: how many slots a row is before the rotary table, its left padding.
         """
-        rows, self.prefix = prefix.shape[:2]
+        rows, P = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
         # slots of the picture are not attended (`on`) until tokens were fed there; those after it never are
-        n_after = len(forced) + -(self.prefix + len(forced)) % ALIGNED
-        n = -(-self.prefix // ALIGNED) * ALIGNED
-        super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, n_after)), shift, prefix, n)
+        on = F.pad(valid.bool(), (0, len(forced) + -(P + len(forced)) % ALIGNED))
+        n = P + -P % ALIGNED
+        super().__init__(net, net.key_shape, (on, P, len(forced)), net.table, shift, prefix, n)
         self.embeddings = embeddings
         self.vocab = len(embeddings)
         self.forced = forced
-        self.length = len(forced)
         self.width = width
         self.run: Pass = logits_pass  # or the same compiled (`compiling.CompiledPass`)
-        self.fed = self.prefix  # slots from here on were never written; only a CPU keeps this up to date
         self.last = prefix[:, -1]
         # [rows, L + 1, dim] hidden states, at index position + 1; None unless a drafter reads them
         self.features: Tensor | None = None
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
         self.prefix_states = prefix[:, :-1]
-        if self.prefix > 1:  # prompts are read uncompiled, because their shapes differ and are run once
+        if P > 1:  # prompts are read uncompiled, because their shapes differ and are run once
             self.attend(0)
-            slots = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
+            slots = torch.arange(P - 1, device=prefix.device).expand(rows, -1)
             with torch.inference_mode():
-                self.prefix_states = self.read(prefix[:, :-1], slots)
+                self.prefix_states = self.run_pass(prefix[:, :-1], slots, slots, self.see_before(slots))
             self.reach = None
-
-    def attend(self, positions: int) -> None:
-        """Let passes attend to the prompt and the first so many positions alone, until the next call; none of a later
-        position may be evaluated. Only where shapes are fixed: it saves the reading of slots that are not written."""
-        self.reach = -(-(self.prefix + positions) // ALIGNED) * ALIGNED
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Embed tokens [R, S]; at position -1 this is the prompt's last embedding, whatever the token."""
@@ -262,10 +248,9 @@ class Cached(SlotCache):
         self.drop_done_rows(positions, self.length)
         B = len(tokens)
         (tokens, positions) = self.select_active(tokens, positions)
-        slots = positions + self.prefix
-        self.on.scatter_(1, slots, True)
-        hidden, logits = self.read(self._embed(tokens, positions), slots, self.run)
-        self.fed = max(self.fed, self.live)
+        slots, mask = self.feed(positions)
+        self.make_room()
+        hidden, logits = self.run_pass(self._embed(tokens, positions), slots, slots, mask, self.run)
         if self.features is not None:
             self.features[self.going[:, None], positions + 1] = hidden
         return self.restore_rows(logits, B)
@@ -277,41 +262,22 @@ class Cached(SlotCache):
         self.drop_done_rows(positions, self.length)
         B = len(tokens)
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
-        self.slots = (positions + self.prefix).clamp(max=self.prefix + self.length - 1)
-        self.live = self.count_reached() if self.static else max(int(self.slots[:, 0].max()) + 1, self.fed)
-        nodes, root = find_visible_nodes(parents, self.slots)
-        # a final node takes the place of what is stored at its position
-        replaced = torch.where(parents == FINAL, self.slots, self.slots[:, :1])
-        on = self.on.scatter(1, replaced, False)[:, None, : self.live]
-        visible = (torch.arange(self.live, device=tokens.device) < root[..., None]) & on
-        self.hidden, logits = self.read_tree(self._embed(tokens, positions), self.slots, visible, nodes, self.run)
-        self.behind = self.live
+        mask = self.plant(positions, parents)
+        self.hidden, logits = self.run_nodes(self._embed(tokens, positions), self.places, mask, self.run)
         return self.restore_rows(logits, B)
 
     @without_gradients
     def keep(self, nodes: Tensor) -> None:
         """Move the keys, values and features of the last tree's nodes [R, W], -1 for none, to their positions."""
-        (nodes,) = self.select_active(nodes)
-        if not self.static:
-            row, column = (nodes >= 0).nonzero(as_tuple=True)
-            node = nodes[row, column]
-        else:  # counting the missing nodes (-1) would synchronise, so node 0, which is final, stands for them
-            node = nodes.clamp(min=0)
-            row = torch.arange(len(nodes), device=nodes.device)[:, None]
-        destination = self.slots[row, node]
-        if not self.static and len(destination):
-            self.fed = max(self.fed, int(destination.max()) + 1)
-        self.on[row, destination] = True
-        self.cache[:, row, destination] = self.cache[:, row, self.behind + node]
+        row, node, slot = self.find_kept(*self.select_active(nodes))
+        self.cache[:, row, slot] = self.cache[:, row, self.live + node]
         if self.features is not None:
-            self.features[self.going[row], destination - self.prefix + 1] = self.hidden[row, node]
+            self.features[self.going[row], slot - self.prefix + 1] = self.hidden[row, node]
 
     @without_gradients
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """Restart rows [B] bool as those of `fresh`, which has read its prompts, also in drafter and draft model."""
-        n_more = self.take_prompts(rows, fresh, (self.prefix, fresh.prefix))
-        self.fed += n_more
-        self.prefix += n_more
+        self.take_prompts(rows, fresh)
         index = rows.nonzero()[:, 0].to(self.last.device)
         self.last[index] = fresh.last
         if self.features is not None:
@@ -398,8 +364,8 @@ class DrafterNet(nn.Module):
 class EagleDrafter(SlotCache):
     """A `Drafter` of a batch that is being decoded; it makes the target store its features by position.
 
-    Ours sees the picture alone: the caption reaches it through the features. A released one has `before` slots for the
-    caption before those of the picture.
+    Ours sees the picture alone: the caption reaches it through the features. A released one has slots for the caption
+    before those of the picture.
     """
 
     def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
@@ -408,22 +374,24 @@ class EagleDrafter(SlotCache):
         context = net.make_context(target, ids)
         like = target.last
         on = F.pad(context.on, (0, target.length), value=True)
-        super().__init__(net, target.net.key_shape, target.table, on, context.shift.clone(), like, on.shape[1])
+        layout = on, context.on.shape[1], target.length
+        shift = context.shift.clone()
+        super().__init__(net, target.net.key_shape, layout, target.table, shift, like, on.shape[1])
         self.target = target
         self.embeddings = context.embeddings
-        self.before = context.on.shape[1]
         self.static = target.static
         # the target writes the features, at index position + 1
         self.features = target.features = like.new_zeros(len(on), target.length + 1, like.shape[-1])
-        if self.before:
+        if self.prefix:
             with torch.inference_mode():
-                slots = torch.arange(self.before, device=like.device).expand(len(on), -1)
-                self.read(net.combine(context.words, context.features), slots)
+                slots = torch.arange(self.prefix, device=like.device).expand(len(on), -1)
+                x = net.combine(context.words, context.features)
+                self.run_pass(x, slots, slots, self.see_before(slots))
 
     @without_gradients
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """Restart the rows [B] bool as those of `fresh`; the target clears their features."""
-        self.before += self.take_prompts(rows, fresh, (self.before, fresh.before))
+        self.take_prompts(rows, fresh)
 
     @without_gradients
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
@@ -433,8 +401,8 @@ class EagleDrafter(SlotCache):
         B = len(tokens)
         (tokens, positions, sources) = self.select_active(tokens, positions, sources)
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
-        slots = positions + self.before
-        output = self.read(self.net.combine(self.embeddings[tokens], features), slots)
+        slots, mask = self.feed(positions)
+        output = self.run_pass(self.net.combine(self.embeddings[tokens], features), slots, slots, mask)
         self.last = slots[:, -1:]
         self.parents = slots[:, :0]  # the tree has no nodes yet
         self.predicted = output[:, -1:]  # predicted features, of the last token written, then of the tree's nodes
@@ -446,13 +414,13 @@ class EagleDrafter(SlotCache):
         numbered from the first node since `logits`, or -1; its predicted feature is the node's."""
         (B, S) = tokens.shape
         (tokens, positions, parents) = self.select_active(tokens, positions, parents)
-        slots = positions.clamp(max=self.target.length - 1) + self.before
+        slots = positions.clamp(max=self.length - 1) + self.prefix
         self.parents = torch.cat([self.parents, parents], 1)
         ancestry = find_ancestors(self.parents)[:, -S:]
         written = (torch.arange(self.live, device=slots.device) <= self.last) & self.on[:, : self.live]
         features = self.predicted.gather(1, (parents + 1)[..., None].expand(-1, -1, self.predicted.shape[-1]))
         x = self.net.combine(self.embeddings[tokens], features)
-        output = self.read_tree(x, slots, written[:, None].expand(-1, S, -1), ancestry)
+        output = self.run_nodes(x, slots, torch.cat([written[:, None].expand(-1, S, -1), ancestry], 2))
         self.predicted = torch.cat([self.predicted, output], 1)
         return self.restore_rows(self.target.net.output(output), B)
 

@@ -6,53 +6,50 @@ from functools import cache
 from typing import Any, Protocol
 
 import torch
-from parity_decoders.passes import Passes
-from parity_decoders.steps import Step
 from torch import Tensor
 
-from parity.decode.clock import Clock
-from parity.models.compiling import MOST, say_failed
+from parity_decoders.passes import Passes
+from parity_decoders.steps import Step
 
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
+MOST = 64  # graphs of a pass that are compiled
 
 
 class CompiledSteps:
     """A decoder's pass compiled as one graph: the network, guidance, filters, noise, drafts and verification. The first
     pass runs as it is, because it makes room. If compilation fails, a line says so and all passes run as they are."""
 
-    def __init__(self, run: Callable[[], Step], clock: Clock | None = None):
-        """Set the pass. clock: counts the calls of networks of every pass; their seconds are not known."""
-        self.run, self.clock = run, clock
+    def __init__(self, run: Callable[[], Step]):
+        """Set the pass."""
+        self.run = run
         self.compiled: Callable[[], Step] | None = None
-        self.calls: list[tuple[str, Any, Any, int]] = []  # of networks, in a pass
 
     def __call__(self) -> Step:
         """Make a pass and return its step."""
         if self.compiled is None:
-            n = 0 if self.clock is None else len(self.clock.spans)
             step = self.run()
-            if self.clock is not None:
-                self.calls = [(role, None, None, tokens) for role, _, _, tokens in self.clock.spans[n:]]
             torch._dynamo.config.recompile_limit = MOST
             self.compiled = torch.compile(self.run, fullgraph=True, dynamic=False)
             return step
         if self.compiled is not self.run:
             try:
-                step = self.compiled()
-                if self.clock is not None:
-                    self.clock.spans += self.calls
-                return step
+                return self.compiled()
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 self.compiled = self.run
                 say_failed("a whole pass", error)
         return self.run()
 
 
-def compile_passes(steps: Iterator[Step], clock: Clock | None = None) -> None:
-    """Compile the passes of a decoder whole, if they repeat; others only have their network compiled. clock: counts the
-    calls of networks."""
+def compile_passes(steps: Iterator[Step]) -> None:
+    """Compile the passes of a decoder whole, if they repeat; others only have their network compiled."""
     if isinstance(steps, Passes) and steps.line.static:
-        steps.run = CompiledSteps(steps.run, clock)
+        steps.run = CompiledSteps(steps.run)
+
+
+def say_failed(name: str, error: Exception) -> None:
+    """Print that compilation of a function ended with an error."""
+    cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+    print(f"compile: {name}: {cause}; it runs as it is", file=sys.stderr)
 
 
 class Recording(Protocol):
@@ -63,18 +60,19 @@ class Recording(Protocol):
         ...
 
 
-Record = Callable[[Callable[[], Step]], Recording]  # records a pass
+Record = Callable[[Callable[[], Step], Any], Recording]  # records a pass, beside a recording made before
 
 
 class Captured:
     """A pass of a decoder as a CUDA graph."""
 
-    def __init__(self, run: Callable[[], Step]):
-        """Record the calls of the pass `run`; nothing runs. Raises RuntimeError if a call cannot be recorded."""
+    def __init__(self, run: Callable[[], Step], beside: "Captured | None" = None):
+        """Record the calls of the pass `run`; nothing runs. beside: another whose memory it shares: a pass leaves
+        nothing there, and its step is copied. Raises RuntimeError if a call cannot be recorded."""
         stream = torch.cuda.current_stream()
         self.graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, pool=None if beside is None else beside.graph.pool()):
                 self.step = run()
         finally:
             torch.cuda.set_stream(stream)  # where recording fails, torch leaves its own
@@ -86,35 +84,15 @@ class Captured:
         return Step(tokens.clone(), n_kept.clone(), positions.clone(), None if nodes is None else nodes.clone())
 
 
-class Counted:
-    """A recording whose calls of networks a clock counts at each replay; their seconds are not known."""
-
-    def __init__(self, record: Record, run: Callable[[], Step], clock: Clock):
-        """Record the pass `run`, whose calls the clock lists."""
-        self.clock = clock
-        n = len(clock.spans)
-        self.recording = record(run)
-        self.calls = [(role, None, None, tokens) for role, _, _, tokens in clock.spans[n:]]
-        del clock.spans[n:]
-
-    def replay(self) -> Step:
-        """Make the pass, and count its calls."""
-        self.clock.spans += self.calls
-        return self.recording.replay()
-
-
-def capture(method: str, steps: Iterator[Step], clock: Clock | None = None) -> Iterator[Step]:
+def capture(method: str, steps: Iterator[Step]) -> Iterator[Step]:
     """Return the steps of a decoder, made by recordings where its passes repeat; where they do not, the steps as they
-    are, and the log says why. clock: counts the calls of networks."""
+    are, and the log says why."""
     if not isinstance(steps, Passes):
         reason = "it is a generator, not `Passes`"
     elif not steps.line.static:
         reason = "shapes of the model's passes follow from the rows that are open"
     else:
-        record: Record = Captured  # looked up here, where a test may put a tape in its place
-        if clock is None:
-            return run_captured(steps, record)
-        return run_captured(steps, lambda run: Counted(record, run, clock))
+        return run_captured(steps, Captured)  # looked up here, where a test may put a tape in its place
     say_once(f"capture: {method}: {reason}; passes run one by one")
     return steps
 
@@ -183,7 +161,8 @@ def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
             step = passes.run()
         else:
             try:
-                recording = recordings[reach] = recordings[reach] or record(passes.run)
+                beside = next(filter(None, recordings.values()), None)
+                recording = recordings[reach] = recordings[reach] or record(passes.run, beside)
             except RuntimeError as error:
                 say_once(f"capture: {str(error).strip().splitlines()[0][:200]}; passes run one by one")
                 model.attend(length)
