@@ -346,6 +346,41 @@ def measure_jobs(bench: Bench) -> Iterator[Row]:
             yield row | {"times sooner": off / on, "tokens that differ": differ}
 
 
+def measure_generate(bench: Bench) -> Iterator[Row]:
+    """Time `generate` of transformers, by itself and by decoders as they are, captured, and compiled and captured, on a
+    random Llama of SmolLM2-1.7B's size: the second call of each, with its captures."""
+    from parity_decoders import transformers as decoders
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers, dim, heads, vocab = (2, 64, 2, 512) if bench.cpu else (24, 2048, 32, 49152)
+    sizes = {"hidden_size": dim, "intermediate_size": 4 * dim, "num_hidden_layers": layers, "vocab_size": vocab}
+    config = LlamaConfig(**sizes, num_attention_heads=heads, max_position_embeddings=2048)
+    net = make_random_network(lambda: LlamaForCausalLM(config).eval(), bench.device, bench.dtype)
+    ids = torch.arange(PROMPT, device=bench.device)[None]
+    keywords = {"do_sample": True, "max_new_tokens": 16 if bench.cpu else 256, "eos_token_id": None, "pad_token_id": 0}
+    ways: dict[str, dict[str, bool]] = {"as it is": {}}
+    if not bench.cpu:
+        ways |= {"captured": {"capture": True}, "compiled, captured": {"compile": True, "capture": True}}
+    calls: list[tuple[str, str, dict[str, Any]]] = [("generate itself", "as it is", {})]
+    for method in DECODERS:
+        how = {"custom_generate": getattr(decoders, method), "seed": 1}
+        calls += [(method, way, how | flags) for way, flags in ways.items()]
+    expected: dict[str, torch.Tensor] = {}  # the tokens of a method as it is
+    for method, way, how in calls:
+        net.generate(ids, **keywords, **how)
+        bench.wait()
+        start = time.monotonic()
+        tokens = net.generate(ids, **keywords, **how)
+        bench.wait()
+        row = {
+            "method": method,
+            "passes": way,
+            "ms a token": 1000 * (time.monotonic() - start) / keywords["max_new_tokens"],
+        }
+        differ = int((tokens != expected.setdefault(method, tokens)).sum())
+        yield row | {"tokens that differ": differ}
+
+
 def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
     """Yield the steps of a decoder, captured on a GPU."""
     return iter(passes) if bench.cpu else run_captured(passes)
@@ -380,6 +415,12 @@ PARTS = {
         "A job with and without captured passes",
         "Passes are not compiled here, seconds have all that a job does, its captures too, and passes are those that"
         " the random network takes: no figure to compare with the predictions at the top of this page.",
+    ),
+    "generate": Part(
+        measure_generate,
+        120,
+        "Inside transformers' `generate`",
+        "A random network accepts few drafts, so times compare ways of one method, not methods.",
     ),
 }
 

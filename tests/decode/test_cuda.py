@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parity_decoders import captured
+from parity_decoders import captured, transformers
 from parity_decoders.captured import run_captured
 from parity_decoders.noise import counted_noise
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from decoders.tests.architectures import make_model
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.experiment.options import KINDS, cap_small, declaration, methods, options
@@ -92,6 +93,19 @@ def test_a_job_whose_passes_are_captured_has_the_same_columns(wide_cells, method
     cuda, graphs = (decode(cell, "discrete", method, "cuda", at_once, captured=c) for c in (False, True))
     for name in set(cuda) - {"seconds", "first_seconds"}:
         np.testing.assert_array_equal(graphs[name], cuda[name], err_msg=name)
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["ar", "sjd_coupled", "mtj"])
+@pytest.mark.parametrize("flags", [{"capture": True}, {"compile": True}, {"compile": True, "capture": True}])
+def test_passes_inside_generate_have_the_tokens_of_the_cpu(method, flags, monkeypatch, capsys):
+    monkeypatch.setattr(captured, "REACHES", (12, 28))
+    model, ids = make_model("llama").double(), torch.tensor([[3, 4, 5, 7]])
+    keywords = {"do_sample": True, "top_k": 0, "max_new_tokens": 40, "eos_token_id": None, "pad_token_id": 0, "seed": 3}
+    keywords["custom_generate"] = getattr(transformers, method)
+    expected = model.generate(ids, **keywords)
+    assert torch.equal(model.cuda().generate(ids.cuda(), **keywords, **flags).cpu(), expected)
+    assert "compile:" not in (log := capsys.readouterr().err) and "capture:" not in log
 
 
 @needs_cuda
