@@ -10,7 +10,7 @@ from parity_decoders.discrete.eagle import eagle
 from parity_decoders.discrete.lantern import lantern
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
-from transformers import ChameleonConfig
+from transformers import ChameleonConfig, Emu3TextConfig
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.row_noise import batch_noise
@@ -189,3 +189,14 @@ def test_a_smaller_model_of_the_family_drafts(layout, tmp_path):
     start = torch.zeros(2, dtype=torch.int64)
     decoded = record(model, start, spec(model, start, noise=batch_noise(0, captions), gamma=4))
     assert decoded.nfe.double().mean() < 0.3 * model.length
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_new_companion_drops_no_features(is_training):
+    """Emu3's configuration names a dropout of a tenth. Must fail: a companion in training mode."""
+    config = Emu3TextConfig(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
+    net = llama.make_companion("drafter", config)
+    net.train(net.training or is_training)
+    x, mask = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 40, dtype=torch.bool)
+    table = llama.make_rotary_table(config)[None, :40]
+    assert torch.equal(*(net(x, x, table, mask) for _ in range(2))) != is_training
