@@ -28,13 +28,14 @@ class CompiledSteps:
         """Make a pass and return its step."""
         if self.compiled is None:
             step = self.run()
-            torch._dynamo.config.recompile_limit = MOST
+            name = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+            setattr(torch._dynamo.config, name, MOST)  # the latter before torch 2.7
             self.compiled = torch.compile(self.run, fullgraph=True, dynamic=False)
             return step
         if self.compiled is not self.run:
             try:
                 return self.compiled()
-            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            except torch._dynamo.exc.TorchDynamoException as error:
                 self.compiled = self.run
                 say_failed("a whole pass", error)
         return self.run()

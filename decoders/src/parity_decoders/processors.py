@@ -109,14 +109,11 @@ class GenerateLaw:
         self.processors = processors
         self.guidance = guidance
         self.greedy = greedy
-
-    def list_readers(self) -> list[str]:
-        """List the processors that read the tokens before a slot."""
-        return [type(processor).__name__ for processor in self.processors if type(processor) not in OF_SCORES]
+        self.reads_scores = [type(processor) in OF_SCORES for processor in processors]
 
     def needs_prefix(self) -> bool:
         """Return whether a processor reads the tokens before a slot."""
-        return bool(self.list_readers())
+        return not all(self.reads_scores)
 
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
         """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
@@ -129,8 +126,8 @@ class GenerateLaw:
             scores = (self.guidance.scale * (conditional - unconditional) + unconditional).float()
         B, S, V = scores.shape
         no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
-        for processor in self.processors:
-            if type(processor) in OF_SCORES:
+        for processor, reads_scores in zip(self.processors, self.reads_scores, strict=True):
+            if reads_scores:
                 scores = filter_scores(processor, no_ids, scores.reshape(B * S, V)).view(B, S, V)
                 continue
             assert prefixes is not None

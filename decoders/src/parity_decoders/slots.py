@@ -164,6 +164,7 @@ class SlotNetwork(CacheLayout):
         # transformers 5.24 renames the keyword; a model with code of its own may have either
         self.cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self.windows = find_windows(model)
+        self.window = next(filter(None, self.windows), None)
         self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
         self.dtype = model.get_input_embeddings().weight.dtype
@@ -195,12 +196,11 @@ class SlotNetwork(CacheLayout):
     def make_mask(self, slots: Tensor, places: Tensor, visible: Tensor) -> Any:
         """Make the additive mask [R, 1, S, T] of `visible` [R, S, T], cut to the sliding window if all layers have one;
         if only some have, a dict with a mask for each type of layer. slots, places: as in `run_pass`."""
-        window = next(filter(None, self.windows), None)
-        if window is None:
+        if self.window is None:
             return self.add_heads(visible)
         # the place of a key is its slot, except for the nodes of a tree, which are stored after all others
         key_places = torch.arange(visible.shape[2], device=slots.device).repeat(len(slots), 1).scatter(1, slots, places)
-        near = self.add_heads(visible & (key_places[:, None] > places[..., None] - window))
+        near = self.add_heads(visible & (key_places[:, None] > places[..., None] - self.window))
         if None not in self.windows:
             return near
         return {"full_attention": self.add_heads(visible), "sliding_attention": near}

@@ -263,9 +263,10 @@ def run_decoder(
     guidance, processors = split_processors(request.logits_processor)
     law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
     static = request.fixes_shapes()
-    if static and (readers := law.list_readers()):
+    if static and law.needs_prefix():
+        reader = type(processors[law.reads_scores.index(False)]).__name__
         raise DecodingError(
-            f"{decoder.__name__}: compile or capture with {readers[0]}, which reads the tokens before a slot; "
+            f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
         )
     seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed

@@ -48,7 +48,7 @@ class CompiledPass:
                 torch._dynamo.config.recompile_limit = MOST
                 inductor.freezing = self.device == "cpu" and x.shape[:-1].numel() >= MANY
                 return self.fast(*arguments)
-            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            except torch._dynamo.exc.TorchDynamoException as error:
                 self.failed = True
                 say_failed(self.function.__name__, error)
         return self.function(*arguments)
