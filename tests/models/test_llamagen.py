@@ -189,6 +189,23 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
     assert skipped > 0
 
 
+@pytest.mark.parametrize("options", [{"threshold": 0.3}, {"threshold": 0.5, "s1": 0}])
+def test_a_row_that_is_verified_drafts_as_without_one_that_skips(net, drafter, embedded_captions, options):
+    """After a row skips a verification all are drafted anew, and the drafter reads older features there."""
+    options = options | {"schedule": "dynamic", "s2": 4, "delta": 0.5, "k": 8, "total": 12, "depth": 3, "top_k": 3}
+
+    def decode(rows):
+        """Decode these rows in one batch."""
+        model = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
+        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0)), rows, **options)
+
+    together, alone = decode([0, 1, 2]), [decode([row]) for row in range(3)]
+    assert len({int(row.nfe) for row in alone}) > 1
+    for row in range(3):
+        assert torch.equal(together.tokens[row], alone[row].tokens[0])
+        assert together.nfe[row] == alone[row].nfe[0]
+
+
 @torch.inference_mode()
 def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_captions):
     """Behind a tree of the target, behind what was kept of it, in the row below that, and behind their own feature."""

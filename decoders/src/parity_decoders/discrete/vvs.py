@@ -176,14 +176,17 @@ def vvs(
     def run_pass() -> Step:
         g = torch.zeros_like(line.frontier)
         age = line.age[:, 0]
-        candidates = draft(line.last_frontier, line.frontier, measure_staleness(line, s1, s2, blend))
+        staleness = measure_staleness(line, s1, s2, blend)
+        candidates = draft(line.last_frontier, line.frontier, staleness)
         skip = age % (interval - 1) == 0
         if schedule == "dynamic":
             skip = measure_similarity(candidates, model.codebook, depth, decay, stride) >= threshold
         if schedule != "off" and not is_idle_on_cpu(skip := skip & (age > 0)):
             path = choose_sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
             g = take_sequence(line, candidates, path, skip, truncate)
-            redrafted = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
+            # a row that skips nothing reads its last token again, with the same feature
+            staleness = torch.where(g[:, None] > 0, (g + max(s2, 0))[:, None], staleness)
+            redrafted = draft(line.frontier, line.frontier + g, staleness)
             candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
         tree = join_tree(line, g, G, candidates)
         p = tree.compute_law()
