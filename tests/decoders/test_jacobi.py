@@ -5,7 +5,8 @@ import torch
 from parity_decoders.discrete.gsd import find_groups
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
-from parity_decoders.discrete.sjd_pac import sjd_pac
+from parity_decoders.discrete.sjd_pac import make_layout, sjd_pac
+from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.verification import race
 from parity_decoders.window import Window
@@ -121,3 +122,8 @@ def test_numbers_that_all_passes_share_are_noticed(monkeypatch):
 
     monkeypatch.setattr(Window, "_draw_draft_races", draw_by_slot)
     assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
+
+
+def test_a_tree_of_too_many_nodes_is_refused_before_it_is_made():
+    with pytest.raises(DecodingError, match="branches 15, depth 6: a tree of 12204241 nodes; allowed: at most 4096"):
+        make_layout(15, 6, 50)
