@@ -56,12 +56,15 @@ def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
     assert plain[0].image.tobytes() == pictures[0].image.tobytes()
 
 
-def test_a_companion_is_left_out_without_loading_the_target_again():
+def test_companions_come_and_go_without_loading_the_target_again():
     model = parity.load("scenes", ROOT / "config.yaml")
-    guided, plain = (model.load_networks(method).nets for method in ("mtj_draft", "ar"))
-    assert "draft" in guided and "draft" not in plain
-    assert plain["net"] is guided["net"]
-    assert "heads" in model.load_networks("mtj_heads").nets
+    nets = [model.load_networks(method).nets for method in ("mtj_draft", "ar", "mtj_heads", "eagle")]
+    assert [companion for net in nets for companion in net if companion not in ("vq", "net")] == [
+        "draft",
+        "heads",
+        "drafter",
+    ]
+    assert len({id(net["net"]) for net in nets}) == 1
 
 
 def test_classes_made_together_are_those_made_alone():

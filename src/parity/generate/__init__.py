@@ -115,15 +115,12 @@ class Generator:
         return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
     def load_networks(self, method: str) -> Any:
-        """Load the networks that a method needs; those loaded before are used again, of image tokens also without the
-        companion that they have."""
+        """Load the networks that a method needs; those loaded before are used again."""
         companion = needs(self.kind, method)
         if companion in self.loaded:
             return self.loaded[companion]
-        if self.kind == "discrete" and not companion and self.loaded:
-            loaded = next(iter(self.loaded.values()))
-            nets = {name: net for name, net in loaded.nets.items() if name not in weights.COMPANIONS}
-            self.loaded[companion] = replace(loaded, nets=nets)
+        if loaded := next(iter(self.loaded.values()), None):
+            self.loaded[companion] = loaded.take_companion(companion)
         else:
             spec = {"method": method, "dtype": self.dtype}
             captured = self.device.startswith("cuda") and self.config.capture == "auto"

@@ -100,12 +100,17 @@ class Bench:
         return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
 
     def load_networks(self, method: str, fast: bool) -> Any:
-        """Load the networks that a method decodes with, once for each companion; fast: compiled."""
-        key = (needs(self.kind, method), fast)
-        if key not in self.models:
+        """Load the networks that a method decodes with, the target once; fast: compiled."""
+        companion = needs(self.kind, method)
+        if (companion, fast) not in self.models:
+            loaded = next((model for (_, compiled), model in self.models.items() if compiled == fast), None)
             spec = {"method": method, "dtype": self.dtype}
-            self.models[key] = loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
-        return self.models[key]
+            self.models[companion, fast] = (
+                loaded.take_companion(companion)
+                if loaded
+                else loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
+            )
+        return self.models[companion, fast]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""

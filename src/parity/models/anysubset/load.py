@@ -117,6 +117,12 @@ class Loaded:
         config, weights = self.read("judge")
         return self.fit_weights(causal.build(config), weights, "judge")
 
+    def take_companion(self, name: str) -> "Loaded":
+        """Return these models. Raises ParityError if there is no companion of this name ("": none is needed)."""
+        if name and name not in self.manifest["files"]:
+            raise ParityError(f"text model: has no {name}; allowed: {', '.join(self.manifest['files'])}")
+        return self
+
     def fit_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> Any:
         """Load a component's weights into transformers' network, and return it on the device, for evaluation. Raises
         ParityError unless all fit, except tied and derived ones."""
@@ -170,6 +176,4 @@ def load(
 ) -> Loaded:
     """Make the models of a manifest, which are read on first use. Raises ParityError if the component `needs` is not in
     it. `fast` is ignored: no pass is compiled, because its shape differs from pass to pass."""
-    if needs and needs not in manifest["files"]:
-        raise ParityError(f"text model: has no {needs}; allowed: {', '.join(manifest['files'])}")
-    return Loaded(manifest, torch.device(device), dtype)
+    return Loaded(manifest, torch.device(device), dtype).take_companion(needs)

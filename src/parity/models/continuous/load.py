@@ -62,6 +62,12 @@ class Loaded:
             self.nets[component] = net
         return self.nets[component]
 
+    def take_companion(self, name: str) -> "Loaded":
+        """Load the companion of this name ("": none) beside the target, unless it is here."""
+        if name:
+            self.network(name)
+        return self
+
     def file(self, component: str) -> Path:
         """Verify the file of a component and return its path. Raises ParityError if the model does not have it."""
         if component not in self.manifest["files"]:
@@ -143,9 +149,8 @@ def load(
     """Load the target of a manifest, and the companion `needs`, "draft", unless it is "". fast: compile their heads.
     Raises ParityError if a network is not in the manifest."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
-    for component in ("target", *([needs] if needs else [])):
-        loaded.network(component)
-    return loaded
+    loaded.network("target")
+    return loaded.take_companion(needs)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:

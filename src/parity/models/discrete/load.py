@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,15 @@ class Loaded:
         """Whether a decoder's pass is compiled as one graph; on a CPU that costs more than the network's part alone."""
         return isinstance(self.run, CompiledPass) and self.device.type != "cpu"
 
+    def take_companion(self, name: str) -> "Loaded":
+        """Return target and image tokenizer as they are, with the companion of this name ("": none), which is loaded
+        unless it is here."""
+        nets = {key: net for key, net in self.nets.items() if key in ("vq", "net", name)}
+        if name and name not in nets:
+            dtype = next(nets["net"].parameters()).dtype
+            nets |= load_networks(self.manifest, (name,), str(self.device), dtype)
+        return replace(self, nets=nets)
+
     @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
         """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
@@ -74,8 +83,8 @@ def load(
     fast: bool = False,
 ) -> Loaded:
     """Load the networks of a manifest, and `needs`, a companion, unless it is "". fast: compile the pass."""
-    nets = load_networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
-    loaded = Loaded(manifest, nets, torch.device(device))
+    nets = load_networks(manifest, ("vq", "net"), device, dtype)
+    loaded = Loaded(manifest, nets, torch.device(device)).take_companion(needs)
     if fast:
         loaded.run = CompiledPass(logits_pass, loaded.device.type)
     return loaded
