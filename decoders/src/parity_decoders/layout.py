@@ -45,18 +45,19 @@ class CacheLayout:
         """Count the slots that passes attend to, where shapes are `static`."""
         return min(self.reach or self.on.shape[1], self.on.shape[1])
 
-    def see_before(self, slots: Tensor) -> Tensor:
+    def find_visible(self, slots: Tensor) -> Tensor:
         """Find which slots tokens at slots [R, S] see, bool [R, S, live]: themselves, and those before them that are
         `on`."""
-        self.live = self.count_reached() if self.static else int(slots.max()) + 1
-        key = torch.arange(self.live, device=slots.device)
-        return (key <= slots[..., None]) & self.on[:, None, : self.live] | (key == slots[..., None])
+        live = self.count_reached() if self.static else int(slots.max()) + 1
+        key = torch.arange(live, device=slots.device)
+        return (key <= slots[..., None]) & self.on[:, None, :live] | (key == slots[..., None])
 
     def feed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Store tokens at positions [R, S]: return their slots [R, S], and which slots they see, bool [R, S, live]."""
         slots = positions + self.prefix
         self.on.scatter_(1, slots, True)
-        visible = self.see_before(slots)
+        visible = self.find_visible(slots)
+        self.live = visible.shape[2]
         self.fed = max(self.fed, self.live)
         return slots, visible
 
@@ -72,9 +73,9 @@ class CacheLayout:
         before = torch.arange(self.live, device=positions.device) < root[..., None]
         return torch.cat([before & on, nodes], 2)
 
-    def find_kept(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find row, node and slot of the nodes [R, W] of the last tree that are kept, -1 for none, and let these slots
-        be seen."""
+    def settle(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Let the nodes [R, W] of the last tree that are kept, -1 for none, be seen at their slots: return row, node
+        and slot of each."""
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]

@@ -170,7 +170,7 @@ class SlotNetwork(CacheLayout):
         self.dtype = model.get_input_embeddings().weight.dtype
         if self.prefix > 1:
             slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
-            self.run_pass(ids[:, :-1], slots, slots, self.see_before(slots), last_only=True)
+            self.run_pass(ids[:, :-1], slots, slots, self.find_visible(slots), last_only=True)
         self.static = static
 
     def run_pass(
@@ -228,7 +228,7 @@ class SlotNetwork(CacheLayout):
 
     def keep(self, nodes: Tensor) -> None:
         """Copy the nodes [R, W] of the last tree, -1 for none, to the slots of their positions. See TokenModel."""
-        row, node, slot = self.find_kept(nodes)
+        row, node, slot = self.settle(nodes)
         self.cache.copy_slots(row, self.live + node, slot)
 
 

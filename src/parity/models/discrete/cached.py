@@ -234,7 +234,7 @@ class Cached(SlotCache):
             self.attend(0)
             slots = torch.arange(P - 1, device=prefix.device).expand(rows, -1)
             with torch.inference_mode():
-                self.prefix_states = self.run_pass(prefix[:, :-1], slots, slots, self.see_before(slots))
+                self.prefix_states = self.run_pass(prefix[:, :-1], slots, slots, self.find_visible(slots))
             self.reach = None
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ class Cached(SlotCache):
     @without_gradients
     def keep(self, nodes: Tensor) -> None:
         """Move the keys, values and features of the last tree's nodes [R, W], -1 for none, to their positions."""
-        row, node, slot = self.find_kept(*self.select_active(nodes))
+        row, node, slot = self.settle(*self.select_active(nodes))
         self.cache[:, row, slot] = self.cache[:, row, self.live + node]
         if self.features is not None:
             self.features[self.going[row], slot - self.prefix + 1] = self.hidden[row, node]
@@ -386,7 +386,7 @@ class EagleDrafter(SlotCache):
             with torch.inference_mode():
                 slots = torch.arange(self.prefix, device=like.device).expand(len(on), -1)
                 x = net.combine(context.words, context.features)
-                self.run_pass(x, slots, slots, self.see_before(slots))
+                self.run_pass(x, slots, slots, self.find_visible(slots))
 
     @without_gradients
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
