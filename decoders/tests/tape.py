@@ -16,16 +16,16 @@ class Calls(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.made = []
-        self.own = {}  # what the calls made, by memory: all but the buffers that were there before
+        self.results = {}  # what the calls made, by memory: all but the buffers that were there before
         self.before = set()
 
     def __torch_dispatch__(self, call, types, inputs=(), keywords=None):
         out = call(*inputs, **(keywords or {}))
         self.made.append((call, inputs, keywords or {}, out))
-        self.before |= {x.untyped_storage().data_ptr() for x in list_tensors((inputs, keywords))} - set(self.own)
+        self.before |= {x.untyped_storage().data_ptr() for x in list_tensors((inputs, keywords))} - set(self.results)
         for x in list_tensors(out):
             if (memory := x.untyped_storage().data_ptr()) not in self.before:
-                self.own.setdefault(memory, x)
+                self.results.setdefault(memory, x)
         return out
 
     def repeat(self):
@@ -37,7 +37,7 @@ class Calls(TorchDispatchMode):
 
     def spoil(self):
         """Overwrite what the calls made, as another graph does that shares their memory."""
-        for x in self.own.values():
+        for x in self.results.values():
             x.fill_(True if x.dtype == torch.bool else -1 if not x.is_floating_point() else torch.nan)
 
 

@@ -1,11 +1,15 @@
 """Decoders with a drafter; methods whose options make them one decoder draw the same tokens."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from parity_decoders.candidates import grow_dynamic_tree
 from parity_decoders.discrete.eagle import eagle
+from parity_decoders.discrete.lantern_pp import lantern_pp
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import measure_similarity, vvs
+from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.sampling import TokenSampling
 from parity_decoders.verification import descend, find_look_alikes
@@ -193,3 +197,9 @@ def test_a_law_without_candidates_is_not_relaxed():
     plain, relaxed = (decode_table(d, LOGITS, 6, 500).tokens for d in ("ar", "lantern_pp"))
     assert torch.equal(plain[:, 0], relaxed[:, 0])
     assert not torch.equal(plain, relaxed)
+
+
+def test_a_static_tree_of_too_many_nodes_is_refused():
+    with pytest.raises(DecodingError, match="breadth 16, depth 16: a tree of 37825 nodes; allowed: at most 4096"):
+        model = SimpleNamespace(vocab=64, length=8, forced=torch.full((8,), -1))
+        lantern_pp(model, torch.zeros(1, dtype=torch.int64), noise=counted_noise(0, range(1)), breadth=16, depth=16)

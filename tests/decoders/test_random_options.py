@@ -68,10 +68,10 @@ def draw_option(rng, hint, default):
         return rng.random() < 0.5
     bounds = {key: getattr(note, key, None) for note in notes for key in ("ge", "gt", "le", "lt")}
     least = next((bounds[key] for key in ("ge", "gt") if bounds.get(key) is not None), 0)
-    most = next((bounds[key] for key in ("le", "lt") if bounds.get(key) is not None), LARGEST)
+    upper = next((bounds[key] for key in ("le", "lt") if bounds.get(key) is not None), LARGEST)
     if hint is int:
-        return rng.choice([default, least, least + 1, rng.randint(least, max(least, min(most, LARGEST)))])
-    return rng.choice([default, least if bounds.get("gt") is None else least + 1e-3, rng.uniform(least, min(most, 2))])
+        return rng.choice([default, least, least + 1, rng.randint(least, max(least, min(upper, LARGEST)))])
+    return rng.choice([default, least if bounds.get("gt") is None else least + 1e-3, rng.uniform(least, min(upper, 2))])
 
 
 def draw_options(rng, method):

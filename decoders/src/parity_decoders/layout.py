@@ -31,7 +31,7 @@ class CacheLayout:
     places: Tensor  # [R, S] where the nodes of the last tree stand if they are kept
 
     def __init__(self, on: Tensor, prefix: int, length: int):
-        """Set the slots of prompts that are to be read."""
+        """Set the slots of prompts, of which the network has read nothing yet."""
         self.on, self.prefix, self.length = on, prefix, length
         self.fed = prefix
 

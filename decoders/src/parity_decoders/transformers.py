@@ -75,10 +75,6 @@ class Request:
     compile: bool = False
     capture: bool = False
 
-    def fixes_shapes(self) -> bool:
-        """Return whether shapes of passes are to be those of batch and window alone."""
-        return self.compile or self.capture
-
 
 KEYWORDS = {field.name: field.default for field in fields(Request) if field.default is not MISSING}
 
@@ -262,7 +258,7 @@ def run_decoder(
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(request.logits_processor)
     law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
-    static = request.fixes_shapes()
+    static = request.compile or request.capture
     if static and law.needs_prefix():
         reader = type(processors[law.reads_scores.index(False)]).__name__
         raise DecodingError(
@@ -293,7 +289,7 @@ def run_decoder(
 def refuse_others(name: str, model: Any, request: Request) -> None:
     """Raise DecodingError if a request has anything that decoder `name` does not support: beams, outputs other than
     those of `Decoded`, inputs that it would not read, a filled cache, a stream of several rows, a draft model where
-    none is used, or none where one is needed, or a capture where there is none."""
+    none is used, or none where one is needed, or a capture on a device without graphs."""
     config, device = request.generation_config, request.input_ids.device
     stream, draft_model = request.stream, request.draft_model
     if config.num_beams > 1:

@@ -5,10 +5,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from parity_decoders.errors import DecodingError
 from parity_decoders.protocols.discrete import find_ancestors
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
 from parity_decoders.verification import make_law
+
+MOST = 4096  # nodes of a tree
+
+
+def check_nodes(options: str, nodes: int) -> None:
+    """Raise DecodingError that names a method's options if their tree has more than MOST nodes."""
+    if nodes > MOST:
+        raise DecodingError(f"{options}: a tree of {nodes} nodes; allowed: at most {MOST}")
 
 
 class Candidates(NamedTuple):

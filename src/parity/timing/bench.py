@@ -93,24 +93,18 @@ class Bench:
         self.fast = how["compile"] == "on" or (how["compile"] == "auto" and on_cuda)
         self.compiles = how["compile"] == "auto" and not self.fast and kind == "discrete"  # tries compiled passes, too
         self.captured = how["capture"] == "auto" and on_cuda
-        self.models: dict[tuple[str, bool], Any] = {}
+        self.models: dict[bool, Any] = {}  # by whether they are compiled
 
     def rows(self, first: int, count: int) -> Rows:
         """Make the inputs of `count` rows from number `first` on, under ids that no experiment has."""
         return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
 
     def load_networks(self, method: str, fast: bool) -> Any:
-        """Load the networks that a method decodes with, the target once; fast: compiled."""
-        companion = needs(self.kind, method)
-        if (companion, fast) not in self.models:
-            loaded = next((model for (_, compiled), model in self.models.items() if compiled == fast), None)
+        """Load the networks that a method decodes with, each once; fast: compiled."""
+        if fast not in self.models:
             spec = {"method": method, "dtype": self.dtype}
-            self.models[companion, fast] = (
-                loaded.take_companion(companion)
-                if loaded
-                else loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
-            )
-        return self.models[companion, fast]
+            self.models[fast] = loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
+        return self.models[fast].take_companion(needs(self.kind, method))
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""

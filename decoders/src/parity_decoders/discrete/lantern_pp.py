@@ -16,7 +16,7 @@ from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity_decoders.steps import Step
-from parity_decoders.trees import Tree
+from parity_decoders.trees import Tree, check_nodes
 from parity_decoders.verification import find_look_alikes, is_idle_on_cpu, verify_siblings
 
 CLAIM = "lossy"
@@ -88,6 +88,7 @@ def lantern_pp(
     V = model.vocab
     line = SequenceBuffer(model, start, depth + 1)
     shape = make_harmonic_shape(min(breadth, model.vocab), depth)
+    check_nodes(f"lantern_pp: breadth {breadth}, depth {depth}", len(shape.parents))
     look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = list_levels(shape, V, start.device)
     parents, offset = (

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from parity_decoders.counts import Counts
-from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.trees import Tree
+from parity_decoders.trees import Tree, check_nodes
 from parity_decoders.verification import transport, verify_siblings
 from parity_decoders.window import Window
 
@@ -21,7 +20,6 @@ CLAIM = "lossless"
 ORIGIN = "account"
 REFILLS = True
 SOURCE = "Kang et al. 2026 (SJD-PAC), from its description; warm: this project"
-MOST = 4096  # nodes of the tree
 
 
 class Layout(NamedTuple):
@@ -35,11 +33,9 @@ class Layout(NamedTuple):
 
 
 def make_layout(K: int, D: int, W: int) -> Layout:
-    """Lay out the tree of K candidates in the first D of W slots, and the chain of the other slots. Raises
-    DecodingError for a tree of more than MOST nodes."""
+    """Lay out the tree of K candidates in the first D of W slots, and the chain of the other slots."""
     first = [sum(K**i for i in range(d)) for d in range(D + 2)]
-    if first[-1] > MOST:
-        raise DecodingError(f"sjd_pac: branches {K}, depth {D}: a tree of {first[-1]} nodes; allowed: at most {MOST}")
+    check_nodes(f"sjd_pac: branches {K}, depth {D}", first[-1])
     chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
     levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
     tail = torch.tensor([first[D], *chain[:-1]] if chain else [], dtype=torch.int64)

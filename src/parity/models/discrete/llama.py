@@ -247,7 +247,8 @@ class HiddenSizes(NamedTuple):
 
 def make_companion(component: str, config: Any) -> nn.Module:
     """Build "heads" or a "drafter" for a target with transformers' configuration `config`, of its language model. It
-    drops no features, whatever the configuration says (Emu3's names a tenth), so that it can be trained again."""
+    drops no features, although Emu3's configuration names a dropout of a tenth: training that is resumed must be the
+    same."""
     c = HiddenSizes(config.hidden_size, config.intermediate_size, config.rms_norm_eps)
     return (Heads(c) if component == "heads" else FeatureDrafter(c, make_layer(config))).eval()
 
