@@ -260,9 +260,13 @@ def check_slots(model: Any) -> int:
 
 def check_laws(found: Tensor, truth: Tensor, name: str) -> None:
     """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] differ by more
-    than rounding."""
+    than rounding. Logits that are NaN or infinite in the truth are not compared; if all are, that is an error."""
+    is_number = truth.isfinite()
+    if not bool(is_number.any()):
+        raise DecodingError(f"{name}: the model's logits are NaN or infinite; allowed: numbers")
+    found, truth = (x.masked_fill(~is_number, -torch.inf) for x in (found, truth))
     limit = TOLERANCE if truth.dtype == torch.float32 else 0.2  # bfloat16 has 8 significant bits
-    difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1)).abs().max())
+    difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1))[is_number].abs().max())
     if not difference <= limit:
         raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")
 
