@@ -95,7 +95,7 @@ def parts(path: Path) -> list[Path]:
         raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
     for file in path.iterdir():
         check_link(file)
-    all_names = sorted(file.name for file in path.iterdir() if file.is_file())
+    all_names = sorted(file.name for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     try:
         names = select_weights(all_names, lambda index: read_index(path / index))
     except ParityError as error:

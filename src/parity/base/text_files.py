@@ -49,6 +49,25 @@ def read_text(path: Path) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start}; allowed: UTF-8 text") from None
 
 
+def find_flaw(text: str) -> str:
+    """Say which character of a text cannot be kept in files, and what is allowed; "" if there is none."""
+    if "\0" in text:
+        return "holds a NUL character; allowed: text without it"
+    if half := re.search("[\ud800-\udfff]", text):
+        return f"holds U+{ord(half[0]):04X}, half of a character; allowed: whole characters"
+    return ""
+
+
+def list_texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value of JSON, names of objects among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value:
+            yield from list_texts(part)
+        yield from list_texts(list(value.values())) if isinstance(value, dict) else ()
+
+
 def find_suffix(name: str) -> str:
     """Find the suffix of a file's name that says its format: the last one before .gz, in lower case."""
     return Path(name.lower().removesuffix(".gz")).suffix
@@ -67,7 +86,8 @@ def read_rows(text: str, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_json_object(line: str, place: str) -> dict[str, Any]:
-    """Read a line that holds a JSON object. Raises ValueError, which begins with `place`, for any other line."""
+    """Read a line that holds a JSON object. Raises ValueError, which begins with `place`, for any other line, and for a
+    character that cannot be kept (`find_flaw`)."""
     try:
         row = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -75,6 +95,9 @@ def read_json_object(line: str, place: str) -> dict[str, Any]:
         raise ValueError(f"{place} is not JSON ({problem}); allowed: one object a line") from None
     if not isinstance(row, dict):
         raise ValueError(f"{place} is no JSON object; allowed: one object a line")
+    for text in list_texts(row):
+        if flaw := find_flaw(text):
+            raise ValueError(f"{place}: {text[:40]!r} {flaw}")
     return row
 
 

@@ -10,7 +10,7 @@ torch.
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.experiment.schema import CLASSES, PromptSpec
 
 PLACES = 24  # number of caption tokens that the embedded model reads, its end token among them
+SHOWN = 5  # an error gives the numbers of so many further prompts
 EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
 NAMES = ("prompt", "caption", "text")  # names of the prompt's column, if the configuration names none
 TABLES = {"parti": "tsv", "dpg": "csv"}  # benchmarks, and the format that their tables are in
@@ -138,21 +139,34 @@ def find_format(spec: PromptSpec) -> str:
     return FORMATS[suffix]
 
 
+def read_format(spec: PromptSpec, root: Path) -> Iterator[PromptRow]:
+    """Read every row of a prompt set by its format. Raises ValueError for a file or row that cannot be read."""
+    if spec.file.startswith(CLASSES):
+        return read_classes(spec)
+    kind = find_format(spec)
+    text = text_files.read_text(root / spec.file)
+    if kind == "coco":
+        return read_coco(text, spec.caption)
+    if kind in ("lines", "labels"):
+        return read_lines(text, kind == "labels")
+    return read_table(text, kind, spec.column)
+
+
+def find_flaw(prompt: str) -> str:
+    """Say why a prompt cannot be used, whatever the model, and what is allowed; "" if it can."""
+    if not any(character.isprintable() and not character.isspace() for character in prompt):
+        return "has no visible character; allowed: text"
+    return text_files.find_flaw(prompt)
+
+
 def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[PromptRow]:
     """Yield every row of a prompt set, in the file's order, whatever `limit` and `sample` are; its file is relative to
-    `root`. Raises ConfigError, which begins with `label`, for a file or row that cannot be read."""
+    `root`. Raises ConfigError, which begins with `label`, for a file, row or prompt that cannot be read."""
     try:
-        if spec.file.startswith(CLASSES):
-            yield from read_classes(spec)
-            return
-        kind = find_format(spec)
-        text = text_files.read_text(root / spec.file)
-        if kind == "coco":
-            yield from read_coco(text, spec.caption)
-        elif kind in ("lines", "labels"):
-            yield from read_lines(text, kind == "labels")
-        else:
-            yield from read_table(text, kind, spec.column)
+        for number, row in enumerate(read_format(spec, root), 1):
+            if flaw := find_flaw(row["prompt"]):
+                raise ValueError(f"prompt {number} ({row['prompt'][:40]!r}) {flaw}")
+            yield row
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None
 
@@ -196,23 +210,46 @@ def read_rows(spec: PromptSpec, root: Path = Path()) -> list[PromptRow]:
 def read_prompts(spec: PromptSpec, root: Path = Path(), max_words: int | None = None) -> list[str]:
     """Read the prompts of a set (see `read_rows`). Raises ConfigError also for one of more than `max_words` words."""
     prompts = [row["prompt"] for row in read_rows(spec, root)]
-    for number, prompt in enumerate(prompts, 1):
-        if max_words is not None and (words := len(prompt.split())) > max_words:
-            problem = f"prompt {number} ({prompt[:40]!r}...) has {words} words"
-            raise ConfigError(f"image.prompts.file = {spec.file!r}: {problem}; allowed: at most {max_words}")
+
+    def find_length(prompt: str) -> str:
+        """Say that a prompt has too many words; "" if it does not."""
+        if max_words is None or (words := len(prompt.split())) <= max_words:
+            return ""
+        return f"has {words} words; allowed: at most {max_words}"
+
+    refuse_prompts(prompts, find_length, f"image.prompts.file = {spec.file!r}: ")
     return prompts
 
 
-def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
-    """Raise ConfigError for the first prompt that the embedded model cannot read: more tokens than it has positions or,
-    if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
-    from parity.embedded.scenes import parse
+def refuse_prompts(prompts: Iterable[str], find: Callable[[str], str], label: str = "") -> None:
+    """Raise ConfigError, which begins with `label`, if `find` finds a flaw in prompts: it gives number, text and flaw of
+    the first, and the numbers of the next SHOWN."""
+    flaws = [(number, prompt, flaw) for number, prompt in enumerate(prompts, 1) if (flaw := find(prompt))]
+    if not flaws:
+        return
+    (number, prompt, flaw), *others = flaws
+    more = f" and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
+    numbers = ", ".join(str(number) for number, *_ in others[:SHOWN])
+    also = f"; {len(flaws):,} prompts in all: also {numbers}{more}" if others else ""
+    raise ConfigError(f"{label}prompt {number} ({prompt[:40]!r}) {flaw}{also}")
 
-    for number, prompt in enumerate(prompts, 1):
-        label = f"image.prompts.file = {spec.file!r}: prompt {number} ({prompt[:40]!r})"
-        if (tokens := len(re.findall(r"\w+|[^\w\s]+", prompt))) >= PLACES:
-            raise ConfigError(f"{label}: {tokens} tokens; allowed with source embedded: at most {PLACES - 1}")
+
+def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
+    """Raise ConfigError for prompts that the embedded model cannot read: more tokens than it has positions, no word that
+    it knows or, if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
+    from parity.embedded.scenes import WORDS, parse
+
+    def find_unread(prompt: str) -> str:
+        """Say why the model cannot read a prompt; "" if it can."""
+        tokens = re.findall(r"\w+|[^\w\s]+", prompt.lower())
+        if len(tokens) >= PLACES:
+            return f"has {len(tokens)} tokens; allowed with source embedded: at most {PLACES - 1}"
+        if not any(token in WORDS for token in tokens):
+            return f"has no word that the model knows; allowed with source embedded: such as {EXAMPLE!r}"
         try:
             _ = drawn and parse(prompt)
         except ParityError as error:
-            raise ConfigError(f"{label}: {error}; allowed with source embedded: such as {EXAMPLE!r}") from None
+            return f"is no sentence of its grammar ({error}); allowed with source embedded: such as {EXAMPLE!r}"
+        return ""
+
+    refuse_prompts(prompts, find_unread, f"image.prompts.file = {spec.file!r}: ")

@@ -81,6 +81,11 @@ def measure_pictures(
     return columns
 
 
+def are_numbers(captions: Iterable[Any]) -> bool:
+    """Return whether all captions are numbers, as those of a model of classes are: no text to compare pictures with."""
+    return all(str(caption).isdecimal() for caption in captions)
+
+
 def explain_few(images: int, reference: int, needed: int) -> str:
     """Explain that there are fewer images or reference pictures than needed for a figure; "" if there are enough."""
     for count, noun in ((images, "images"), (reference, "reference pictures")):
@@ -90,12 +95,15 @@ def explain_few(images: int, reference: int, needed: int) -> str:
 
 
 def explain_absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
-    """Give each of `figures` of a published model the reason why it is missing: a network for `column` that is not
-    declared, or nothing to compare with. {} for embedded models, which have networks of their own."""
+    """Give each of `figures` of a published model the reason why it is missing: prompts that are no captions, a network
+    for `column` that is not declared, or nothing to compare with. {} for embedded models, which have networks of their
+    own."""
     if not sample.protocol:
         return {}
     section = "image" if sample.spec.get("prompts") else "continuous"
     reason = "no reference: " + str(sample.reference_outputs.get("why", f"{section}.reference"))
-    if column not in sample.outputs:
+    if NEEDS[column] in OF_CAPTIONS and are_numbers(sample.shard.captions):
+        reason = "no captions: the prompts are numbers of classes"
+    elif column not in sample.outputs:
         reason = f"no network: networks.{NEEDS[column]}"
     return {name: Estimate(why=reason) for name in figures}

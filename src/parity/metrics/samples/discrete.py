@@ -9,6 +9,7 @@ import numpy as np
 
 from parity.base.files import read_json
 from parity.embedded.scenes import SIZE, draw_ground_truth, reduce_pictures
+from parity.metrics import judges
 from parity.metrics.estimates import prompt_groups
 from parity.metrics.networks import clip
 from parity.metrics.samples import Files
@@ -39,7 +40,8 @@ class Sample(Files):
         networks see (`metrics.judges`)."""
         if file := self.manifest["files"].get("clip"):
             return clip.cell_features(self.shard.captions, self.pixels, clip.load(Path(file), self.device))
-        return self.judge(self.shard.captions.astype(str).tolist())
+        captions = self.shard.captions.astype(str).tolist()
+        return self.judge(None if judges.are_numbers(captions) else captions)
 
 
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
