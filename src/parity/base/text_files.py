@@ -60,12 +60,15 @@ def find_flaw(text: str) -> str:
 
 def list_texts(value: Any) -> Iterator[str]:
     """Yield every text in a value of JSON, names of objects among them."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for part in value:
-            yield from list_texts(part)
-        yield from list_texts(list(value.values())) if isinstance(value, dict) else ()
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            rest += [*value, *value.values()]
+        elif isinstance(value, list):
+            rest += value
 
 
 def find_suffix(name: str) -> str:

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.base.text_files import read_table
-from parity.experiment import checkpoint_files, model_checks, pins, prompt_files, stand_in, study, tuned, weights
+from parity.experiment import (
+    caption_cleaning,
+    checkpoint_files,
+    model_checks,
+    pins,
+    prompt_files,
+    stand_in,
+    study,
+    tuned,
+    weights,
+)
 from parity.experiment.cells import Cell, cells, kinds, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
 from parity.experiment.options import (
@@ -59,6 +69,8 @@ def make_plan(
     prompts = read_prompts(config.image.prompts, max_words=max_words)
     if max_words:
         check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
+    for spec in weights.list_models(config, "discrete").values():
+        caption_cleaning.check_prompts(prompts, spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
     return Plan(config, prompts, cells(config, prompts), notes)
 
 

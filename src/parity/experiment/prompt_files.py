@@ -155,7 +155,7 @@ def read_format(spec: PromptSpec, root: Path) -> Iterator[PromptRow]:
 def find_flaw(prompt: str) -> str:
     """Say why a prompt cannot be used, whatever the model, and what is allowed; "" if it can."""
     if not any(character.isprintable() and not character.isspace() for character in prompt):
-        return "has no visible character; allowed: text"
+        return "has no visible character; allowed: one or more words"
     return text_files.find_flaw(prompt)
 
 
@@ -222,8 +222,8 @@ def read_prompts(spec: PromptSpec, root: Path = Path(), max_words: int | None = 
 
 
 def refuse_prompts(prompts: Iterable[str], find: Callable[[str], str], label: str = "") -> None:
-    """Raise ConfigError, which begins with `label`, if `find` finds a flaw in prompts: it gives number, text and flaw of
-    the first, and the numbers of the next SHOWN."""
+    """Raise ConfigError, which begins with `label`, if `find` finds a flaw in prompts: it gives number, text and flaw
+    of the first, and the numbers of the next SHOWN."""
     flaws = [(number, prompt, flaw) for number, prompt in enumerate(prompts, 1) if (flaw := find(prompt))]
     if not flaws:
         return
@@ -235,8 +235,8 @@ def refuse_prompts(prompts: Iterable[str], find: Callable[[str], str], label: st
 
 
 def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
-    """Raise ConfigError for prompts that the embedded model cannot read: more tokens than it has positions, no word that
-    it knows or, if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
+    """Raise ConfigError for prompts that the embedded model cannot read: more tokens than it has positions, no word
+    that it knows or, if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
     from parity.embedded.scenes import WORDS, parse
 
     def find_unread(prompt: str) -> str:

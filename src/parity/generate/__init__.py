@@ -26,10 +26,12 @@ from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
+from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import dump_model, kinds
 from parity.experiment.config_reader import read_config
 from parity.experiment.options import methods, needs
-from parity.experiment.schema import Config
+from parity.experiment.prompt_files import find_flaw, refuse_prompts
+from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.tuned import Case
 from parity.generate.animation import mask_open
 from parity.inputs.prompts import encode
@@ -177,7 +179,7 @@ class Generator:
             return self.make_text_rows(prompts, n)
         if self.kind == "continuous" and not self.reads_given_captions:
             return {"ids": np.array([str(image) for p in prompts for image in self.find_images(p, n)])}
-        check_captions(prompts, self.case.spec.source == "embedded")
+        check_captions(prompts, self.case.spec)
         if self.reads_given_captions:
             return {"ids": np.array([str(i + r * len(prompts)) for i in range(len(prompts)) for r in range(n)])}
         encoded = {name: column.repeat(n, 0) for name, column in encode(self.manifest, prompts, self.device).items()}
@@ -204,6 +206,8 @@ class Generator:
         packed: list[MaskedText] = []
         for text in texts:
             segments = text.split(BLANK)
+            if flaw := find_flaw(text):
+                raise ParityError(f"text {text[:60]!r} {flaw}")
             if len(segments) == 1 or not "".join(segments).strip():
                 raise ParityError(f"text {text[:60]!r}: allowed: words, and a blank, {BLANK}, for each word to fill in")
             if unclear := re.search(rf"{BLANK}_+|[^\W_]{BLANK}|{BLANK}[^\W_]", text):
@@ -242,14 +246,21 @@ class Generator:
         return images, [None] * len(images)
 
 
-def check_captions(captions: list[str], is_embedded: bool) -> None:
-    """Raise ParityError for a caption without words or, of an embedded model, with one that it does not know."""
-    for caption in captions:
+def check_captions(captions: list[str], spec: ModelSpec) -> None:
+    """Raise ParityError for captions without words, of an embedded model also with words that it does not know, and for
+    those of which a published encoder reads nothing."""
+
+    def find_unread(caption: str) -> str:
+        """Say why the model cannot read a caption; "" if it can."""
         words = re.findall(r"\w+|[^\w\s]+", caption.lower())
-        if not words:
-            raise ParityError(f"caption {caption[:60]!r}: allowed: one or more words")
-        if is_embedded and (unknown := [word for word in words if word not in WORDS]):
-            raise ParityError(f"caption {caption[:60]!r}: unknown word {unknown[0]!r}; allowed: {', '.join(WORDS)}")
+        if flaw := find_flaw(caption):
+            return flaw
+        if spec.source == "embedded" and (unknown := [word for word in words if word not in WORDS]):
+            return f"has the unknown word {unknown[0]!r}; allowed: {', '.join(WORDS)}"
+        return ""
+
+    refuse_prompts(captions, find_unread)
+    check_prompts(captions, spec)
 
 
 def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "") -> Generator:

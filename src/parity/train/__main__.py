@@ -22,6 +22,7 @@ from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json
 from parity.experiment import checks, job_resources, tuned, weights
+from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.config_reader import read_config
 from parity.experiment.prompt_files import iter_rows, read_prompts
 from parity.experiment.schema import PromptSpec, TrainingSpec, validate
@@ -52,11 +53,13 @@ def read_all_prompts(a: argparse.Namespace, generator: Generator) -> list[str]:
     the model cannot read."""
     assert generator.config.image is not None
     if not a.prompts:
-        return read_prompts(generator.config.image.prompts)
+        prompts = read_prompts(generator.config.image.prompts)
+        check_prompts(prompts, generator.case.spec, f"image.prompts.file = {generator.config.image.prompts.file!r}: ")
+        return prompts
     prompts = [row["prompt"] for row in iter_rows(PromptSpec(file=str(a.prompts)), Path(), f"--prompts {a.prompts}")]
     if not prompts:
         raise ParityError(f"--prompts {a.prompts}: holds no prompt; allowed: one prompt a line")
-    check_captions(prompts, generator.case.spec.source == "embedded")
+    check_captions(prompts, generator.case.spec)
     return prompts
 
 

@@ -33,6 +33,7 @@ from parity.base.command import pin_threads, progress, run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import checks, tuned
+from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import captions, kinds, list_text_tasks
 from parity.experiment.config_reader import read_config
 from parity.experiment.options import KINDS, find_plain_method, make_option_schema, needs
@@ -190,6 +191,7 @@ def make_bench(case: Case, manifest: dict[str, Any], config: Config) -> Bench:
         return Given(case.kind, manifest, case.setting, given, **how)
     assert config.image is not None
     texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
+    check_prompts(texts, case.spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
     companions = {needs(case.kind, variant.method) for variant in list_candidates(case)}
     given = {"captions": np.array(texts), **encode(manifest, texts, "cuda" if machine.gpu() else "cpu")}
     return Images(case.kind, manifest, case.setting, given, companions=companions, **how)

@@ -1,27 +1,22 @@
-"""The text encoder: T5, freshly initialised for training, or read from files; captions as LlamaGen takes them.
+"""The text encoder: T5, freshly initialised for training, or read from files, which reads captions that are cleaned
+(`parity.experiment.caption_cleaning`)."""
 
-Published encoders read captions cleaned as DeepFloyd does, which LlamaGen applies twice. Those rules are facts of the
-training data, in this order: a caption that is cleaned otherwise has other embeddings. Source: DeepFloyd IF's and
-LlamaGen's language/t5.py.
-"""
-
-import html
 import math
-import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_plus
 
 import torch
 import torch.nn.functional as F
 from parity_decoders.protocols.discrete import Encoder
 from torch import Tensor, nn
 
+from parity.base.errors import ParityError
 from parity.base.weights import tensors
 from parity.embedded.tokenizer import VOCAB, encode
+from parity.experiment.caption_cleaning import SPACE, UNKNOWN, clean
 from parity.experiment.model_checks import check_tokenizer
 from parity.models.discrete import llama
 
@@ -109,11 +104,13 @@ def load_encoder(path: Path, device: str = "cpu") -> "T5EncoderModel":
 
 def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
     """Load the tokenizer of a published encoder's folder, as a function that cleans captions and returns input_ids and
-    attention_mask [B, length]. Raises ParityError if the folder has none."""
+    attention_mask [B, length]. Raises ParityError if the folder has none; the function does for a caption of which
+    nothing is read."""
     from transformers import AutoTokenizer
 
     check_tokenizer(path, "text")
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    unread = {*tokenizer.all_special_ids, tokenizer.convert_tokens_to_ids(SPACE)}
 
     def words(captions: list[str]) -> Any:
         """Clean captions and encode them, cut at `length` tokens; print how many were cut."""
@@ -122,7 +119,11 @@ def load_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
         if cut:
             warning = f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there"
             print(warning, file=sys.stderr, flush=True)
-        return tokenizer(cleaned, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        batch = tokenizer(cleaned, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        for caption, ids in zip(captions, batch["input_ids"].tolist(), strict=True):
+            if not set(ids) - unread:
+                raise ParityError(f"caption {caption[:60]!r} {UNKNOWN}")
+        return batch
 
     return words
 
@@ -153,92 +154,3 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
         return {"embeddings": hidden.float(), "valid": mask}
 
     return encoded
-
-
-ADDRESS = (
-    r"\b((?:{scheme}:(?:\/{{1,3}}|[a-zA-Z0-9%])"
-    r"|[a-zA-Z0-9.\-]+[.](?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b\/?(?!@)))"
-)
-DASHES = (
-    "\u002d\u058a\u05be\u1400\u1806\u2010-\u2015"
-    "\u2e17\u2e1a\u2e3a\u2e3b\u2e40\u301c\u3030\u30a0\ufe31\ufe32\ufe58\ufe63\uff0d"
-)
-FILES = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
-Rules = list[tuple[str, str]]
-
-ADDRESSES: Rules = [
-    ("<person>", "person"),
-    (ADDRESS.format(scheme="https?"), ""),
-    (ADDRESS.format(scheme="www"), ""),
-]
-SIGNS: Rules = [
-    (r"@[\w\d]+\b", ""),  # nicknames are removed
-    ("[\u31c0-\u31ef]+", ""),  # CJK strokes are removed
-    ("[\u31f0-\u31ff]+", ""),  # katakana extensions are removed
-    ("[\u3200-\u32ff]+", ""),
-    ("[\u3300-\u33ff]+", ""),
-    ("[\u3400-\u4dbf]+", ""),
-    ("[\u4dc0-\u4dff]+", ""),
-    ("[\u4e00-\u9fff]+", ""),  # CJK ideographs are removed
-    (f"[{DASHES}]+", "-"),
-    ("[`´«»“”¨]", '"'),
-    ("[‘’]", "'"),
-    (r"&quot;?", ""),
-    (r"&amp", ""),
-    (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", " "),  # IP addresses become a space
-    (r"\d:\d\d\s+$", ""),
-    (r"\\n", " "),  # this is a backslash and the letter n, not a new line
-    (r"#\d{1,3}\b", ""),
-    (r"#\d{5,}\b", ""),
-    (r"\b\d{6,}\b", ""),
-    (rf"[\S]+\.(?:{FILES})", ""),
-    (r"[\"\']{2,}", '"'),
-    (r"[\.]{2,}", " "),
-    (r"[#®•©™&@·º½¾¿¡§~)(\]\[}{|\\/*]{1,}", " "),
-    (r"\s+\.\s+", " "),
-]
-WORDS: Rules = [
-    (r"\b[a-zA-Z]{1,3}\d{3,15}\b", ""),  # this and the next two rules remove article numbers
-    (r"\b[a-zA-Z]+\d+[a-zA-Z]+\b", ""),
-    (r"\b\d+[a-zA-Z]+\d+\b", ""),
-    (r"(worldwide\s+)?(free\s+)?shipping", ""),
-    (r"(free\s)?download(\sfree)?", ""),
-    (r"\bclick\b\s(?:for|on)\s\w+", ""),
-    (rf"\b(?:{FILES})(\simage[s]?)?", ""),
-    (r"\bpage\s+\d+\b", ""),
-    (r"\b\d*[a-zA-Z]+\d+[a-zA-Z]+\d+[a-zA-Z\d]*\b", " "),
-    (r"\b\d+\.?\d*[xх×]\d+\.?\d*\b", ""),  # sizes such as 20x30 are removed; the second x here is Cyrillic
-    (r"\b\s+\:\s+", ": "),
-    (r"(\D[,\./])\b", r"\1 "),
-    (r"\s+", " "),
-    (r"^[\"\']([\w\W]+)[\"\']$", r"\1"),
-    (r"^[\'\_,\-\:;]", ""),
-    (r"[\'\_,\-\:\-\+]$", ""),
-    (r"^\.\S+$", ""),
-]
-JOINS = re.compile(r"[-_]")  # in a caption with more than three of these, all are replaced by spaces
-
-
-def apply_rules(caption: str, rules: Rules) -> str:
-    """Replace all matches of each rule's pattern in a caption, rule by rule."""
-    for pattern, replacement in rules:
-        caption = re.sub(pattern, replacement, caption)
-    return caption
-
-
-def clean_once(caption: str) -> str:
-    """Clean a caption one time as DeepFloyd does: lower case, no markup, addresses, special signs, article numbers."""
-    import ftfy
-    from bs4 import BeautifulSoup
-
-    caption = apply_rules(unquote_plus(caption).strip().lower(), ADDRESSES)
-    caption = apply_rules(BeautifulSoup(caption, features="html.parser").text, SIGNS)
-    if len(JOINS.findall(caption)) > 3:
-        caption = JOINS.sub(" ", caption)
-    caption = html.unescape(html.unescape(ftfy.fix_text(caption))).strip()
-    return apply_rules(caption, WORDS).strip()
-
-
-def clean(caption: str) -> str:
-    """Clean a caption twice, as in the training of the published encoder."""
-    return clean_once(clean_once(caption))
