@@ -5,11 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 import parity
-from parity.base.errors import ParityError
+from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
+from parity.experiment import checks, pins
+from parity.generate import BLANK
 from parity.generate import __main__ as command
 from parity.generate.animation import GREY
 from parity.inputs.prompts import encode, list_images
@@ -152,6 +155,23 @@ def test_an_added_model_of_captions_reads_any_caption(tmp_path, monkeypatch):
     assert not torch.allclose(horse.tokens, dog.tokens, rtol=1e-1)
 
 
+def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_path, monkeypatch):
+    """By `generate` before networks are loaded, and by the workflow's plan before any job."""
+    model = add_stand_in("llamagen", tmp_path / "g", grid=8)
+    monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
+    prompts = ["a red circle", "一只红色的猫", "@midjourney"]
+    message = r"prompt 2 \('一只红色的猫'\) is empty after the cleaning .*; 2 prompts in all: also 3$"
+    with pytest.raises(ParityError, match=f"^{message}"):
+        model.generate(prompts, method="ar")
+    (tmp_path / "p.txt").write_text("\n".join(prompts))
+    raw = yaml.safe_load((tmp_path / "g/m.yaml").read_text())
+    raw["image"] |= {"methods": {"ar": [{}]}, "prompts": {"file": str(tmp_path / "p.txt")}}
+    with pytest.raises(ConfigError, match=f"^image.prompts.file = '.*p.txt': {message}"):
+        checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
+    (tmp_path / "p.txt").write_text("a red circle\n")
+    assert checks.make_plan(raw, str, None, lambda name: pins.NONE, []).prompts == prompts[:1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -171,6 +191,10 @@ def test_an_added_model_of_captions_reads_any_caption(tmp_path, monkeypatch):
         (["a", "--method", "sjd", "--option", "window=257"], "sjd.window = 257: allowed: at most 256"),
         (["a red cat", "--method", "sjd"], "unknown word 'cat'; allowed: a, of, on, "),
         ([" ", "--method", "sjd"], "allowed: one or more words"),
+        (["red", "a red\0", "--method", "sjd", "--grid"], "prompt 2 .* holds a NUL character"),
+        (["a \udcff red", "--method", "sjd"], r"prompt 1 .* holds U\+DCFF, half of a character"),
+        (["red", "\u200b", "--method", "sjd", "--grid"], "prompt 2 .* has no visible character"),
+        ([f"anna \0 {BLANK}", "--model", "xlnet"], "holds a NUL character"),
         (["red " * 24, "--method", "sjd"], "tokens long; allowed: at most 24"),
         (["anna could", "--model", "xlnet"], "a blank, ___, for each word"),
         (["anna could ______ .", "--model", "xlnet"], "'______' is no whole blank"),

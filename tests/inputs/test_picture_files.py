@@ -9,7 +9,13 @@ from PIL import Image
 
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks
-from parity.inputs.picture_files import check_reference, describe_left_out, digest_state, open_picture
+from parity.inputs.picture_files import (
+    check_reference,
+    describe_left_out,
+    digest_state,
+    open_picture,
+    read_pictures,
+)
 
 GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
 COLOURS = np.stack([GRAY, GRAY[::-1], GRAY[:, ::-1]], axis=2)
@@ -196,6 +202,56 @@ def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):
     (line,) = describe_left_out(config)
     reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 links to nothing, 1 pictures behind the first 70"
     assert line == f"image.reference = {str(tmp_path)!r}: left out: {reasons}"
+
+
+def save_cmyk(file):
+    Image.new("CMYK", (6, 4)).save(file)
+
+
+FLAWED = {
+    "CMYK colours": ("b.jpg", save_cmyk, "holds CMYK colours"),
+    "an empty file": ("b.png", lambda f: f.touch(), "cannot be read"),
+    "a cut file": ("b.png", lambda f: (Image.fromarray(COLOURS).save(f), f.write_bytes(f.read_bytes()[:60])), "cannot"),
+    "several frames": (*make_frames_writer(GRAY, "b.png"), "holds 2 frames"),
+    "transparency": (*make_writer(np.concatenate([COLOURS, HALF], 2), "b.png"), "holds transparent pixels"),
+    "numbers without a range": (*make_writer(GRAY.astype(np.float32), "b.tif"), "holds floating-point numbers"),
+}
+
+
+@pytest.mark.parametrize("case", FLAWED)
+def test_all_pictures_that_cannot_be_used_are_named_at_once(tmp_path, case):
+    """Where the first file is one of them, that is before any job."""
+    name, write, problem = FLAWED[case]
+    save_pictures(tmp_path / "refs")
+    write(tmp_path / "refs" / name)
+    with pytest.raises(ParityError, match=f"{name}'?: {problem}.*; allowed") as alone:
+        list(read_pictures(tmp_path / "refs")[1])
+    assert "pictures cannot be used" not in str(alone.value)
+    for other in "cdefgh":
+        save_cmyk(tmp_path / f"refs/{other}.jpg")
+    others = "c.jpg holds CMYK colours, .*, f.jpg holds CMYK colours and 2 more$"
+    with pytest.raises(ParityError, match=f"7 of 11 pictures cannot be used: {name} {problem}.*, {others}"):
+        list(read_pictures(tmp_path / "refs")[1])
+    assert len(list(read_pictures(tmp_path / "refs", 4)[1])) == 4, "what is not read does not matter"
+    save_cmyk(tmp_path / "refs/0.jpg")
+    with pytest.raises(ConfigError, match=r"^image.reference = '.*0.jpg': holds CMYK.* 8 of 12 pictures cannot"):
+        check_reference("image.reference", tmp_path / "refs", 0, drawn=False)
+
+
+@pytest.mark.parametrize("name", ["._0.png", "._0.jpg", ".hidden.webp", "__MACOSX/._0.png", "Thumbs.db", ".DS_Store"])
+def test_files_that_computers_add_to_a_folder_are_no_pictures(tmp_path, name):
+    folder = tmp_path / "refs"
+    save_pictures(folder)
+    state = digest_state(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"\0\5\x16\7" + bytes(4096))
+    assert digest_state(folder) == state
+    check_reference("image.reference", folder, 4, drawn=True)
+    count, found = read_pictures(folder)
+    assert count == len(list(found)) == 4
+    config = checks.make_config({"image": {"methods": {"ar": [{}]}, "reference": str(folder)}})
+    kind = {"T": "files .db", "_": "folders"}.get(name[0], "hidden files")
+    assert describe_left_out(config) == [f"image.reference = {str(folder)!r}: left out: 1 {kind}"]
 
 
 def test_other_pictures_under_one_path_have_another_digest(tmp_path):

@@ -22,6 +22,14 @@ COCO = {
 }
 
 
+LONG = "word " * 30
+
+
+def name_circle(caption):
+    """Make a COCO file of one picture with this caption."""
+    return {"images": [{"id": 1}], "annotations": [{"id": 1, "image_id": 1, "caption": caption}]}
+
+
 def read_content(tmp_path, name, content, **settings):
     """Write a prompt file, as JSON if the content is no text, and read its prompts with these settings."""
     text = content if isinstance(content, str | bytes) else json.dumps(content)
@@ -43,6 +51,9 @@ def read_content(tmp_path, name, content, **settings):
         ("p.csv", ",prompt\n0,a red car\n1,a dog\n", {}, ["a red car", "a dog"]),
         ("p.csv", "sep=,\r\nprompt,cat\r\na red car,x\r\n", {}, ["a red car"]),
         ("P.TXT", "\ufeffa red car\n", {}, ["a red car"]),
+        ("p.jsonl", '{"prompt": "a \\ud83d\\ude00"}\n', {}, ["a \U0001f600"]),
+        ("p.jsonl", '{"prompt": "a \\\\u0000 \\\\ud83d"}\n', {}, ["a \\u0000 \\ud83d"]),
+        ("p.txt", "кот\n一只猫\n\U0001f408\n!\n", {}, ["кот", "一只猫", "\U0001f408", "!"]),
         ("p.ndjson", '{"prompt": "a red car"}\n', {}, ["a red car"]),
         ("p.list", "7\n007\n999\n", {"format": "labels"}, ["7", "7", "999"]),
     ],
@@ -139,6 +150,15 @@ def test_labels_need_no_file():
         ("p.json", "[" * 100_000, {}, ["no captions as COCO's"]),
         ("p.json", {**COCO, "annotations": COCO["annotations"][:1]}, {}, ["picture 7 has 0 captions"]),
         ("p.txt", "a\nb\n", {"limit": 3, "sample": 0}, ["image.prompts.limit = 3", "holds 2 prompts"]),
+        ("p.txt", f"{LONG}\na\n{LONG}\n{LONG}\n", {}, ["prompt 1", "30 words; allowed", "3 prompts in all: also 3, 4"]),
+        ("p.txt", f"{LONG}\n" * 9, {}, ["9 prompts in all: also 2, 3, 4, 5, 6 and 3 more"]),
+        ("p.jsonl", '{"prompt": "a cat\\u0000"}\n', {}, ["line 1: 'a cat\\x00' holds a NUL character; allowed"]),
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": "a \\ud83d"}\n', {}, ["line 2: 'a \\ud83d' holds U+D83D, half of"]),
+        ("p.jsonl", '{"prompt": "a", "tags": [{"\\udc00": 1}]}\n', {}, ["line 1: '\\udc00' holds U+DC00"]),
+        ("p.json", name_circle("red \ud83d"), {}, ["prompt 1 ('red \\ud83d') holds U+D83D"]),
+        ("p.json", name_circle("red\0circle"), {}, ["prompt 1 ('red\\x00circle') holds a NUL"]),
+        ("p.txt", "a\n\u200b\u2060\n", {}, ["prompt 2 ('\\u200b\\u2060') has no visible character"]),
+        ("p.csv", "prompt\na\n\u00ad\n", {}, ["prompt 2 ('\\xad') has no visible character"]),
     ],
 )
 def test_an_unreadable_prompt_file_is_one_line(tmp_path, name, content, settings, fragments):
@@ -153,6 +173,7 @@ def test_prompts_the_embedded_model_cannot_read_are_refused():
     scene = "a large dotted blue square on a red background"
     prompts.check_embedded([scene], spec, drawn=True)
     prompts.check_embedded(["a photo of a corgi"], spec, drawn=False)
-    for wrong, drawn in (("a photo of a corgi", True), ("red " * 24, True), ("red " * 24, False)):
+    long = "red " * 24
+    for wrong, drawn in (("a photo of a corgi", True), (long, True), (long, False), ("красный круг", False)):
         with pytest.raises(ConfigError, match=r"mine\.txt.*prompt 2.*allowed"):
             prompts.check_embedded([scene, wrong], spec, drawn)

@@ -291,11 +291,11 @@ def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
 # --- a cell of a published model, through the commands
 
 
-def write_cell(tmp_path, pixels):
+def write_cell(tmp_path, pixels, captions=CAPTIONS):
     """Write a cell whose pictures are `pixels` and whose model declares no network of its own; return its folder."""
     n = len(pixels)
     ids = np.array([f"{i:05d}/000" for i in range(n)])
-    columns = make_shard_columns(n, 4) | {"ids": ids, "captions": np.array(CAPTIONS[:n])}
+    columns = make_shard_columns(n, 4) | {"ids": ids, "captions": np.array(captions[:n])}
     columns |= {"nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16)}
     folder = tmp_path / "xl/ar-00000000"
     write_json(folder / "spec.json", {"model": "xl", "method": "ar", "seed": 0, "options": {}, "prompts": "0"})
@@ -325,6 +325,27 @@ def test_a_metric_without_its_network_says_why(tmp_path, pixels):
     figures = measure_cell(write_cell(tmp_path, pixels), protocol="lantern")
     assert figures["recall_why"] == "no network: networks.vgg16"
     assert figures["fid_why"] == "no network: networks.inception"
+
+
+@pytest.mark.parametrize(
+    ("captions", "are_texts"),
+    [
+        (["207", "3", "0", "999", "1", "207"], False),
+        (["7"] * 6, False),
+        (["007", "٣", "12", "0", "1", "2"], False),
+        (["207", "a dog", "3", "1", "2", "0"], True),
+        (["3 dogs", "1.5", "-1", "route 66", "²", "x"], True),
+    ],
+)
+def test_pictures_are_not_compared_with_numbers_of_classes(stand_in, tmp_path, pixels, captions, are_texts):
+    networks = [write_manifest(tmp_path, name, stand_in / "clip") for name in ("clip", "hps")]
+    figures = measure_cell(write_cell(tmp_path, pixels, captions), networks)
+    for name in ("clip_score", "hps"):
+        assert (name in figures) == are_texts
+        assert figures.get(f"{name}_why") == (None if are_texts else "no captions: the prompts are numbers of classes")
+    assert ("clip_cut" in figures) == are_texts
+    assert figures["pickscore_why"].startswith("no network" if are_texts else "no captions")
+    assert figures["fid_why"] == "no network: networks.inception", "which reads no captions"
 
 
 def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from rouge_score.tokenizers import DefaultTokenizer
 
 from parity.metrics import accuracy, sandbox, text_likelihood, text_quality
 from parity.metrics.estimates import columns_of
@@ -75,6 +77,71 @@ def test_rouge_counts_shared_words():
     cell.rows = text_quality.rows(cell)
     assert text_quality.measure(cell)["rouge1"].value == pytest.approx(2 / 3)
     assert cell.rows["rougeL"].tolist() == [1, 0.5, 0]
+
+
+WRITTEN = {  # a text of three words in each script, and one that shares two of them
+    "Cyrillic": ("мама мыла раму", "мама мыла пол"),
+    "Greek": ("η γάτα κοιμάται", "η γάτα τρέχει"),
+    "Arabic": ("القط ينام هنا", "القط ينام هناك"),
+    "Hebrew": ("החתול ישן כאן", "החתול ישן שם"),
+    "Devanagari": ("बिल्ली यहाँ सोती", "बिल्ली यहाँ दौड़ती"),
+    "Tamil": ("பூனை இங்கே தூங்கும்", "பூனை இங்கே ஓடும்"),
+    "Hangul": ("고양이가 여기서 잔다", "고양이가 여기서 뛴다"),
+    "accents": ("Ça coûte très", "ça COÛTE tres"),
+    "accents apart": ("Cafe\u0301 nai\u0308ve o\u0308de", "caf\xe9 na\xefve ode"),
+}
+
+
+@pytest.mark.parametrize("script", WRITTEN)
+def test_rouge_reads_the_words_of_every_script_with_spaces(script):
+    text, other = WRITTEN[script]
+    assert set(text_quality.rouge(text, text).values()) == {1.0}
+    scores = text_quality.rouge(text, other)
+    assert scores == {"rouge1": pytest.approx(2 / 3), "rouge2": pytest.approx(1 / 2), "rougeL": pytest.approx(2 / 3)}
+    assert set(text_quality.rouge(text, "").values()) == {0.0}
+
+
+ENGLISH = [
+    "She said: “I don’t know – it’s 20% of $3,000.50!”", "a_b snake_case e-mail@x.org 3rd",
+    "m² ½ ™ © … • 1\ufe0f\u20e3 ❤\ufe0f 😀",
+    "MIXED Case\ttabs\nlines", "don't won't can't", "x\u200by", "", "?!",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ENGLISH)
+def test_words_of_english_are_those_of_the_rouge_package(text):
+    assert text_quality.WordSplitter().tokenize(text) == DefaultTokenizer().tokenize(text)
+
+
+UNSPACED = [
+    "แมวนอนที่นี่",
+    "猫在这里睡觉",
+    "ねこ",
+    "ネコ",
+    "ﾈｺ",
+    "ແມວນອນ",
+    "ឆ្មាដេក",
+    "ကြောင်အိပ်",
+    "the cat 猫 sleeps",
+    "?!",
+    "",
+]
+
+
+@pytest.mark.parametrize("original", UNSPACED)
+def test_rouge_without_known_words_is_missing_with_a_reason(original):
+    assert text_quality.rouge(original, original) == {}
+    cell = make_text_cell(filled=["a b", original, "c d"])
+    cell.extra = ["a b", original, "e f"]
+    cell.rows = text_quality.rows(cell)
+    assert set(cell.rows) == {"entropy"}
+    figures = columns_of(text_quality.measure(cell))
+    for name in text_quality.ROUGE:
+        assert name not in figures
+        assert re.match(
+            "1 of 3 originals: the first (has no words|is in a script without spaces)", figures[f"{name}_why"]
+        )
+    assert text_quality.rouge("a cat", original or "x")["rouge1"] < 1, "only the original has to have words"
 
 
 def make_code_cell(run: bool) -> SimpleNamespace:

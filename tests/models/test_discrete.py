@@ -1,6 +1,7 @@
 """Discrete models from an entry to pictures; captions are cleaned, cut and encoded as by the published encoder."""
 
 import hashlib
+import re
 import shutil
 import string
 from pathlib import Path
@@ -9,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from parity_decoders.discrete.sjd import sjd
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from parity.base.digests import combine_digests
-from parity.base.errors import ParityError
+from parity.base.errors import ConfigError, ParityError
 from parity.base.row_noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import encode_ids
-from parity.experiment import weights
+from parity.experiment import caption_cleaning, weights
+from parity.experiment.schema import ModelSpec
 from parity.models import fetch
 from parity.models.continuous.kl import KL, KLConfig
 from parity.models.discrete import load as models
@@ -231,6 +235,73 @@ def test_a_caption_of_too_many_tokens_is_cut_and_counted(published, capsys):
     assert "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
     assert torch.allclose(encoded["embeddings"][1:], encode(["a red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err
+
+
+UNREAD = {  # captions of which a published encoder reads nothing, and why
+    "一只红色的猫": "empty", "@midjourney": "empty", "#12345": "empty", "<br/>": "empty",
+    "https://example.com/a": "empty", "cat.png": "empty", "1234567": "empty", "&amp;": "empty", "***": "empty",
+    "free shipping": "empty", "IMG0001": "empty", "кот": "no token", "😀 😀": "no token", "แมว": "no token",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("caption", UNREAD)
+def test_a_caption_of_which_nothing_is_read_is_refused(published, caption):
+    """When prompts are read, by number and text; by the encoder itself, too."""
+    spec = ModelSpec(family="llamagen", source="files", files={"text": str(published[0])})
+    check = caption_cleaning.check_prompts
+    with pytest.raises(
+        ConfigError, match=rf"^prompts: prompt 2 \({re.escape(repr(caption))}\).* {UNREAD[caption]}.*3$"
+    ):
+        check(["a dog", caption, caption, "a cat"], spec, "prompts: ")
+    with pytest.raises(ParityError, match=re.escape(repr(caption))):
+        read_encoder(published[0], 8)(["a dog", caption])
+    check(["a dog", f"{caption} a cat"], spec)
+    check([caption], ModelSpec(family="janus", source="files", files={"model": "m"}))
+    check([caption], spec.model_copy(update={"network": {"classes": 9}}))
+    far_away = spec.model_copy(update={"files": {"text": "hub:owner/name@commit:flan-t5-xl"}})
+    if UNREAD[caption] == "empty":
+        with pytest.raises(ConfigError, match="prompt 1"):
+            check([caption], far_away)
+
+
+def test_a_length_that_leaves_the_end_token_alone_reads_nothing(published):
+    find = [caption_cleaning.make_finder(published[0], length) for length in (1, 2)]
+    assert [bool(f("a red circle")) for f in find] == [True, False]
+    with pytest.raises(ParityError, match="no token"):
+        read_encoder(published[0], 1)(["a red circle"])
+    assert read_encoder(published[0], 2)(["a red circle"])["valid"].sum() == 2
+
+
+PIECES = (
+    "red",
+    "Cat",
+    "a",
+    ".",
+    ",",
+    " ",
+    " ",
+    " ",
+    "'",
+    "click",
+    "on",
+    "for",
+    "page",
+    "png",
+    "free shipping",
+    "ru",
+    "7",
+    "<",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=8))
+def test_cleaning_leaves_a_word_of_every_plain_caption(pieces):
+    caption = "".join(pieces)
+    if caption_cleaning.is_plain(caption):
+        assert re.search("[a-z]{2}", clean(caption))
+    assert not caption_cleaning.is_plain("click on red")
+    assert caption_cleaning.is_plain("A red cat, on a mat.")
 
 
 def test_a_published_folder_gives_transformers_embeddings(published):

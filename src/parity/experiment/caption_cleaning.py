@@ -19,7 +19,7 @@ from parity.experiment.schema import ModelSpec
 SPACE = "\u2581"  # T5's token of a space alone
 UNKNOWN = "has no token that the encoder knows, within the length that it reads; allowed: words of its vocabulary"
 EMPTY = (
-    "is empty after the cleaning of published T5 encoders, which removes Chinese, @names, numbers, addresses and markup"
+    "is empty after the cleaning of published T5 encoders, which removes Chinese, @names, addresses, markup and more"
 )
 ADDRESS = (
     r"\b((?:{scheme}:(?:\/{{1,3}}|[a-zA-Z0-9%])"
@@ -148,8 +148,8 @@ def make_finder(folder: Path, length: int) -> Callable[[str], str]:
 
 
 def check_prompts(prompts: Sequence[str], spec: ModelSpec, label: str = "") -> None:
-    """Raise ConfigError, which begins with `label`, for prompts of which a model with a published encoder reads nothing;
-    see `make_finder`. Other models pass."""
+    """Raise ConfigError, which begins with `label`, for prompts of which a model with a published encoder reads
+    nothing; see `make_finder`. Other models pass."""
     text, sizes = spec.files.get("text", ""), {**weights.read_family(spec.family).get("sizes", {}), **spec.network}
     if text and not text.endswith(".safetensors") and not sizes.get("classes"):
         refuse_prompts(prompts, make_finder(Path(text), sizes["prefix"]), label)

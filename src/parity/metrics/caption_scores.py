@@ -32,7 +32,8 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 def measure(sample: Any) -> dict[str, Any]:
     """Average each score over pictures, with an error by prompt; an estimate with the reason, if its network is
-    missing or the prompts are numbers of classes. CLIP-score is the raw cosine between picture and caption, not scaled or clipped.
+    missing or the prompts are numbers of classes. CLIP-score is the raw cosine between picture and caption, not scaled
+    or clipped.
 
     Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). Cosines of the
     embedded CLIP compare with each other alone. `clip_cut` is how many captions a published CLIP cut at 77 tokens.
