@@ -152,6 +152,8 @@ def test_other_tensors_beside_the_weights_are_not_read(tmp_path, layout):
     save(folder / "vq.safetensors", {"z": torch.ones(1)})
     torch.save({"state": {0: torch.ones(1)}, "model": Evil}, folder / "optimizer.pt")
     (folder / "training_args.bin").write_bytes(b"x")
+    for file in list(folder.glob("*.*")):  # a Mac adds such files
+        (folder / f"._{file.name}").write_bytes(b"\0\5\x16\7" + bytes(100))
     assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
 
 
