@@ -219,27 +219,27 @@ FLAWED = {
 
 
 @pytest.mark.parametrize("case", FLAWED)
-def test_all_pictures_that_cannot_be_used_are_named_at_once(tmp_path, case):
+def test_all_images_that_cannot_be_used_are_named_at_once(tmp_path, case):
     """Where the first file is one of them, that is before any job."""
     name, write, problem = FLAWED[case]
     save_pictures(tmp_path / "refs")
     write(tmp_path / "refs" / name)
     with pytest.raises(ParityError, match=f"{name}'?: {problem}.*; allowed") as alone:
         list(read_pictures(tmp_path / "refs")[1])
-    assert "pictures cannot be used" not in str(alone.value)
+    assert "images cannot be used" not in str(alone.value)
     for other in "cdefgh":
         save_cmyk(tmp_path / f"refs/{other}.jpg")
     others = "c.jpg holds CMYK colours, .*, f.jpg holds CMYK colours and 2 more$"
-    with pytest.raises(ParityError, match=f"7 of 11 pictures cannot be used: {name} {problem}.*, {others}"):
+    with pytest.raises(ParityError, match=f"7 of 11 images cannot be used: {name} {problem}.*, {others}"):
         list(read_pictures(tmp_path / "refs")[1])
     assert len(list(read_pictures(tmp_path / "refs", 4)[1])) == 4, "what is not read does not matter"
     save_cmyk(tmp_path / "refs/0.jpg")
-    with pytest.raises(ConfigError, match=r"^image.reference = '.*0.jpg': holds CMYK.* 8 of 12 pictures cannot"):
+    with pytest.raises(ConfigError, match=r"^image.reference = '.*0.jpg': holds CMYK.* 8 of 12 images cannot"):
         check_reference("image.reference", tmp_path / "refs", 0, drawn=False)
 
 
 @pytest.mark.parametrize("name", ["._0.png", "._0.jpg", ".hidden.webp", "__MACOSX/._0.png", "Thumbs.db", ".DS_Store"])
-def test_files_that_computers_add_to_a_folder_are_no_pictures(tmp_path, name):
+def test_files_that_computers_add_to_a_folder_are_no_images(tmp_path, name):
     folder = tmp_path / "refs"
     save_pictures(folder)
     state = digest_state(folder)

@@ -26,7 +26,7 @@ LONG = "word " * 30
 
 
 def name_circle(caption):
-    """Make a COCO file of one picture with this caption."""
+    """Make a COCO file of one image with this caption."""
     return {"images": [{"id": 1}], "annotations": [{"id": 1, "image_id": 1, "caption": caption}]}
 
 

@@ -337,7 +337,7 @@ def test_a_metric_without_its_network_says_why(tmp_path, pixels):
         (["3 dogs", "1.5", "-1", "route 66", "²", "x"], True),
     ],
 )
-def test_pictures_are_not_compared_with_numbers_of_classes(stand_in, tmp_path, pixels, captions, are_texts):
+def test_images_are_not_compared_with_numbers_of_classes(stand_in, tmp_path, pixels, captions, are_texts):
     networks = [write_manifest(tmp_path, name, stand_in / "clip") for name in ("clip", "hps")]
     figures = measure_cell(write_cell(tmp_path, pixels, captions), networks)
     for name in ("clip_score", "hps"):

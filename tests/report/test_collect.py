@@ -11,7 +11,7 @@ from parity.experiment import paths
 from parity.metrics.estimates import Estimate
 from parity.report import answers, summary_page
 from parity.report import tables as form
-from parity.report.collect import compute_changes, compute_critical_z, gather, list_moved
+from parity.report.collect import add_missing_figures, compute_changes, compute_critical_z, gather, list_moved
 from parity.report.order import rank_row
 from parity.report.settings import make_labels
 from tests.report import made
@@ -134,6 +134,14 @@ def test_changes_are_paired_by_prompt_where_possible():
     assert changes["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # differences are taken prompt by prompt
     assert changes["perplexity_change"][:2] == pytest.approx((5.0, 0.3 * 2**0.5))
     assert set(changes) == {"clip_score_change", "perplexity_change"}
+
+
+def test_a_figure_that_no_row_has_is_an_empty_column_beside_its_reason():
+    rows = [{"key": "a", "fid_why": "x", "kid_why": "y"}, {"key": "b", "fid_why": "x", "kid": 0.5}]
+    frame = add_missing_figures(pd.DataFrame(rows))
+    assert list(frame) == ["key", "fid", "fid_why", "kid_why", "kid"]
+    assert frame["fid"].isna().all()
+    assert frame["kid"].tolist()[1] == 0.5
 
 
 def test_a_change_counts_if_beyond_chance_among_all():

@@ -124,7 +124,7 @@ def is_plain(caption: str) -> bool:
 
 def make_finder(folder: Path, length: int) -> Callable[[str], str]:
     """Make the function that says why a published encoder reads nothing of a caption; "" if it does. folder: of the
-    encoder, whose tokens are not looked at if it is not here; length: it reads so many tokens."""
+    encoder, whose tokens are not looked at if it is not here; length: how many tokens it reads."""
     file = folder / "tokenizer.json"
     tokenizer, unread = None, set()
     if file.is_file():

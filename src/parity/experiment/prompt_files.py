@@ -20,7 +20,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.experiment.schema import CLASSES, PromptSpec
 
 PLACES = 24  # number of caption tokens that the embedded model reads, its end token among them
-SHOWN = 5  # an error gives the numbers of so many further prompts
+SHOWN = 5  # an error gives the numbers of this many further prompts
 EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
 NAMES = ("prompt", "caption", "text")  # names of the prompt's column, if the configuration names none
 TABLES = {"parti": "tsv", "dpg": "csv"}  # benchmarks, and the format that their tables are in

@@ -34,12 +34,12 @@ GRAY_16 = {"I;16", "I;16B", "I;16L", "I;16N"}
 EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # these modes have at most 8 bits, or palettes
 NAMES = {"I": "32-bit integers", "F": "floating-point numbers", "CMYK": "CMYK colours", "LAB": "Lab colours"}
 FEATURES = 2048  # Inception has so many features
-SHOWN = 5  # an error names so many of the pictures that cannot be used
+SHOWN = 5  # an error names this many of the images that cannot be used
 FEWEST = 4  # a reference needs so many pictures, because precision and KID do
 
 
-class PictureError(ParityError):
-    """A picture file that cannot be used: `problem` says why, the message also which file and what is allowed."""
+class ImageError(ParityError):
+    """An image file that cannot be used: `problem` says why, the message also which file and what is allowed."""
 
     def __init__(self, file: Path, problem: str, allowed: str):
         super().__init__(f"reference = {str(file)!r}: {problem}; allowed: {allowed}")
@@ -55,7 +55,7 @@ def name_file(file: Path) -> Iterator[None]:
         raise
     except UNREADABLE as error:
         problem = " ".join(str(error).split())[:160]
-        raise PictureError(file, f"cannot be read ({problem})", ALLOWED) from None
+        raise ImageError(file, f"cannot be read ({problem})", ALLOWED) from None
 
 
 def find_flaw(picture: Image.Image) -> str:
@@ -88,34 +88,34 @@ def open_picture(file: Path) -> np.ndarray:
                 upright = upright.convert("RGBA")
                 problem = "transparent pixels" if deep or np.asarray(upright)[..., 3].min() < 255 else ""
         if problem:
-            raise PictureError(file, f"holds {problem}", ONE_PICTURE)
+            raise ImageError(file, f"holds {problem}", ONE_PICTURE)
         if deep:
             return np.repeat((np.asarray(upright) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         return np.asarray(upright.convert("RGB"))
 
 
-def open_pictures(files: Sequence[Path]) -> Iterator[np.ndarray]:
-    """Read the pictures of a folder one after the other (`open_picture`). At the first that cannot be used all later
+def open_images(files: Sequence[Path]) -> Iterator[np.ndarray]:
+    """Read the images of a folder one after the other (`open_picture`). At the first that cannot be used all later
     ones are read as well, and the ParityError names the first SHOWN of those with a flaw, and how many there are."""
     for i, file in enumerate(files):
         try:
-            picture = open_picture(file)
-        except PictureError as error:
+            image = open_picture(file)
+        except ImageError as error:
             flaws = [f"{file.name} {error.problem}", *list_flaws(files[i + 1 :])]
             if len(flaws) == 1:
                 raise
             more = f" and {len(flaws) - SHOWN:,} more" if len(flaws) > SHOWN else ""
-            count = f"{len(flaws):,} of {len(files):,} pictures cannot be used"
+            count = f"{len(flaws):,} of {len(files):,} images cannot be used"
             raise ParityError(f"{error}. {count}: {', '.join(flaws[:SHOWN])}{more}") from None
-        yield picture
+        yield image
 
 
 def list_flaws(files: Iterable[Path]) -> Iterator[str]:
-    """Yield name and problem of each picture file that cannot be used."""
+    """Yield name and problem of each image file that cannot be used."""
     for file in files:
         try:
             open_picture(file)
-        except PictureError as error:
+        except ImageError as error:
             yield f"{file.name} {error.problem}"
 
 
@@ -197,7 +197,7 @@ def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
 
 
 def list_pictures(folder: Path) -> list[Path]:
-    """List the picture files of a folder, by their suffix, in order of name, without hidden ones, such as the ._a.png
+    """List the image files of a folder, by their suffix, in order of name, without hidden ones, such as the ._a.png
     that a Mac adds to a.png, and without those in its subfolders."""
     named = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
     return sorted(file for file in named if file.is_file())
@@ -220,7 +220,7 @@ def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]
         problem = f"holds {len(files)} pictures; allowed: at least {max(1, count)}"
         raise ParityError(f"reference = {str(path)!r}: {problem}")
     files = files[: count or None]
-    return len(files), open_pictures(files)
+    return len(files), open_images(files)
 
 
 def describe_left_out(config: Config) -> list[str]:
@@ -280,7 +280,7 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
                 folders = " beside folders, which are not read" if any(p.is_dir() for p in path.iterdir()) else ""
                 suffixes = ", ".join(sorted(SUFFIXES))
                 raise ValueError(f"holds {len(files)} pictures{folders}; allowed: at least {fewest} ({suffixes})")
-            next(open_pictures(files[: count or None]))
+            next(open_images(files[: count or None]))
         else:
             headers = read_headers(path)
             if "arr_0" in headers:

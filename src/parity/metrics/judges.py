@@ -82,7 +82,7 @@ def measure_pictures(
 
 
 def are_numbers(captions: Iterable[Any]) -> bool:
-    """Return whether all captions are numbers, as those of a model of classes are: no text to compare pictures with."""
+    """Return whether all captions are numbers, as those of a model of classes are: no text to compare an image with."""
     return all(str(caption).isdecimal() for caption in captions)
 
 

@@ -20,7 +20,7 @@ from parity.base.files import publish
 from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS
 from parity.report import published
-from parity.report.collect import TESTS, gather, order_columns
+from parity.report.collect import TESTS, add_missing_figures, gather, order_columns
 from parity.report.page import write_page
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
@@ -46,7 +46,7 @@ def main() -> None:
         ) from None
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
     tables: dict[str, tuple[pd.DataFrame, Sequence[str]]] = {
-        "summary": (summary.drop(columns="value"), FIRST),
+        "summary": (add_missing_figures(summary.drop(columns="value")), FIRST),
         "equality": (gathered.equality, TESTS),
         "published": (gathered.published, published.COLUMNS),
     }

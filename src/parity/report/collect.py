@@ -373,6 +373,16 @@ def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
+def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add an empty column for each figure that no row has, before the column `<figure>_why` with the reason."""
+    frame = frame.copy()
+    names = list(map(str, frame))
+    for column in names:
+        if column.endswith("_why") and (figure := column.removesuffix("_why")) not in names:
+            frame.insert(list(frame).index(column), figure, None)
+    return frame
+
+
 # --- rows that drew the same
 
 
