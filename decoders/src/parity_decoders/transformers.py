@@ -390,7 +390,7 @@ def find_padding_token(config: Any) -> int:
     token; 0 if there is neither."""
     for token in (config.pad_token_id, config.eos_token_id):
         if token is not None:
-            return int(torch.as_tensor(token).flatten()[0])
+            return int(torch.as_tensor(token, device="cpu").flatten()[0])
     return 0
 
 
