@@ -337,7 +337,6 @@ def test_defaults_of_torch_change_no_token(default, method):
 POSITIONS = 32
 OF_GPT = GPT_SIZES | {"n_positions": POSITIONS}
 OF_OPT = SIZES | {"max_position_embeddings": POSITIONS, "ffn_dim": 48, "word_embed_proj_dim": 32}
-OF_NEO = {"vocab_size": 40, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}
 WITH_POSITIONS = {
     "GPT2": OF_GPT,
     "GPTBigCode": OF_GPT,
@@ -345,7 +344,6 @@ WITH_POSITIONS = {
     "CodeGen": OF_GPT | {"rotary_dim": 8},
     "OPT": OF_OPT,
     "BioGpt": OF_OPT,
-    "GPTNeo": OF_NEO | {"max_position_embeddings": POSITIONS},
 }
 
 

@@ -129,8 +129,9 @@ def find_windows(model: Any) -> list[int | None]:
         raise DecodingError(f"{name}: attn_implementation {config._attn_implementation!r}; allowed: 'sdpa', 'eager'")
     layers = DynamicCache(config=config).layers or [DynamicLayer()] * config.num_hidden_layers
     unsupported = {type(layer).__name__ for layer in layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
-    named = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
-    unsupported |= {*named} - {"full_attention", "sliding_attention", "global"}
+    if getattr(config, "attention_layers", None):  # GPT-Neo
+        raise DecodingError(f"{name}: layers with a causal mask of their own; allowed: layers that take a mask")
+    unsupported |= {*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
     shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
     if unsupported or shares_keys:
         found = ", ".join(sorted(unsupported)) or "layers that share keys"
