@@ -82,6 +82,22 @@ def test_rows_may_end_and_be_guided(model):
     assert found.tokens < 8 * 48
 
 
+@pytest.mark.parametrize("decoder", [sjd_coupled, sjd])
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16, "meta"], ids=str)
+def test_defaults_of_torch_change_no_verdict(model, decoder, default):
+    expected = str(verify(model, PROMPTS, decoder, **KEYWORDS))
+    before = torch.get_default_dtype()
+    try:
+        if default == "meta":
+            torch.set_default_device(default)
+        else:
+            torch.set_default_dtype(default)
+        assert str(verify(model, PROMPTS, decoder, **KEYWORDS)) == expected
+    finally:
+        torch.set_default_dtype(before)
+        torch.set_default_device(None)
+
+
 def test_plain_decoding_is_not_verified():
     with pytest.raises(DecodingError, match="plain decoding itself"):
         verify(None, PROMPTS, ar)

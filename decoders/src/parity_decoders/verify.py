@@ -167,6 +167,6 @@ class OwnLaws:
             return torch.where(is_drawn[row][:, None], p, certain)[None]
 
         settings: dict[str, Any] = {"rng": np.random.default_rng(0), "chunk": 1, "strict": False}
-        with result_rows.set_alpha(LEVEL):
+        with result_rows.set_alpha(LEVEL), torch.device("cpu"):  # the tests make tensors on the default device
             rows = teacher_forced.run_battery(tokens.cpu().numpy(), compute_laws, length, **settings)
         return judge_tests(name, rows, lossless, len(tokens))

@@ -40,10 +40,8 @@ def make_layout(K: int, D: int, W: int) -> Layout:
     above = [first[d] + node // K for d in range(D) for node in range(K ** (d + 1))]
     tail = [first[D], *chain[:-1]] if chain else []
     offset = [d for d in range(D + 1) for _ in range(K**d)] + list(range(D + 1, W))
-    parents, offset, ends = (
-        torch.tensor(x, device="cpu") for x in ([-1, *above, *tail], offset, first[: D + 1] + chain)
-    )
-    return Layout(parents, offset, ends, first)
+    lists = ([-1, *above, *tail], offset, first[: D + 1] + chain)
+    return Layout(*(torch.tensor(x, device="cpu") for x in lists), first)
 
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
