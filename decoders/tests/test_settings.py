@@ -299,6 +299,19 @@ def test_rounding_is_that_of_the_computation_not_of_the_logits(dtype, autocast):
     assert_refused(model, "allowed: at most 0.001", ["sjd_coupled"])
 
 
+def test_rounding_is_coarse_where_products_of_float32_are():
+    model = make_upcast(torch.float32)
+    hook(model.lm_head, lambda x: x * (1 + 0.01 * (x.shape[1] == 1)))
+    assert_refused(model, "allowed: at most 0.001", ["sjd_coupled"])
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert check_slots(model) == 40
+        hook(model.lm_head, lambda x: x * (1 + 9 * (x.shape[1] == 1)))
+        assert_refused(model, "allowed: at most 0.2", ["sjd_coupled"])
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 @pytest.fixture
 def defaults():
     """Set torch's defaults back after a test."""

@@ -279,7 +279,11 @@ def find_precision(model: Any) -> torch.dtype:
     dtypes = [parameter.dtype for parameter in model.parameters()]
     if torch.is_autocast_enabled(device):
         dtypes.append(torch.get_autocast_dtype(device))
-    if torch.float32 in dtypes and torch.get_float32_matmul_precision() != "highest":
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was set for a backend alone
+        exact = False
+    if torch.float32 in dtypes and not exact:
         dtypes.append(torch.float16)  # TensorFloat-32 has as many significant bits
     return min(dtypes, key=lambda dtype: dtype.itemsize)
 

@@ -41,7 +41,8 @@ def make_layout(K: int, D: int, W: int) -> Layout:
     tail = [first[D], *chain[:-1]] if chain else []
     offset = [d for d in range(D + 1) for _ in range(K**d)] + list(range(D + 1, W))
     lists = ([-1, *above, *tail], offset, first[: D + 1] + chain)
-    return Layout(*(torch.tensor(x, device="cpu") for x in lists), first)
+    parents, offsets, ends = (torch.tensor(x, device="cpu") for x in lists)
+    return Layout(parents, offsets, ends, first)
 
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
