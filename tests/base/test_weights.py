@@ -245,7 +245,7 @@ def test_a_pickle_is_read_without_executing_code(tmp_path, monkeypatch):
 def test_prefixes_of_training_wrappers_are_removed(tmp_path):
     """Those of torch.compile, FSDP and DistributedDataParallel; a layer that is called module stays."""
     names = ["module.a", "_orig_mod.b.c", "d._fsdp_wrapped_module.e", "f.module.g", "module._orig_mod.h"]
-    torch.save({"model": {name: torch.ones(1) for name in names}, "args": argparse.Namespace()}, tmp_path / "w.pt")
+    torch.save({"model": {name: torch.ones(2) for name in names}, "args": argparse.Namespace()}, tmp_path / "w.pt")
     assert list(unpickle(tmp_path / "w.pt")) == ["a", "b.c", "d.e", "f.module.g", "h"]
 
 

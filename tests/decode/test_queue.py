@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, verification
+from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
 from parity_decoders.sequence_buffer import SequenceBuffer
@@ -169,3 +170,34 @@ def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     monkeypatch.setattr(cached.SlotCache, "take_prompts", keep_old_prompts)
     refilled = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
     assert not np.array_equal(batched.tokens, refilled.tokens) or not np.array_equal(batched.nfe, refilled.nfe)
+
+
+def spoil_logits(row, position, value):
+    """Make a function that sets the logits after a position of one row, in each pass that computes them."""
+
+    def spoil(logits, positions):
+        logits = logits.clone()
+        logits[row][positions[row] == position] = value
+        return logits
+
+    return spoil
+
+
+@pytest.mark.parametrize("refills", [False, True])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("method", ["ar", "sjd", "sjd_coupled", "mtj", "spec"])
+def test_logits_without_a_distribution_end_the_job(monkeypatch, method, value, refills):
+    """A row whose token was drawn from them may have given its place to another."""
+    table, _, sampling = LAWS["guided"]
+    spoil = spoil_logits(2, 3, value)
+    for name in ("logits", "tree"):
+        compute = getattr(TabularModel, name)
+        monkeypatch.setattr(
+            TabularModel,
+            name,
+            lambda self, tokens, positions, *x, f=compute: spoil(f(self, tokens, positions, *x), positions),
+        )
+    monkeypatch.setitem(LAWS, "guided", (table, None, sampling))
+    decode = decode_refilled if refills and method != "spec" else decode_together
+    with pytest.raises(DecodingError, match="row 2, position 4 are NaN or infinite, or allow no token"):
+        decode("guided", method, {})

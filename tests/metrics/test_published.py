@@ -283,7 +283,7 @@ def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
     assert n == 4
     assert np.array_equal(np.stack(list(read)), pixels[:4])
     assert pictures.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
-    reference = pictures.measure_reference(tmp_path / "p.npz", {}, "clean")
+    reference = pictures.measure_reference(tmp_path / "p.npz", {}, "torchfid50k")
     assert set(reference) == {"mu", "sigma", "why"}
     assert set(pictures.measure_reference(None, {}, "clean")) == {"why"}
 

@@ -1,5 +1,7 @@
 """Any-subset models: laws do not depend on how they are computed; weights are read from files."""
 
+import copy
+
 import pytest
 import torch
 from parity_decoders.anysubset.assd import assd
@@ -177,3 +179,14 @@ def test_the_cache_refuses_another_attention():
     for key, value in {"attn_type": "uni", "clamp_len": 4}.items():
         with pytest.raises(ParityError, match=f"{key} = {value!r}"):
             CachedXLNet(net.state_dict(), config | {key: value}, mask=0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("make", [lambda net: XLNet(net, 0), make_cached])
+@pytest.mark.parametrize("decoder", [sequential, assd])
+def test_laws_that_are_no_numbers_end_the_job(net, start, make, decoder, value):
+    spoilt = copy.deepcopy(net)
+    with torch.no_grad():
+        spoilt.transformer.layer[0].ff.layer_1.weight[0, 0] = value
+    with pytest.raises(ParityError, match=r"the decoder drew token 0; .* of logits that are numbers"):
+        decode(decoder, make(spoilt), start)

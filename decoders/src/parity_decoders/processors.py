@@ -1,6 +1,7 @@
 """The law that `generate` samples: the model's logits after guidance and the logits processors of transformers."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
 from parity_decoders.sampling import top_p_filter
+from parity_decoders.undefined import find_undefined
 
 # These read the scores alone, not the tokens before, so all slots are given to them at once. A class derived from one
 # of them may do otherwise, so classes are compared by identity.
@@ -85,12 +87,16 @@ def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: in
 
         def ask(ids: Tensor, processor: Any = processor, scores: Tensor = scores) -> Tensor:
             """Return the scores [B, V] that the processor gives after ids [B, n]."""
+            if hasattr(processor, "_prefix_allowed_tokens_fn"):  # its class raises where the function allows no token
+                return allow_tokens(processor, [[row] for row in ids], scores[:, None])[:, 0]
             answer: Tensor = processor(ids, scores.clone())
             return answer.clone()
 
         texts, answers = [prompts], [ask(prompts)]
         try:
             for source, rank in ((0, 0), (0, 1), (1, 0)):  # the two likeliest tokens, then a second one
+                if find_undefined(answers[source]).any():  # nothing follows where no token is allowed
+                    break
                 top, tokens = answers[source].topk(2)
                 token = torch.where(top[:, rank] > -torch.inf, tokens[:, rank], tokens[:, 0])
                 texts.append(torch.cat([texts[source], token[:, None]], 1))
@@ -120,28 +126,43 @@ class GenerateLaw:
     def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
         """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
         guided. prefixes: the ids [n] up to slot s of row b at [b][s], needed if `needs_prefix`."""
+        for _, scores in self.list_stages(logits, prefixes):
+            result = scores
+        if self.greedy:
+            largest, likeliest = result.max(-1, keepdim=True)
+            # 0 for the likeliest, and NaN where nothing is likely, so that it is seen
+            result = torch.full_like(result, -torch.inf).scatter_(2, likeliest, largest - largest)
+        return result
+
+    def explain(self, row: int, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> str:
+        """Say in words why the logits of a row, of all [R, 1, V], have no distribution. See `apply`."""
+        for kind, holds in (("NaN", torch.isnan), ("infinite", torch.isposinf)):
+            if holds(logits[row :: len(logits) // (2 if self.guidance else 1)]).any():
+                return f"the model's logits are {kind} (a weight, or an overflow of its dtype); allowed: numbers"
+        for name, scores in self.list_stages(logits, prefixes):
+            if find_undefined(scores[row]).any():
+                return f"{name} leaves no token; allowed: at least one"
+        return "no token is left; allowed: at least one"
+
+    def list_stages(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> "Iterator[tuple[str, Tensor]]":
+        """Yield the scores [B, S, V] after guidance and after each processor, with the name of each. See `apply`."""
         scores: Tensor = logits.float()
         if self.guidance is not None:
             B = len(logits) // 2
             conditional = scores[:B].log_softmax(-1)
             unconditional = logits[B:].log_softmax(-1)  # in the model's own dtype, as in `generate`
             scores = (self.guidance.scale * (conditional - unconditional) + unconditional).float()
+        yield "guidance", scores
         B, S, V = scores.shape
         no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
         for processor, reads_scores in zip(self.processors, self.reads_scores, strict=True):
             if reads_scores:
                 scores = filter_scores(processor, no_ids, scores.reshape(B * S, V)).view(B, S, V)
-                continue
-            assert prefixes is not None
-            if type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
-                by_slot = name_slots(processor, prefixes)
-                scores = by_slot(no_ids, scores.reshape(B * S, V)).view(B, S, V)
+            elif type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
+                scores = allow_tokens(processor, prefixes, scores)
             else:
                 scores = ask_slots(processor, prefixes, scores)
-        if self.greedy:
-            likeliest = scores.argmax(-1, keepdim=True)
-            scores = torch.full_like(scores, -torch.inf).scatter_(2, likeliest, 0.0)
-        return scores
+            yield type(processor).__name__, scores
 
 
 def filter_scores(processor: Any, no_ids: Tensor, scores: Tensor) -> Tensor:
@@ -154,17 +175,23 @@ def filter_scores(processor: Any, no_ids: Tensor, scores: Tensor) -> Tensor:
     return result
 
 
-def name_slots(processor: Any, prefixes: list[list[Tensor]]) -> Any:
-    """Make of a processor of `prefix_allowed_tokens_fn` one for a batch in which each slot is a row: it calls the
-    function once a slot, with the slot's row and ids [n], prefixes[row][slot]."""
-    function = processor._prefix_allowed_tokens_fn
-    slots = [(row, ids) for row, prefixes_of_row in enumerate(prefixes) for ids in prefixes_of_row]
-    return logits_process.PrefixConstrainedLogitsProcessor(lambda slot, _: function(*slots[slot]), 1)
+def allow_tokens(processor: Any, prefixes: "list[list[Tensor]] | None", scores: Tensor) -> Tensor:
+    """Set scores [B, S, V] to -inf except those of tokens that a `prefix_allowed_tokens_fn` allows. The function is
+    called once for each slot, with the slot's row and ids [n], prefixes[row][slot]. It may allow no token after a draft
+    that is rejected."""
+    assert prefixes is not None
+    allowed = torch.full_like(scores, -torch.inf)
+    for row, prefixes_of_row in enumerate(prefixes):
+        for slot, ids in enumerate(prefixes_of_row):
+            tokens = torch.as_tensor(processor._prefix_allowed_tokens_fn(row, ids), device=ids.device).long()
+            allowed[row, slot].index_fill_(0, tokens.flatten(), 0.0)
+    return scores + allowed
 
 
-def ask_slots(processor: Any, prefixes: list[list[Tensor]], scores: Tensor) -> Tensor:
+def ask_slots(processor: Any, prefixes: "list[list[Tensor]] | None", scores: Tensor) -> Tensor:
     """Ask a processor for the scores [B, S, V] of slots after the ids prefixes[row][slot] [n]. A call takes one slot of
     each row, since a processor may depend on a row's number; their prefixes are of one length."""
+    assert prefixes is not None
     B, S, _ = scores.shape
     by_length: dict[int, list[list[int]]] = defaultdict(lambda: [[] for _ in range(B)])
     for row in range(B):

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity_decoders.errors import DecodingError
+from parity_decoders.undefined import Undefined
+
 
 @dataclass(frozen=True)
 class TokenSampling:
@@ -59,6 +62,7 @@ class Sampled:
         self.width = model.width
         self.forced = model.forced
         self.static = getattr(model, "static", False)
+        self.undefined: Undefined | None = None  # of the rows of the first pass
         vectors = ("codebook", "raw_codebook", "embeddings")
         self.codebook, self.raw_codebook, self.embeddings = (getattr(model, name, None) for name in vectors)
 
@@ -69,15 +73,21 @@ class Sampled:
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [B, S, V] of the law after tokens at positions [B, S]. See TokenModel."""
-        return self._law(self.model.logits, tokens, positions)
+        if self.undefined is None:
+            self.undefined = Undefined(len(tokens), self.length, tokens.device)
+        return self.undefined.replace(self._law(self.model.logits, tokens, positions), positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V] of the law after nodes: tokens, positions, parents [B, S]. See TokenModel."""
-        return self._law(self.model.tree, tokens, positions, parents)
+        if self.undefined is None:
+            self.undefined = Undefined(len(tokens), self.length, tokens.device)
+        return self.undefined.replace_nodes(self._law(self.model.tree, tokens, positions, parents), positions)
 
     def keep(self, nodes: Tensor) -> None:
         """Store the nodes [B, W] of the last tree. See TokenModel."""
         self.model.keep(self._repeat_rows(nodes))
+        if self.undefined is not None:
+            self.undefined.keep(nodes)
 
     @property
     def prefix(self) -> int:
@@ -89,7 +99,11 @@ class Sampled:
         self.model.attend(positions)
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
-        """Replace the rows [B] bool by those of the fresh model. See TokenModel."""
+        """Replace the rows [B] bool by those of the fresh model. See TokenModel. Raises DecodingError: see
+        `refuse_undefined`."""
+        refuse_undefined(self, rows)
+        if self.undefined is not None:
+            self.undefined.at[rows] = False
         self.model.join(self._repeat_rows(rows), fresh.model)
 
     @cached_property
@@ -145,3 +159,20 @@ class Sampled:
             one_hot = torch.where(is_forced, logits.new_zeros(()), float("-inf"))
             logits = torch.where(forced >= 0, one_hot, logits)
         return logits
+
+
+def refuse_undefined(model: Any, rows: Tensor | None = None) -> None:
+    """Raise DecodingError if a token of rows [B] bool (None: of all) that are done was drawn from logits without a
+    distribution: of the model, or of its draft model."""
+    for name, network in (("model", model), ("draft model", getattr(model, "draft", None))):
+        undefined: Undefined | None = getattr(network, "undefined", None)
+        if undefined is None:
+            continue
+        found = undefined.at[:, :-1] if rows is None else undefined.at[:, :-1] & rows[:, None].to(undefined.at.device)
+        if not bool(found.any()):
+            continue
+        row, position = found.nonzero()[0].tolist()
+        raise DecodingError(
+            f"{name}: its logits of row {row}, position {position} are NaN or infinite, or allow no token; allowed: "
+            "numbers, of which one at least is allowed (a weight, or an overflow of its dtype)"
+        )

@@ -376,9 +376,14 @@ def check_slots(model: Any) -> int:
 
 def check_laws(model: Any, found: Tensor, truth: Tensor, name: str) -> None:
     """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] of a model
-    differ by more than rounding."""
+    differ by more than rounding. Logits that are NaN or infinite in the truth are not compared; if all are, that is an
+    error."""
+    is_number = truth.isfinite()
+    if not bool(is_number.any()):
+        raise DecodingError(f"{name}: the model's logits are NaN or infinite; allowed: numbers")
+    found, truth = (x.masked_fill(~is_number, -torch.inf) for x in (found, truth))
     limit = TOLERANCE if min(find_precision(model).itemsize, truth.dtype.itemsize) >= 4 else COARSE
-    difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1)).abs().max())
+    difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1))[is_number].abs().max())
     if not difference <= limit:
         raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")
 

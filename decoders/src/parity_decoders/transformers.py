@@ -50,6 +50,7 @@ from parity_decoders.slots import (
     count_positions,
     name_model,
 )
+from parity_decoders.undefined import Undefined
 
 METHODS = (
     "ar", "gsd", "jacobi", "mtj", "mtj_draft", "pjd", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp",
@@ -152,6 +153,7 @@ class GenerateModel:
         # the token at each position, the prompt's last token first: the prefixes of processors are read from it
         self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
         self.draft: GenerateModel | None = None
+        self.undefined = Undefined(self.rows, length, prompts.device)
 
     def repeat(self, x: Tensor) -> Tensor:
         """Return x [B, ...] twice, [2B, ...], if the model is guided, for the unconditional rows; else x itself."""
@@ -177,14 +179,29 @@ class GenerateModel:
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
         and store these tokens there. See TokenModel."""
-        prefixes = None
-        if self.law.needs_prefix():
-            self.written.scatter_(1, positions + 1, tokens)
-            prefixes = [
-                [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
-                for b, row in enumerate(positions.tolist())
-            ]
-        return self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), prefixes)
+        prefixes = self.read_prefixes(tokens, positions)
+        scores = self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), prefixes)
+        return self.undefined.replace(scores, positions)
+
+    def read_prefixes(self, tokens: Tensor, positions: Tensor) -> list[list[Tensor]] | None:
+        """Write tokens [B, S] at positions [B, S] and return for each the ids [n] up to it, where processors read
+        them."""
+        if not self.law.needs_prefix():
+            return None
+        self.written.scatter_(1, positions + 1, tokens)
+        return [
+            [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
+            for b, row in enumerate(positions.tolist())
+        ]
+
+    @torch.inference_mode()
+    def explain_undefined(self, row: int, position: int, tokens: Tensor) -> str:
+        """Say why the logits of a row's position have no distribution: the model is asked once more. tokens [B, L]: new
+        tokens, final up to there."""
+        last = torch.full_like(self.last[: self.rows], position - 1)
+        fed = tokens[:, max(position - 1, 0)][:, None]
+        prefixes = self.read_prefixes(fed, last)
+        return self.law.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), prefixes)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
@@ -196,7 +213,7 @@ class GenerateModel:
                 self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
             ]
         raw = self.network.tree(*self.repeat_tokens(tokens, positions), self.repeat(parents))
-        return self.law.apply(raw, prefixes)
+        return self.undefined.replace_nodes(self.law.apply(raw, prefixes), positions)
 
     def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
         """Return for each node of row b the ids [n] of the prompt, the stored tokens, and its path in the tree, the
@@ -219,6 +236,7 @@ class GenerateModel:
             node = nodes[row, column]
             self.written[row, positions[row, node] + 1] = tokens[row, node]
         self.network.keep(self.repeat(nodes))
+        self.undefined.keep(nodes)
 
 
 def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor, Tensor]:
@@ -292,7 +310,7 @@ def run_decoder(
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
     padding_token = find_padding_token(config)
-    result = Result(input_ids, length, request.stopping_criteria, request.stream, padding_token, refusal)
+    result = Result(target, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)
     if request.compile:
         compile_passes(steps)
@@ -397,14 +415,18 @@ def find_padding_token(config: Any) -> int:
 class Result:
     """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
-    def __init__(self, prompts: Tensor, length: int, criteria: Any, stream: Any, pad: int, refusal: str | None = None):
-        """Make room for `length` new tokens after the prompts [B, P], and send the prompts to the streamer `stream`,
-        if any.
+    def __init__(
+        self, model: GenerateModel, length: int, criteria: Any, stream: Any, pad: int, refusal: str | None = None
+    ):
+        """Make room for `length` new tokens after the model's prompts [B, P], and send the prompts to the streamer
+        `stream`, if any.
 
         criteria: transformers' stopping criteria; pad: the token that fills a row after its end, if one of them is an
         end token; without one a row goes on until all have stopped, as in `generate`; refusal: what to say of a row
         that no criterion has stopped after `length` tokens, if it cannot end there.
         """
+        self.model = model
+        prompts = model.prompts
         B, P = prompts.shape
         room = prompts.new_zeros(B, length + 1)  # its last column takes tokens that are not final
         self.drafts = torch.cat([prompts, room], 1)
@@ -425,19 +447,33 @@ class Result:
 
     def take(self, step: Any) -> bool:
         """Add one step of a decoder: write its tokens, note its nodes, and ask the stopping criteria about each column
-        that all rows have now reached. Returns whether all rows have stopped. Raises DecodingError that says
-        `refusal`."""
+        that all rows have now reached. Returns whether all rows have stopped. Raises DecodingError for a token that was
+        drawn from logits without a distribution, and for a row that cannot go on (`refusal`)."""
         positions = step.find_places(self.length)
         self.drafts.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
         self.filled.scatter_(1, positions, True)
         self.evaluated.append(step.count_nodes(self.length).cpu())
-        frontier = self.filled[:, :-1].long().cumprod(1).sum(1).tolist()
+        models = [model for model in (self.model, self.model.draft) if model is not None]
+        suspected = torch.stack([model.undefined.at for model in models])[..., :-1].any(2).any(0)
+        reached = self.filled[:, :-1].long().cumprod(1).sum(1)
+        frontier, suspects = torch.stack([reached, suspected.long()]).tolist()
         self.frontiers.append(frontier)
         while None in self.end and self.asked < min(
             f for f, end in zip(frontier, self.end, strict=True) if end is None or self.pad is None
         ):
+            if any(suspects):
+                for model in models:
+                    self.refuse_undefined(model)
             self.add_column()
         return None not in self.end
+
+    def refuse_undefined(self, model: GenerateModel) -> None:
+        """Raise DecodingError if the next column of a running row has no distribution in this model."""
+        for row, is_undefined in enumerate(model.undefined.at[:, self.asked].tolist()):
+            if is_undefined and self.end[row] is None:
+                cause = model.explain_undefined(row, self.asked, self.drafts[:, self.prefix :])
+                name = "" if model is self.model else "draft_model: "
+                raise DecodingError(f"{name}row {row}, new token {self.asked}: {cause}")
 
     def add_column(self) -> None:
         """Write the next column of `ids`, and end those running rows that the stopping criteria or the limit end there.

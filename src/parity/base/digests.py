@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -160,11 +160,27 @@ def digest_file(file: Path) -> str:
     return total
 
 
-def find_cached_digest(file: Path) -> Path:
-    """Return the path where a file's digest is cached; its name depends on the file's path, size, times of change, and
-    inode."""
-    status = file.stat()
-    stamp = [str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+def digest_contents(files: Sequence[Path]) -> str:
+    """Compute a digest of names and contents of files, as `combine_digests` does. It is cached in the user's cache
+    folder until one of the files changes, so that many small files are read once."""
+    remembered = find_cached_digest(*files)
+    if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
+        return text
+    total = combine_digests({file.name: digest_file(file) for file in files})
+    changed = max((file.stat().st_mtime_ns for file in files), default=0)
+    if time.time_ns() - changed > SETTLED and find_cached_digest(*files) == remembered:
+        with suppress(OSError):  # if the cache cannot be written, the digest is computed again next time
+            publish(remembered, total.encode())
+    return total
+
+
+def find_cached_digest(*files: Path) -> Path:
+    """Return the path where a digest of files is cached; its name depends on each file's path, size, times of change,
+    and inode."""
+    stamp = []
+    for file in files:
+        status = file.stat()
+        stamp += [str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "parity/digests" / hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:32]
 

@@ -34,6 +34,8 @@ from parity.base.headers import strip_wrappers as strip_wrappers
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
+# rotary tables that older versions of libraries stored: they are computed, and files that have them are read as others
+TABLES = re.compile(r"(?:^|\.)(?:rotary_emb\.(?:inv_freq|cos_cached|sin_cached)|rope\.freqs|rotary_pos_emb\.inv_freq)$")
 MAPPED = 1 << 27  # so many bytes of a pickle are read before its mapped memory is released
 
 
@@ -85,10 +87,12 @@ def unpickle_by_key(file: Path) -> tuple[str, dict[str, Tensor]]:
         raise make_unreadable_error(file, "not a checkpoint that can be read safely", error) from None
     groups: dict[Any, Any] = content if isinstance(content, dict) else {}
     key = next((key for key in HELD if isinstance(groups.get(key), dict)), "")
-    state = {strip_wrappers(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
+    held = {strip_wrappers(k): v for k, v in (groups[key] if key else groups).items() if isinstance(v, Tensor)}
+    state = {name: tensor for name, tensor in held.items() if not TABLES.search(name)}
     for name, tensor in state.items():  # a tensor with strides of 0 may claim a billion numbers and store one
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
+    check_placeholders(file, state)
     if not state:
         keys = ", ".join(map(str, groups)) or type(content).__name__
         raise ParityError(
@@ -136,13 +140,30 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
         try:
             with safe_open(file, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118
+                    if TABLES.search(name):
+                        continue
                     entry = reader.get_slice(name)
                     shape = entry.get_shape()
                     dtype = (entry[:0] if shape else entry[...]).dtype
                     state[name] = torch.empty(shape, device="meta", dtype=dtype)
         except Exception as error:  # safetensors raises an error of its own for damaged files, besides OSError
             raise make_unreadable_error(file, "not a safetensors file that can be read", error) from None
+    check_placeholders(path, state)
     return state
+
+
+def check_placeholders(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Raise ParityError if tensors stand for numbers that are elsewhere: one of parallel training is empty, or all have
+    a single number."""
+    empty = next((name for name, tensor in state.items() if not tensor.numel()), None)
+    if empty is None and len(state) > 1 and all(tensor.numel() == 1 for tensor in state.values()):
+        empty = next(iter(state))
+    if empty is not None:
+        raise ParityError(
+            f"{path}: {empty} of shape {tuple(state[empty].shape)} is a placeholder: the numbers are in the shards of "
+            "parallel training (DeepSpeed ZeRO-3, FSDP); allowed: whole tensors, as zero_to_fp32.py or a full state "
+            "dict gives them"
+        )
 
 
 def tensors(
@@ -152,7 +173,8 @@ def tensors(
     ignored: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield name and tensor of everything but `ignored` in a safetensors file, a pickle, or a folder of either, on
-    `device`, floating-point numbers in `dtype` (None: as stored). Raises ParityError for eight-bit weights and NaN.
+    `device`, floating-point numbers in `dtype` (None: as stored). Raises ParityError for eight-bit weights, and for
+    NaN and infinite numbers, also those that `dtype` makes infinite.
 
     At most one tensor is held at a time: a file is reopened, a pickle after MAPPED bytes, so that its mapped memory is
     released; a pickle in torch's older format is held whole. On the device "meta" no number is read.
@@ -176,18 +198,22 @@ def tensors(
                 target_dtype = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
                 # the tensor is copied, so that it is aligned and does not keep the file's mapped memory
                 tensor = tensor.to(device, target_dtype, copy=tensor.device.type == "cpu")
+                if target_dtype == torch.float16:
+                    check_numbers(file, name, tensor, f" in {target_dtype}; allowed: bfloat16, float32")
             yield name, tensor
             del tensor
 
 
-def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
-    """Raise ParityError if a tensor of a file holds NaN, or eight-bit numbers, whose scales are stored elsewhere."""
+def check_numbers(file: Path, name: str, tensor: Tensor, suffix: str = "; allowed: numbers") -> None:
+    """Raise ParityError if a tensor of a file holds NaN or infinite numbers (a mask may), or eight-bit numbers, whose
+    scales are stored elsewhere. suffix: what the message says is allowed."""
     if not tensor.is_floating_point():
         return
     if tensor.element_size() == 1:
         raise ParityError(f"{file}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
-    if not tensor.is_meta and tensor.isnan().any():
-        raise ParityError(f"{file}: {name} holds NaN; allowed: numbers")
+    if tensor.is_meta or tensor.isfinite().all() or name.endswith("mask"):
+        return
+    raise ParityError(f"{file}: {name} holds {'NaN' if tensor.isnan().any() else 'infinite numbers'}{suffix}")
 
 
 def check_floating(path: Path, name: str, tensor: Tensor) -> None:

@@ -52,7 +52,7 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
     seconds = canvas.finish(needed)
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab) | (canvas.tokens == model.mask)
     allowed = f"0 to {model.vocab - 1} without the mask {model.mask}"
-    canvas.refuse(needed & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
+    canvas.refuse(needed & wrong, f"the decoder drew token {{token}}; allowed: {allowed}, of logits that are numbers")
     return Filled(canvas.tokens, canvas.step.to(torch.int16), nfe, aux, loops, accepted, int(passes), seconds)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled
+from parity_decoders.sampling import Sampled, refuse_undefined
 from parity_decoders.sequence_buffer import find_end
 from parity_decoders.steps import Step
 from torch import Tensor
@@ -47,6 +47,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
         canvas.write(new.find_places(L), new.tokens, None if queue is None else queue.of)
         by_step.append((all_rows if queue is None else queue.of, new.kept, new.count_nodes(end)))
     seconds = canvas.finish((model.forced < 0).expand(N, L))
+    refuse_undefined(model)
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
     rows, n_kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))

@@ -206,6 +206,11 @@ class Generator:
             segments = text.split(BLANK)
             if len(segments) == 1 or not "".join(segments).strip():
                 raise ParityError(f"text {text[:60]!r}: allowed: words, and a blank, {BLANK}, for each word to fill in")
+            if unclear := re.search(rf"{BLANK}_+|[^\W_]{BLANK}|{BLANK}[^\W_]", text):
+                problem = f"{unclear[0]!r} is no whole blank"
+                raise ParityError(
+                    f"text {text[:60]!r}: {problem}; allowed: {BLANK}, apart from letters and other blanks"
+                )
             pieces = [(words.encode(segments[0].strip()), False)]
             for piece in segments[1:]:
                 pieces += [([words.mask], True), (words.encode(piece.strip()), False)]

@@ -15,8 +15,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from parity.base.digests import digest_contents
 from parity.base.errors import ConfigError, ParityError
-from parity.base.files import digest
 from parity.experiment import paths, weights
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config
@@ -133,6 +133,8 @@ def read_statistics(file: Path) -> dict[str, np.ndarray]:
         check_statistics(mu.shape, sigma.shape)
         if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
             raise ValueError("mu or sigma has a number that is not finite")
+        if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max():
+            raise ValueError("sigma is not symmetric, so it is no covariance")
         return {"mu": mu, "sigma": sigma}
 
 
@@ -166,10 +168,10 @@ def list_pictures(folder: Path) -> list[Path]:
 
 
 def digest_state(path: Path) -> str:
-    """Digest name, size and time of change of an .npz, or of each picture of a folder: another digest means that the
-    pictures to compare with are others, and their features are made anew; "" if there is no such file."""
+    """Digest names and contents of an .npz, or of each image of a folder: another digest means that the images to
+    compare with are others, and their features are made anew; "" if there is no such file."""
     files = list_pictures(path) if path.is_dir() else [path] if path.is_file() else []
-    return digest([[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]) if files else ""
+    return digest_contents(files) if files else ""
 
 
 def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
@@ -245,6 +247,8 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
             headers = read_headers(path)
             if "arr_0" in headers:
                 check_pictures(headers["arr_0"], fewest)
+            if len({"mu", "sigma"} & set(headers)) == 1:
+                raise ValueError("holds one of mu and sigma; allowed: both, or neither")
             if {"mu", "sigma"} <= set(headers):
                 check_statistics(headers["mu"].shape, headers["sigma"].shape)
                 if size and headers["mu"].shape != (size,):

@@ -5,6 +5,7 @@ of the user's, as the declared networks see it. Without one there is no FID, and
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from parity.base.errors import ParityError
 from parity.base.files import write_arrays
 from parity.inputs.picture_files import read_pictures, read_statistics
 from parity.metrics import judges
+from parity.metrics.protocols import recipe
 
 
 def write_reference(a: argparse.Namespace) -> None:
@@ -36,11 +38,22 @@ def measure_reference(
     path: Path | None, networks: dict[str, Any], protocol: str, count: int = 0, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
     """Measure what networks see in the first `count` pictures (0: all) of a folder or .npz, as columns of
-    `metrics.judges`; with `mu` and `sigma` of a file that has them, and in `why` the file's name or what is missing."""
+    `metrics.judges`; with `mu` and `sigma` of a file that has them, and in `why` the file's name or what is missing.
+
+    A file with images, too, is one of ADM, whose mu and sigma are of images as TensorFlow resizes them: a protocol that
+    resizes in another way reads the images alone, and a line says so.
+    """
     if path is None:
         return {"why": np.array("reference")}
     columns: dict[str, np.ndarray] = {} if path.is_dir() else read_statistics(path)
     number, _ = read_pictures(path, count)
+    if columns and number and recipe(protocol)["resize"] != "tensorflow":
+        columns = {}
+        print(
+            f"reference = {str(path)!r}: mu and sigma are of images as TensorFlow resizes them; protocol {protocol} is "
+            "measured on the images",
+            file=sys.stderr,
+        )
     without_captions = {name: network for name, network in networks.items() if name not in judges.OF_CAPTIONS}
     if number and without_captions:
         columns |= judges.measure_pictures(

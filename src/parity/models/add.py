@@ -177,8 +177,8 @@ def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int |
     """Describe a model whose files are a folder in transformers' layout. Pixels of a picture's side that are not given
     are read from the folder's name. source: its entry's "source", "repo", "revision"; local: paths of components that
     lie elsewhere."""
-    in_name = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(source.get("repo", folder)).name)
-    network = load_family(family).read_sizes(folder, pixels or (int(in_name[1]) if in_name else None))
+    pixels = pixels or read_pixels(Path(source.get("repo", folder)).name, (256, 384, 512, 720, 768, 1024), "--pixels")
+    network = load_family(family).read_sizes(folder, pixels)
     files = {"model": "." if "repo" in source else str(folder)} | {
         component: str(path) for component, path in local.items()
     }
@@ -272,12 +272,31 @@ def tell_left_out(candidates: Iterable[str], files: Mapping[str, str]) -> None:
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
     """Return the tokens of a picture's side: `grid` if given, else the pixels in the file's name divided by `stride`,
     the pixels of a token. Raises ParityError if the name has none."""
-    pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", Path(name).name)
-    if grid is None and pixels is None:
+    if grid is not None:
+        return grid
+    pixels = read_pixels(Path(name).name, (256, 384, 512), "--grid")
+    if pixels is None:
         raise ParityError(
-            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have {256 // stride})"
+            f"{name}: its name tells no size of images; give --grid, tokens a side (256 pixels have {256 // stride})"
         )
-    return grid or int(pixels[1]) // stride  # type: ignore[index]
+    return pixels // stride
+
+
+def read_pixels(name: str, sizes: tuple[int, ...], flag: str) -> int | None:
+    """Read the pixels of an image's side from the name of a file or folder, and say so; None if it names none of
+    `sizes`, or only beside a word for a step of training. Raises ParityError, which names the `flag` that gives them,
+    for a name with several."""
+    alternatives = "|".join(map(str, sizes))
+    found = re.findall(rf"(?<!\d)({alternatives})(?:px|p|x\1)(?!\d)", name)
+    stem = re.sub(r"\.\w+$", "", name)
+    if not found and not re.search(r"step|epoch|ckpt|checkpoint|iter|^\d+$", stem, re.I):
+        found = re.findall(rf"(?<!\d)({alternatives})(?!\d)", stem)
+    if len(set(found)) > 1:
+        raise ParityError(f"{name}: its name has {' and '.join(found)}; give {flag}; allowed: one size of images")
+    if not found:
+        return None
+    print(f"{name}: images of {found[0]} pixels a side, as its name says; otherwise give {flag}", file=sys.stderr)
+    return int(found[0])
 
 
 def check_has(entry: Mapping[str, Any], component: str) -> None:

@@ -55,11 +55,18 @@ def make_permutation_mask(order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen
 
 
 def exclude(logits: Tensor, mask: int | None) -> Tensor:
-    """Compute probabilities of logits [..., V], float32 or wider, 0 for the token `mask`, if any. May change logits."""
+    """Compute probabilities of logits [..., V], float32 or wider, 0 for the token `mask`, if any. May change logits.
+
+    Logits that are NaN or infinite give the mask probability 1, so that it is drawn, and `record` refuses it.
+    """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if mask is not None:
         logits[..., mask] = float("-inf")
-    return logits.softmax(-1)
+    laws = logits.softmax(-1)
+    if mask is None:
+        return laws
+    is_mask = F.one_hot(torch.tensor(mask, device=logits.device), logits.shape[-1]).to(laws.dtype)
+    return torch.where(laws[..., :1].isnan(), is_mask, laws)
 
 
 class XLNet:
